@@ -18,7 +18,10 @@ _PAIR = 2
 
 
 def convert(weights: Weights, model: ModelFacts, renames: Sequence[tuple[str, str]]) -> dict[str, Array]:
-    """Return the parameters by the names of a model's inputs. Raises OrtdeployError for what has no place in it."""
+    """Return the parameters by the names of a model's inputs. Raises OrtdeployError for what has no place in it.
+
+    Each is a matrix as the graph multiplies it: [features, rank] or [rank, features].
+    """
     inputs = {value.name: value for value in model.inputs}
     made: dict[str, Array] = {}
     for name, array in weights.arrays.items():
@@ -55,7 +58,10 @@ def _place(name: str, inputs: Iterable[str], renames: Sequence[tuple[str, str]])
 
 
 def _scaled(name: str, array: Array, weights: Weights) -> Array:
-    """Fold alpha / rank into the second matrix of a pair: ONNX Runtime has no scale of its own."""
+    """Fold alpha / rank into the second matrix of a pair, because ONNX Runtime has no scale of its own.
+
+    That matrix is [rank, features], or [features, rank] if the weights are transposed.
+    """
     layer, found, _ = name.partition(".lora_B")
     if not found or array.ndim != _PAIR:
         return array
@@ -65,7 +71,7 @@ def _scaled(name: str, array: Array, weights: Weights) -> Array:
 
 
 def _fitted(name: str, array: Array, value: ValueFacts, *, transposed: bool) -> Array:
-    """Return a matrix the way round and in the type that the graph wants."""
+    """Return a matrix [n, m] in the orientation and type that the graph wants: [m, n] if it is `transposed`."""
     turned = np.ascontiguousarray(array.T if transposed else array)
     shape, dtype = value.tensor.shape, value.tensor.dtype
     if shape is not None and not (len(shape) == turned.ndim and all(map(dimensions_agree, turned.shape, shape))):

@@ -16,7 +16,7 @@ _SIZES = (8, 16, 4, 12)
 
 
 def synthetic_feeds(inputs: Sequence[SyntheticInput], sets: int = len(_SIZES)) -> list[dict[str, Array]]:
-    """Return feeds of several shapes; a symbol is one number in all inputs of a set."""
+    """Return feeds of several shapes, mostly [rows, …]; a symbol is one number in all inputs of a set."""
     random = np.random.default_rng(0)
     return [_feed(inputs, index, random) for index in range(sets)]
 

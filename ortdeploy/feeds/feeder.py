@@ -225,7 +225,7 @@ def _cut_all(count: int, size: int) -> Sequence[range]:
 
 
 def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
-    """Pad tensors [rows, …] to a number of rows with copies of the last row."""
+    """Pad tensors [n, …] to [rows, …] with copies of the last row."""
     return {
         name: np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)]) if len(array) < rows else array
         for name, array in feeds.items()
@@ -233,10 +233,11 @@ def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
 
 
 Step = Callable[[Array, int | None], Array]
+"""A prepare step: takes rows [rows, …] and their sample rate in Hz, or None; returns [rows, …]."""
 
 
 def _build_prepare(step: PlannedStep, ops: OpRunners) -> Step:
-    """Return a step on rows, beside which it is given their sample rate if it needs that."""
+    """Return a step on rows; it gets their sample rate too if it needs that."""
     if step.op is not None:
         line, run = step.op, ops[step.op.name]
         return lambda array, _rate: _run_op(line, run, array)
@@ -257,7 +258,7 @@ def _leaves_sizes_open(planned: PlannedInput) -> bool:
 
 
 def _run_op(line: PlannedWireStep, run: OpRun, array: Array) -> Array:
-    """Return what op steps make of the value so far. Raises ValueError if rows differ in shape."""
+    """Return what op steps make of the value so far, [rows, …] both. Raises ValueError if rows differ in shape."""
     ((_, taken),), ((_, given),) = line.wires, line.outputs
     found = run({taken: array}, len(array))[given]
     if not isinstance(found, np.ndarray):
@@ -323,7 +324,7 @@ class _PreparedInput:
             raise StageError("contract", "ragged-rows", message) from error
 
     def _cast(self, part: Column) -> Column:
-        """Return one of several columns in the element type of their common cast."""
+        """Return one of several columns [rows, …] in the element type of their common cast."""
         return self._take(self._of_columns, np.asarray(part)) if self._of_columns else part
 
     def _apply(self, array: Array, rate: Any = None) -> Array:
@@ -338,7 +339,10 @@ class _PreparedInput:
         return array
 
     def check(self, array: Array) -> Array:
-        """Return the tensor to feed, contiguous, of exactly the planned type and range. Raises StageError."""
+        """Return the tensor to feed, contiguous, of exactly the planned type and range. Raises StageError.
+
+        It is [rows, …], or the one row […] if the graph has no dimension for rows.
+        """
         if self._whole_rows:
             array = np.asarray(array[0])
         return array if self.ragged and is_beside(array) else self._checked(array)

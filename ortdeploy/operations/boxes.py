@@ -89,10 +89,12 @@ Way = Callable[[Array], Array]
 
 
 def _from_xywh(boxes: Array) -> Array:
+    """Convert boxes [n, 4] from left, top, width, height to left, top, right, bottom."""
     return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def _to_xywh(boxes: Array) -> Array:
+    """Convert boxes [n, 4] from left, top, right, bottom to left, top, width, height."""
     return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
 
 
@@ -103,14 +105,17 @@ def from_cxcywh(boxes: Array) -> Array:
 
 
 def _to_cxcywh(boxes: Array) -> Array:
+    """Convert boxes [n, 4] from left, top, right, bottom to center x, center y, width, height."""
     return np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], axis=1)
 
 
 def _same(boxes: Array) -> Array:
+    """Return boxes [n, 4] as they are."""
     return boxes
 
 
 def _crossed(boxes: Array) -> Array:
+    """Convert boxes [n, 4] from left, top, right, bottom to top, left, bottom, right, or back."""
     return boxes[:, [1, 0, 3, 2]]
 
 

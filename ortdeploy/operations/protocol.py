@@ -87,7 +87,7 @@ def as_column(values: Sequence[Any]) -> Column:
 
 
 def by_row(call: Callable[..., tuple[Any, ...]], results: int, *names: str) -> Call:
-    """Turn a function on the named values of one row into an operation on columns; it gives `results` columns."""
+    """Turn a function on the named values of one row, […], into an operation that gives `results` columns [rows, …]."""
 
     def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
         rows = [call(*row) for row in zip(*(values[name] for name in names), strict=True)]
@@ -97,7 +97,10 @@ def by_row(call: Callable[..., tuple[Any, ...]], results: int, *names: str) -> C
 
 
 def one_by_one(call: Callable[[Array], Array]) -> Call:
-    """Turn a function on arrays into an operation on `x`; it takes rows one by one if they differ in shape."""
+    """Turn a function from [rows, …] to [rows, …] into an operation on `x`.
+
+    If rows differ in shape, it gets each of them alone, as […].
+    """
 
     def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
         column = values["x"]

@@ -29,7 +29,10 @@ class Component:
         self._turn = threading.Lock()
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> list[Any]:
-        """Run once, and return the outputs. Raises OrtdeployError or ProviderFailedError, with the model's name."""
+        """Run once, with the graph's axes, mostly [rows, …]; element types that numpy lacks are widened.
+
+        Raises OrtdeployError or ProviderFailedError, with the model's name.
+        """
         try:
             with self._turn:
                 if self._probe is None and not adapters:

@@ -74,13 +74,16 @@ class ModelStep:
         return not (self._limited or self._by_row or (self._size not in {None, 1} and not self._whole))
 
     def feeds_of_row(self, values: Mapping[str, Column]) -> dict[str, Array]:
-        """Return the feeds of one row as the graph takes them. Raises OrtdeployError."""
+        """Return the feeds of one row as the graph takes them, from values [1, …]. Raises OrtdeployError."""
         feeds = {port: np.asarray(values[name]) for port, name in self._wires}
         self.check(feeds)
         return self._contiguous(feeds if self._whole else self._placed(feeds), 1)
 
     def run_row(self, feeds: Mapping[str, Array]) -> list[Any]:
-        """Return the graph's outputs for the feeds of one row, with the graph's axes. Raises OrtdeployError."""
+        """Return the graph's outputs for the feeds of one row, both with the graph's axes. Raises OrtdeployError.
+
+        Its rows, of which there is one, may be at any axis: [1, …], [time, 1, features], or nowhere.
+        """
         return self._component.run(self._fetch, feeds, self._adapters)
 
     def row_in_front(self, given: Sequence[Any]) -> list[Any]:
@@ -88,7 +91,7 @@ class ModelStep:
         return list(given) if self._whole else self._in_front(list(given), 1)
 
     def _run_row_by_row(self, columns: Mapping[str, Column], rows: int) -> Sequence[Any]:
-        """Run each row without axis 0. State has no axis of rows, so it goes in and comes out as it is."""
+        """Run each row of columns [rows, …] as […]. State has no axis of rows: it goes in and comes out as it is."""
         results: list[list[Any]] = [[] for _ in self._fetch]
         for row in range(rows):
             feeds = {name: column if name in self._state else column[row] for name, column in columns.items()}
@@ -102,7 +105,7 @@ class ModelStep:
         ]
 
     def _run_alike(self, columns: Mapping[str, Column], rows: int) -> Sequence[Column]:
-        """Run all rows together if they have one shape, else those of one shape at a time."""
+        """Return columns [rows, …]: run all rows together if they have one shape, else those of one shape at a time."""
         results: list[list[Any]] = [[None] * rows for _ in self._fetch]
         for places in _alike(columns, rows):
             feeds = {name: np.asarray(_taken(column, places, rows)) for name, column in columns.items()}
@@ -115,7 +118,7 @@ class ModelStep:
         return [as_column(result) for result in results]
 
     def _run_batches(self, feeds: Mapping[str, Array], rows: int) -> Sequence[Column]:
-        """Run in batches of the graph's fixed size, if it has one; the last batch is filled up with its last row."""
+        """Run feeds [rows, …] in batches of the graph's fixed size, if it has one; the last row fills up the last."""
         size = self._size or rows
         if size == rows:
             return self._run_rows(feeds, rows, rows)
@@ -131,12 +134,15 @@ class ModelStep:
         return [np.concatenate(pieces) for pieces in zip(*taken, strict=True)]
 
     def _run_rows(self, feeds: Mapping[str, Array], rows: int, wanted: int) -> list[Any]:
-        """Run once, and return the first `wanted` rows of each output. Raises OrtdeployError if a row has no output."""
+        """Run feeds [rows, …] once, and return the first `wanted` rows of each output, [wanted, …].
+
+        Raises OrtdeployError if a row has no output.
+        """
         given = self._in_front(self._run(self._placed(feeds), rows), rows)
         return given if wanted == rows else [value[:wanted] for value in given]
 
     def _placed(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return feeds with their rows on the axis on which the graph has them."""
+        """Return feeds [rows, …] with their rows at the axis at which the graph has them."""
         placed = dict(feeds)
         for name, axis in self._moved_inputs:
             placed[name] = to_axis(feeds[name], axis)
@@ -157,7 +163,7 @@ class ModelStep:
         return self._component.run(self._fetch, self._contiguous(feeds, rows), self._adapters)
 
     def _contiguous(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
-        """Return feeds as ONNX Runtime takes them, with the constants."""
+        """Return feeds with the graph's axes as ONNX Runtime takes them, with the constants."""
         contiguous = dict(feeds)
         for name, array in feeds.items():
             if not array.flags.c_contiguous:  # a scalar is contiguous; ascontiguousarray would give it a dimension

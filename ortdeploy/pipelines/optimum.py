@@ -39,7 +39,7 @@ class BorrowedSession:
         self._model_path = str(path)
 
     def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Array], _options: Any = None) -> list[Any]:
-        """Run once. Raises OrtdeployError."""
+        """Run once, with the axes of the component's graph, [rows, …]. Raises OrtdeployError."""
         return list(self._component.run(outputs or self._names, feeds, self._adapters))
 
     def __getattr__(self, name: str) -> Any:
@@ -80,7 +80,7 @@ class DelegatedSession(ComposedSession):
         return [np.round(images * 255).astype(np.uint8)] * len(outputs)
 
     def _arguments(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Return the arguments of the pipeline's call for some rows."""
+        """Return the arguments of the pipeline's call for feeds [rows], or [rows, height, width, channels]."""
         import torch  # noqa: PLC0415  an extra, for this preset only
 
         preset, rows = self._preset, len(feeds["prompt"])
@@ -107,7 +107,7 @@ class DelegatedSession(ComposedSession):
 
 
 def _read_latents(preset: PlannedPreset) -> Array | None:
-    """Return fixed starting noise, one row. Raises OSError, ValueError."""
+    """Return fixed starting noise, float32 [1, channels, height / 8, width / 8]. Raises OSError, ValueError."""
     if preset.latents is None:
         return None
     latents = np.load(preset.latents, allow_pickle=False).astype(np.float32)

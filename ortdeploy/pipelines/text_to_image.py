@@ -81,6 +81,7 @@ class TextToImageSession(ComposedSession):
         return np.concatenate([self._decode(one[np.newaxis]) for one in latents])
 
     def _encode(self, texts: Sequence[str]) -> Array:
+        """Return the text encoder's answer, float32 [rows, tokens, features]. Raises OrtdeployError."""
         port = self._ports["text_encoder"]
         length = port["length"]
         try:
@@ -96,6 +97,7 @@ class TextToImageSession(ComposedSession):
         return self._in_batches("unet", feeds, {ports["timestep"]["name"]: time})
 
     def _decode(self, latents: Array) -> Array:
+        """Return images from 0 to 1, float32 [rows, height, width, 3], of latents [rows, 4, height / 8, width / 8]."""
         name = self._ports["vae_decoder"]["latent_sample"]["name"]
         image = self._in_batches("vae_decoder", {name: latents / LATENT_SCALE})
         return np.clip(image / 2 + 0.5, 0, 1).transpose(0, 2, 3, 1)
@@ -124,7 +126,7 @@ class TextToImageSession(ComposedSession):
         return np.concatenate(found).astype(np.float64 if part == "unet" else np.float32)
 
     def _check_answer(self, part: str, given: Array, answer: Array) -> None:
-        """Check a component's output against its input. Raises OrtdeployError."""
+        """Check a component's output [rows, …] against its first input [rows, …]. Raises OrtdeployError."""
         names = [one.name for one in ANSWERS[part].inputs]
         try:
             self._answers[part](dict(zip(names, (given, answer), strict=True)))

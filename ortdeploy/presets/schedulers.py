@@ -1,4 +1,8 @@
-"""Deterministic schedulers of diffusion models, from the papers' formulas; times and noise levels are float64.
+"""Deterministic schedulers of diffusion models, from the papers' formulas.
+
+Latents are the small image that a model denoises: float64 [rows, channels, height / 8, width / 8]. So are the model's
+outputs, and the images and noise that follow from them. Times, noise levels and alphas are float64, [calls] or
+[training steps].
 
 Names of settings are those of diffusers' scheduler_config.json. Sources:
 
@@ -28,25 +32,32 @@ _FEW_STEPS = 15  # below, DPM-Solver++ ends with a step of order one
 
 
 class Scheduler(Protocol):
-    """One way from noise to an image, used once. `scale` comes before the model, `step` after it."""
+    """One way from noise to an image, used once. `scale` comes before the model, `step` after it.
+
+    `latents` and `output` are float64 [rows, channels, height / 8, width / 8], and so is what both methods return.
+    `index` is that of the call of the model, in `timesteps`.
+    """
 
     @property
     def timesteps(self) -> Array:
-        """The times at which the model is asked, in order."""
+        """The times at which the model is asked, in order: float64 [calls]."""
 
     @property
     def first_scale(self) -> float:
         """What the starting noise is multiplied with."""
 
     def scale(self, latents: Array, index: int) -> Array:
-        """Return what the model is given."""
+        """Return what the model gets instead of the latents."""
 
     def step(self, latents: Array, index: int, output: Array) -> Array:
         """Return the latents after the model has answered."""
 
 
 class _Noise:
-    """The noise of a training process: `alphas` are the cumulated products, `sigmas` noise over signal."""
+    """The noise of a training process: `alphas` are the cumulated products, `sigmas` noise over signal.
+
+    Both are float64 [training steps]; `latents` and `output` are float64 [rows, channels, height / 8, width / 8].
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.steps = int(config["num_train_timesteps"])
@@ -73,6 +84,7 @@ class _Noise:
 
 
 def _betas(config: Mapping[str, Any], steps: int) -> Array:
+    """Return how much noise each training step adds, float64 [steps]."""
     first, last = float(config["beta_start"]), float(config["beta_end"])
     match config["beta_schedule"]:
         case "linear":
@@ -86,7 +98,7 @@ def _betas(config: Mapping[str, Any], steps: int) -> Array:
 
 
 def _times(config: Mapping[str, Any], count: int, *, inner: bool, whole: bool) -> Array:
-    """Return the times of a spacing, the latest first; `inner`: the last of one more is left out."""
+    """Return the times of a spacing, the latest first, float64 [count]; `inner`: the last of one more is left out."""
     total = int(config["num_train_timesteps"])
     match config["timestep_spacing"]:
         case "linspace":
@@ -100,7 +112,7 @@ def _times(config: Mapping[str, Any], count: int, *, inner: bool, whole: bool) -
 
 
 def _sigmas(config: Mapping[str, Any], noise: _Noise, times: Array, *, whole: bool) -> tuple[Array, Array]:
-    """Return noise levels and times: those of the times, or as Karras et al. space them."""
+    """Return noise levels and times, float64 [times] each: those of the times, or as Karras et al. space them."""
     sigmas = np.interp(times, np.arange(noise.steps), noise.sigmas)
     if not config["use_karras_sigmas"]:
         return sigmas, times
@@ -188,7 +200,10 @@ class Pndm:
 
 
 class _OverSigmas:
-    """What the schedulers have in common that go from noise level to noise level."""
+    """What the schedulers have in common that go from noise level to noise level, float64 [steps + 1].
+
+    `latents` and `output` are float64 [rows, channels, height / 8, width / 8].
+    """
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         self._noise = _Noise(config)
@@ -234,7 +249,7 @@ class Lms(_OverSigmas):
         return latents + sum(self._weight(known, place, index) * slope for place, slope in enumerate(self._slopes))
 
     def _weight(self, known: Array, place: int, index: int) -> float:
-        """Integrate the polynomial that is one at one noise level and zero at the others, over the step."""
+        """Integrate the polynomial that is one at one of the `known` noise levels [levels] and zero at the others."""
         others = np.delete(known, place)
         integral = np.poly1d(others, r=True).integ() / np.prod(known[place] - others)
         return float(integral(self._sigmas[index + 1]) - integral(self._sigmas[index]))
@@ -267,7 +282,10 @@ class Heun(_OverSigmas):
 
 
 class _OverLambdas:
-    """What the exponential integrators have in common: signal, noise and half the log of their ratio at each level."""
+    """What the exponential integrators have in common: signal, noise and half the log of their ratio at each level.
+
+    These are float64 [steps + 1]; `latents` and `output` are float64 [rows, channels, height / 8, width / 8].
+    """
 
     first_scale = 1.0
 
@@ -362,7 +380,10 @@ class UniPc(_OverLambdas):
 
 
 def _conditions(ratios: Sequence[float], order: int, width: float, weight: float) -> tuple[Array, Array]:
-    """Return the equations that the weights of slopes solve: powers of the ratios, and the phi functions."""
+    """Return the equations that the weights of slopes solve, float64 [order, order] and [order].
+
+    They are powers of the ratios, and the phi functions.
+    """
     phi, factorial = (math.expm1(width) / width - 1 if math.isfinite(width) else -1.0), 1
     powers, right = [], []
     for power in range(1, order + 1):

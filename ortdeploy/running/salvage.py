@@ -45,7 +45,10 @@ class Salvage:
     def _sift(
         self, block: Block, run: BatchRun, found: tuple[dict[str, Column], Array], failed: list[FailedRow]
     ) -> list[Piece]:
-        """Keep the finite rows of the results `found`; rows that NaN of other rows may have reached run again."""
+        """Keep the finite rows of the results `found`; rows that NaN of other rows may have reached run again.
+
+        `found` has columns [rows, …], and bool [rows], whether all values of a row are finite.
+        """
         rows, (results, finite) = run.rows, found
         if self._stateful:  # the state would pass on what is not finite
             self._batches.runs.undo()
@@ -110,7 +113,7 @@ class Salvage:
         self._batches.run_at_most(-(-rows // 2))
 
     def _refuse_not_finite(self, block: Block, rows: Sequence[int], fine: Array, failed: list[FailedRow]) -> None:
-        """Turn rows that are not finite into failed rows, or count them as skipped, as on_nan says."""
+        """Turn rows that are not `fine`, bool [rows], into failed rows if on_nan says so."""
         if self._job.errors.on_nan == "fail":
             error = StageError("run", "not-finite", _NOT_FINITE)
             failed += [
@@ -138,7 +141,7 @@ def _may_pass(run: BatchRun) -> bool:
 
 
 def _keep(rows: Sequence[int], results: dict[str, Column], chosen: Array) -> list[Piece]:
-    """Return the chosen rows with their results."""
+    """Return the `chosen` rows, bool [rows], with their results [rows, …]."""
     kept = [row for row, fine in zip(rows, chosen, strict=True) if fine]
     picked: dict[str, Column] = {
         name: [column[row] for row in np.flatnonzero(chosen)] if isinstance(column, list) else column[chosen]

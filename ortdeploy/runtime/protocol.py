@@ -23,9 +23,11 @@ class Session(Protocol):
         """What happened with the model's cache, in words; None if the plan asks for none."""
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
-        """Run once with these adapters active, and return the named outputs.
+        """Run once with these adapters active, and return the named outputs, in their order.
 
-        Raises OrtdeployError if ONNX Runtime refuses, ProviderFailedError when an execution provider failed.
+        `feeds` by input name and outputs have the axes and types of the graph: mostly [rows, …], but rows may be at
+        another axis, as in [time, rows, features], or nowhere. Raises OrtdeployError if ONNX Runtime refuses,
+        ProviderFailedError if an execution provider failed.
         """
 
 

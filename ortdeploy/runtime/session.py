@@ -81,7 +81,7 @@ class OrtSession:
         self._required |= {key: _nothing(value) for key, value in required.items()}
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
-        """Run once; ONNX Runtime's refusal becomes an OrtdeployError with its words."""
+        """Run once, with the graph's axes: mostly [rows, …]. ONNX Runtime's refusal becomes an OrtdeployError."""
         options = self._options_with(tuple(adapters)) if adapters else self._plain
         if self._required:
             feeds = {**self._required, **feeds}

@@ -30,7 +30,10 @@ class CpuComparison:
         return session
 
     def compare(self, names: Sequence[str], values: Sequence[Array], reference: Sequence[Array]) -> None:
-        """Raise ProviderFailedError if an output is not the CPU provider's within the tolerance."""
+        """Raise ProviderFailedError if an output is not the CPU provider's within the tolerance.
+
+        `values` and `reference` are the outputs of one run, by `names`, [rows, …] each; they may be lists and maps.
+        """
         for name, value, expected in zip(names, values, reference, strict=True):
             problem = self._difference(value, expected)
             if problem:

@@ -37,7 +37,7 @@ class FusedSession:
         self.cache = session.cache
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
-        """Run once, by the names of values. Raises what the session raises, ProviderFailedError."""
+        """Run once, by the names of values, mostly [rows, …]. Raises what the session raises, ProviderFailedError."""
         called = {f"${name}": array for name, array in feeds.items()}
         found = self._session.run([self._called.get(name, f"${name}") for name in outputs], called, adapters)
         if self._open_parts is not None:
@@ -73,7 +73,7 @@ class FusedSession:
 
 
 def _run_parts(parts: Sequence[Session | None], fusion: Fusion, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Return the values that the parts give, one after the other."""
+    """Return the values that the parts give, one after the other; `feeds` and values are mostly [rows, …]."""
     before, model, after = parts
     values = dict(feeds)
     _run_graph(before, fusion.before, values)

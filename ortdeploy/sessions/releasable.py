@@ -21,7 +21,7 @@ class ReleasableSession:
         self.cache = session.cache
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
-        """Run once. Raises what the session raises, and OrtdeployError once it is released."""
+        """Run once, with the graph's axes. Raises what the session raises, and OrtdeployError once it is released."""
         session = self._session
         if session is None:
             raise OrtdeployError("the session was released, for another thread layout is faster")

@@ -29,7 +29,7 @@ _EQUAL_SHARE = 0.9  # of a row's whole numbers: where a float beside them is clo
 _LAST_BIT = {"int8", "uint8"}  # pixels and quantized numbers, which noise may round to their neighbour
 
 RunRows = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Runs some rows and returns what each output gives for them. Raises OrtdeployError."""
+"""Runs feeds [rows, …] and returns outputs [rows, …], both by name. Raises OrtdeployError."""
 
 
 class MixedRowsError(OrtdeployError):

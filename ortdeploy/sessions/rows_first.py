@@ -38,7 +38,7 @@ class RowsFirst:
         self.cache = session.cache
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
-        """Run once, with the rows of all feeds and outputs at axis 0. Raises what the session raises."""
+        """Run once: feeds and outputs are [rows, …], whatever the graph's axes. Raises what the session raises."""
         placed = {name: to_axis(array, self._axes.get(name)) for name, array in feeds.items()}
         if self._values:
             rows = len(next(iter(feeds.values()), ()))
@@ -81,7 +81,7 @@ def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
 
 
 def of_rows(planned: PlannedConstant, array: Array, rows: int) -> Array:
-    """Return a constant for a run: whole, or once for each row."""
+    """Return a constant […] for a run: whole, or once for each row, with the rows at the graph's axis."""
     if planned.row_axis is None:
         return array
     return to_axis(np.broadcast_to(array, (rows, *array.shape)).copy(), planned.row_axis)

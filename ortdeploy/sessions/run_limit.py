@@ -48,7 +48,7 @@ class LimitedSession:
         self.cache = session.cache
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
-        """Run once. Raises TimedOutError if the run was ended early, else what the session raises."""
+        """Run once, with the session's axes. Raises TimedOutError if it ended early, else what the session raises."""
         with self._turn:
             self._began = time.perf_counter()
         try:

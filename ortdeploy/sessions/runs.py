@@ -90,7 +90,10 @@ class SessionRuns:
         return self._halving.halvings if self._halving is not None else 0
 
     def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
-        """Run feeds [rows, …] once and return each output's rows. Raises StageError, ProviderFailedError."""
+        """Run feeds [rows, …] once and return outputs [rows, …]. Raises StageError, ProviderFailedError.
+
+        Padding rows may follow the first `rows` of the feeds; the outputs have none of them.
+        """
         begin = time.perf_counter()
         try:
             values = self._run_both(self._probe, feeds, adapters) if self._probe else self._run(feeds, adapters)
@@ -118,7 +121,7 @@ class SessionRuns:
     def run_each(
         self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...]
     ) -> dict[str, Column] | None:
-        """Run batch after batch of a block and return the rows of each output; None if anything is unusual.
+        """Run feeds [rows, …] batch after batch and return outputs [rows, …]; None if anything is unusual.
 
         Short runs need a loop of their own, in which each check is done once for all batches. If one fails, `run` finds
         out what is wrong with which row.
@@ -148,7 +151,7 @@ class SessionRuns:
         return None if any(column is None for column in columns.values()) else columns  # type: ignore[return-value]  # none is None
 
     def _rows_of(self, values: Sequence[Any], rows: int, expected: int) -> dict[str, Column]:
-        """Return the outputs of a run without its padding rows. Raises StageError if they are not rows."""
+        """Return the outputs [expected, …] of a run as [rows, …], without padding. Raises StageError for others."""
         results: dict[str, Column] = {}
         for name, value in zip(self._fetch, values, strict=True):
             listed = isinstance(value, list)  # a pipeline's rows may differ in shape
@@ -257,7 +260,7 @@ class SessionRuns:
 
 
 def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> None:
-    """Compare the results of adapters and of the base model on the same rows, and warn if they are the same."""
+    """Compare the results of adapters and of the base model on the same feeds [rows, …]; warn if they are the same."""
     with suppress(OrtdeployError):  # a base model that does not run alone proves nothing
         values, base = session.run(outputs, feeds, adapters), session.run(outputs, feeds, ())
         if all(are_equal(*pair) for pair in zip(values, base, strict=True)):
@@ -294,5 +297,5 @@ def are_equal(value: Any, other: Any) -> bool:
 
 
 def _as_row(value: Any) -> Column:
-    """Return the one row that a run has given; sequences and maps are values of the row."""
+    """Return the one row […] that a run has given as [1, …]; sequences and maps are values of the row."""
     return value[np.newaxis] if isinstance(value, np.ndarray) else [value]

@@ -35,7 +35,7 @@ def picture_name(name: str, row: int) -> str:
 
 
 def as_png(name: str, image: np.ndarray) -> bytes:
-    """Return the PNG of an image, whole numbers from 0 to 255. Raises ValueError for any other array."""
+    """Return the PNG of an image, uint8 [height, width] or [height, width, 1, 3 or 4]. Raises ValueError for others."""
     from PIL import Image  # noqa: PLC0415  an extra, for images only
 
     if image.dtype != np.uint8 or not (image.ndim == _GREY or (image.ndim == 3 and image.shape[2] in _COLORS)):  # noqa: PLR2004

@@ -27,14 +27,14 @@ class Sink(Protocol):
         """
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        """Take one block; all columns have the same number of rows."""
+        """Take one block: columns [rows, …] by name, all with the same number of rows."""
 
     def close(self) -> None:
         """Write the rows that are still buffered. Whoever opened the file flushes and closes it."""
 
 
 def as_rows(name: str, column: Column) -> Array:
-    """Return a column as one array, text and bytes as objects. Raises ValueError if its rows differ in shape."""
+    """Return a column as one array [rows, …], text and bytes as objects. Raises ValueError if rows differ in shape."""
     try:
         array = np.asarray(column)
     except ValueError as error:

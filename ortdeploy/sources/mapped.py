@@ -43,7 +43,7 @@ class BlockedRows:
         self._block: Array = np.empty(0)
 
     def __getitem__(self, rows: slice) -> Array:
-        """Return some rows."""
+        """Return some rows, [rows, …]."""
         if rows.start < self._begin or rows.stop > self._end:
             self._read(rows.start, rows.stop)
         return self._block[rows.start - self._begin : rows.stop - self._begin]
@@ -67,7 +67,7 @@ class BlockedRows:
         return block
 
     def _fill_with(self, target: Array, offset: int) -> None:
-        """Fill a contiguous array with the bytes from an offset on."""
+        """Fill a contiguous array […] with the bytes from an offset in bytes on."""
         if target.nbytes:
             self._fill(offset, target.reshape(-1).view(np.uint8).data)
 
@@ -94,7 +94,10 @@ class BlockedColumns(BlockedRows):
         return strips.reshape(*reversed(self.shape[1:]), stop - begin).T
 
     def _read_through(self, strips: Array, begin: int, stop: int, together: int) -> None:
-        """Fill strips that lie near each other in one read, with the bytes between: faster than a read for each."""
+        """Fill strips [places, rows] that lie near each other in one read, with the bytes between.
+
+        That is faster than a read for each of them.
+        """
         count = self.shape[0]
         whole = np.empty((together, count), self.dtype)
         for place in range(0, len(strips), together):
@@ -109,7 +112,7 @@ def _strip_bytes(places: int) -> int:
 
 
 def held_bytes(array: Array) -> int:
-    """Return the bytes that reading a mapped array takes if its rows are not contiguous: two blocks."""
+    """Return the bytes that reading a mapped array [rows, …] takes if its rows are not contiguous: two blocks."""
     if not isinstance(array, np.memmap) or array.flags.c_contiguous:
         return 0
     return 2 * min(array.nbytes, _strip_bytes(math.prod(array.shape[1:])))
@@ -143,7 +146,7 @@ def _open_blocked(path: str, mapped: "np.memmap[Any, Any]", stack: ExitStack) ->
 def open_mapped(
     files: Sequence[str], folder: str, wanted: Wanted, map_file: Callable[[str], Array]
 ) -> Iterator[ArraySource]:
-    """Open files as one series of rows; `map_file` maps a file to find its rows."""
+    """Open files as one series of rows; `map_file` maps a file, whose array is [rows, …], to find its rows."""
     with ExitStack() as current:
 
         def load(path: str) -> dict[str, Rows]:

@@ -200,7 +200,7 @@ def _convert_row(row: Mapping[str, Any], wanted: Wanted) -> dict[str, Array]:
 
 
 def read_column(values: list[Any], dtype: str | None) -> Column:
-    """Convert a column of arrays, texts, numbers or nested lists; any exception means that rows must be tried alone."""
+    """Return arrays, texts, numbers or nested lists as a column [rows, …]; after any exception, try rows alone."""
     if not values or isinstance(values[0], np.ndarray):
         return stack(values)
     wanted = dtype or "float32"
@@ -222,7 +222,7 @@ def _fits(array: Array, dtype: str) -> bool:
 
 
 def stack(column: list[Any]) -> Column:
-    """Stack rows of equal shape and type into one array [rows, …]; keep the list if they differ."""
+    """Stack rows […] of equal shape and type into one array [rows, …]; keep the list if they differ."""
     if not column or not isinstance(column[0], np.ndarray):
         return column
     first: Array = column[0]
@@ -232,7 +232,7 @@ def stack(column: list[Any]) -> Column:
 
 
 def read_array(value: Any, dtype: str) -> Array:
-    """Read a number, a text or nested lists of them as an array. Raises RowError."""
+    """Read the value of a row, a number, a text or nested lists of them, as an array […]. Raises RowError."""
     if dtype == "string":
         return _text_array(value)
     try:

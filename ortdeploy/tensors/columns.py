@@ -8,7 +8,7 @@ import numpy as np
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 Column = Array | list[Any]
-"""An array with the rows first; or a list with one array or value per row, where rows differ in shape."""
+"""An array [rows, …]; or a list [rows] with one array or value for each row, if rows differ in shape."""
 
 OpRun = Callable[[Mapping[str, Column], int], Mapping[str, Column]]
 """What op steps do: from columns, and the number of rows, to columns."""
@@ -18,7 +18,7 @@ OpRunners = Mapping[str, OpRun]
 
 
 def pick(column: Column, places: Sequence[int]) -> Column:
-    """Return some rows of a column, in the order of their places."""
+    """Return some rows [places, …] of a column [rows, …], in the order of their places."""
     return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
 
@@ -30,14 +30,14 @@ def numbers(rows: Sequence[int]) -> Array:
 
 
 def constant(value: str, rows: int) -> Array:
-    """Return a column of one value for all rows, which takes the room of one: its stride is 0."""
+    """Return one value for all rows as objects [rows], which take the room of one: the stride is 0."""
     one = np.empty(1, dtype=object)
     one[0] = value
     return np.broadcast_to(one, rows)
 
 
 def join(columns: Sequence[Column]) -> Column:
-    """Return columns one after the other: an array where all are arrays of like rows, else a list of their rows."""
+    """Return columns [rows, …] one after the other: an array if all are arrays of like rows, else a list of rows."""
     arrays = [column for column in columns if isinstance(column, np.ndarray)]
     if len(arrays) == len(columns) and _are_alike(arrays):
         return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
@@ -52,7 +52,7 @@ def _are_alike(arrays: Sequence[Array]) -> bool:
 
 
 def beside(rows: Sequence[Array]) -> Array:
-    """Return rows that differ in shape as objects [rows]."""
+    """Return rows […] that differ in shape as objects [rows]."""
     column = np.empty(len(rows), dtype=object)
     for place, row in enumerate(rows):
         column[place] = row
@@ -60,12 +60,12 @@ def beside(rows: Sequence[Array]) -> Array:
 
 
 def is_beside(column: Array) -> bool:
-    """Return whether the rows of an array are objects, for they differ in shape."""
+    """Return whether an array is objects [rows], because its rows differ in shape."""
     return column.dtype == object and column.ndim == 1 and column.size > 0 and isinstance(column[0], np.ndarray)
 
 
 def size_bytes(columns: Mapping[str, Column]) -> int:
-    """Return the room that arrays take; also those in a list."""
+    """Return the bytes that arrays of columns [rows, …] take; also those in a list."""
     return sum(_bytes_of(column) for column in columns.values())
 
 

@@ -24,17 +24,17 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def is_narrow(array: Array) -> bool:
-    """Return whether an array has an element type that numpy does not have."""
+    """Return whether an array […] has an element type that numpy does not have."""
     return array.dtype.isbuiltin == _ADDED
 
 
 def widened(array: Array) -> Array:
-    """Return the same values in a type of numpy."""
+    """Return the same values […] in a type of numpy."""
     return array.astype(WIDER[array.dtype.name]) if is_narrow(array) else array
 
 
 def narrowed(array: Array, name: str) -> Array:
-    """Return an array in a type that numpy does not have. Raises ValueError for values that it cannot hold."""
+    """Return an array […] in a type that numpy does not have. Raises ValueError for values that it cannot hold."""
     import ml_dtypes  # noqa: PLC0415  only for such tensors
 
     dtype = numpy_dtype(name)

@@ -22,7 +22,7 @@ def as_text(value: Any) -> str:
 
 
 def text_array(array: Array) -> Array:
-    """Return an array of objects as one of numpy's text, in which bytes are hexadecimal digits."""
+    """Return objects […] as numpy's text of the same shape, in which bytes are hexadecimal digits."""
     return np.array([as_text(value) for value in array.ravel().tolist()], dtype=str).reshape(array.shape)
 
 

@@ -112,7 +112,10 @@ def before(missing: int, place: str) -> int:
 
 
 def padded(image: Array, axes: tuple[int, int], sizes: tuple[int, int], place: str, value: float) -> Array:
-    """Return an image that is filled up to at least `sizes` (height, width) along `axes`."""
+    """Return images that are filled up to at least `sizes`, height and width, along the two `axes`.
+
+    They may be [height, width, channels], [rows, height, width, channels] or [rows, channels, height, width].
+    """
     widths = [(0, 0)] * image.ndim
     for axis, size in zip(axes, sizes, strict=True):
         missing = max(size - image.shape[axis], 0)

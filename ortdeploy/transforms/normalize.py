@@ -65,7 +65,10 @@ def _channel_axis(tensor: TensorType) -> int:
 
 
 def _along(numbers: float | list[float], axis: int, array: Array) -> Array:
-    """Shape per-channel numbers so that they broadcast along the axis of channels."""
+    """Return one number, or one for each channel, in a shape that broadcasts along an axis of [rows, …].
+
+    Numbers of channels become [1, channels, 1, 1] for an array [rows, channels, height, width].
+    """
     values = np.asarray(numbers, dtype=array.dtype)
     if values.ndim == 0:
         return values

@@ -28,7 +28,7 @@ class Transform(Protocol):
         """The inputs, outputs and settings of the step; its single input is called x."""
 
     def build(self, options: Options, tensor: TensorType) -> Apply:
-        """Return the function for arrays of this type. `options` has all settings, defaults too."""
+        """Return the function for arrays [rows, …] of this type. `options` has all settings, defaults too."""
 
 
 @ordered_record
@@ -73,5 +73,5 @@ def image_axes(tensor: TensorType) -> tuple[int, int, int]:
 
 
 def as_floating(array: Array) -> Array:
-    """Convert integers and booleans to float32, which models compute in; floating types stay as they are."""
+    """Return an array […] of any rank with integers and booleans as float32; floating types stay as they are."""
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)

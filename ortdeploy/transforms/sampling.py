@@ -79,6 +79,7 @@ Taps = tuple[Array, Array]
 
 
 def _nearest(image: Array, height: int, width: int) -> Array:
+    """Resize [height, width, channels] by copying the pixel above and left of each place."""
     rows, columns = (
         np.minimum(np.floor(np.arange(new) * _scale(new, old)).astype(int), old - 1)
         for new, old in ((height, image.shape[0]), (width, image.shape[1]))
@@ -87,6 +88,7 @@ def _nearest(image: Array, height: int, width: int) -> Array:
 
 
 def _bilinear(image: Array, height: int, width: int) -> Array:
+    """Resize [height, width, channels] from the two nearest pixels along each axis."""
     return _of_two(image, _two_taps(height, image.shape[0]), _two_taps(width, image.shape[1]))
 
 
@@ -101,6 +103,7 @@ def _of_two(image: Array, down: Taps, across: Taps) -> Array:
 
 
 def _bicubic(image: Array, height: int, width: int) -> Array:
+    """Resize [height, width, channels] from the four nearest pixels along each axis."""
     down, across = (_four_taps(new, old) for new, old in ((height, image.shape[0]), (width, image.shape[1])))
     if image.dtype != np.uint8:
         return _mixed(_mixed(image, across, 1), down, 0)
@@ -109,7 +112,10 @@ def _bicubic(image: Array, height: int, width: int) -> Array:
 
 
 def _area(image: Array, height: int, width: int) -> Array:
-    """Resize by the mean of all pixels that a new one covers; if a side grows, OpenCV mixes two pixels instead."""
+    """Resize [height, width, channels] by the mean of all pixels that a new one covers.
+
+    If a side grows, OpenCV mixes two pixels instead.
+    """
     if height > image.shape[0] or width > image.shape[1]:
         return _of_two(image, _grown_taps(height, image.shape[0]), _grown_taps(width, image.shape[1]))
     made = _means(_means(image.astype(np.float64), height, 0), width, 1)
@@ -164,7 +170,10 @@ def cubic_weights(x: Array) -> Array:
 
 
 def _means(image: Array, new: int, axis: int) -> Array:
-    """Return the mean of the pixels, whole and in part, that each new pixel covers along an axis."""
+    """Return the mean of the pixels, whole and in part, that each new pixel covers along an axis.
+
+    `image` is float64 [height, width, channels]; along `axis`, the result has `new` pixels.
+    """
     old = image.shape[axis]
     edges = np.minimum(np.arange(new + 1) * _scale(new, old), old)
     whole = np.minimum(edges.astype(int), old - 1)
@@ -175,6 +184,7 @@ def _means(image: Array, new: int, axis: int) -> Array:
 
 
 def _fixed(taps: Taps) -> Taps:
+    """Return taps whose weights are fixed-point numbers, int32 [new, taps]."""
     return taps[0], np.rint(taps[1] * _ONE).astype(np.int32)
 
 

@@ -25,6 +25,6 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it ha
 
 
 def sigmoid(values: Array) -> Array:
-    """Return 1 / (1 + exp(-x)); each sign of x uses the form whose exponential is at most 1."""
+    """Return 1 / (1 + exp(-x)) of floats […]; each sign of x uses the form whose exponential is at most 1."""
     small = np.exp(-np.abs(values))
     return np.asarray(np.where(values >= 0, 1 / (1 + small), small / (1 + small)).astype(values.dtype))

@@ -31,6 +31,6 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it ha
 
 
 def softmax(scores: Array) -> Array:
-    """Return probabilities along the last dimension; the largest score is subtracted first, so nothing overflows."""
+    """Return probabilities of scores […, classes]; the largest score is subtracted first, so nothing overflows."""
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
