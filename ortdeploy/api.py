@@ -1,6 +1,6 @@
 """The Python API: `validate`, `plan` and `apply` for a program that embeds ortdeploy. docs/python.md describes it.
 
-`validate` runs in this process, for it only reads text. `plan` and `apply` run the program in a process of its own:
+`validate` runs in this process, because it only reads text. `plan` and `apply` run the program in a process of its own:
 native code that crashes, its prints, its memory and the program's handling of signals stay out of the caller's process.
 """
 

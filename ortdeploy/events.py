@@ -45,7 +45,7 @@ class Log:
         self._write, self._least = write, _LEVELS[level]
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Log what only who searches for a reason wants to know."""
+        """Log what only a search for a reason needs."""
         self._log("debug", event, fields)
 
     def info(self, event: str, **fields: Any) -> None:

@@ -183,7 +183,7 @@ class _Fields:
 
 
 def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what returns the values of fields; attrgetter, where it returns a tuple."""
+    """Return a function that returns the values of fields: attrgetter, if it returns a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda one: tuple(getattr(one, name) for name in names)

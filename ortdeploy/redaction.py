@@ -26,7 +26,7 @@ _known: set[str] = set()
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell by its whole words whether a name speaks of a secret: of a password, a token, an API key."""
+    """Return whether a name is that of a secret, by its whole words: a password, a token, an API key."""
     words = [word.lower() for word in _WORDS.findall(name)]
     if _ALWAYS.intersection(words):
         return True

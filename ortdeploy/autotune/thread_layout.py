@@ -124,7 +124,7 @@ def _rows_per_second(opened: OpenedModel, job: RunJob, runs: Sequence[Feeds], tr
 def _call(
     start: threading.Barrier, job: RunJob, trials: Trials, seconds: float, caller: OpenedSession, feeds: Iterator[Feeds]
 ) -> float:
-    """Begin with the other callers and run for so long, once at least; return the rows per second."""
+    """Begin with the other callers and run for `seconds`, once at least; return the rows per second."""
     rows = 0
     with trials.bounded(rows_first(caller.session, job)) as session:
         start.wait()

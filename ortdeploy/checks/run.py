@@ -115,7 +115,7 @@ def _look_for_leak(check: PlannedCheck, session: Session) -> CheckResult:
             lambda number: discard(session.run(outputs, feeds[number % len(feeds)], ())), len(feeds), check.leak_runs
         )
     except (OrtdeployError, ProviderFailedError) as error:
-        hint = "" if check.folders else "; golden inputs under checks: are used where there are some"
+        hint = "" if check.folders else "; golden inputs would run instead, if checks: named some"
         return result_of(check, "leaks", ERROR, f"{error}{hint}")
     if verdict is None:
         return result_of(check, "leaks", ERROR, "this system does not tell what memory a process has of its own")

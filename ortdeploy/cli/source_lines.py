@@ -22,7 +22,7 @@ class SourceLines:
     def __call__(self, span: Span) -> str | None:
         """Return a line without secrets; None if the place is a whole file, or the line cannot be read.
 
-        Also None where a secret before the place was taken out, for carets would stand below something else.
+        Also None if a secret before the place was taken out, because carets would stand below something else.
         """
         if span.end is None and (span.line, span.column) == (1, 1):
             return None

@@ -34,7 +34,7 @@ class StepWithOp(Protocol):
 
 
 def neighbours(steps: Sequence[StepWithOp], index: int) -> tuple[int | None, int | None]:
-    """Return the places of the op steps that end the lines before and behind a step, as far as they can be fused.
+    """Return the places of the op steps that end the lines before and behind a step; None if they cannot be fused.
 
     A line between two steps that fuse goes to the first of them.
     """

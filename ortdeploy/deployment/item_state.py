@@ -11,7 +11,7 @@ from ortdeploy.tensors.row_axes import RowAxes
 def axes_of_state(
     step: StepOfPipeline, models: Mapping[str, ModelFacts], axes: Mapping[str, RowAxes]
 ) -> dict[str, RowAxes] | None:
-    """Return the row axes of the models that give an each's state, where that of the state they take is known.
+    """Return the row axes of the models that give an each's state, if that of the state they take is known.
 
     What is handed on has the same axes as what was taken. None: the graphs do not tell which axis of the state counts
     rows, or a model runs row by row, and it is handed on whole, for one row at a time.

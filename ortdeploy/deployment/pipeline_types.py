@@ -104,7 +104,7 @@ def type_pipeline(
     """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
 
     `lines` are those of the text files that it names, `operators` what op steps may be. `arrives` tells in which type a
-    column comes, for inputs that only operations read. Where there is no such column, which is a problem of the job,
+    column comes, for inputs that only operations read. If there is no such column, which is a problem of the job,
     nothing is said about what is made of it. `is_text`: columns are text, which is read in the type that steps want.
     """
     wanted = wanted_types(pipeline.steps, models, operators) if is_text else None

@@ -76,7 +76,7 @@ class _Placer:
         self._domains = {operator.rpartition(".")[0] for operator in kernels[CPU]}
 
     def place(self, node: NodeFacts) -> tuple[str | None, str]:
-        """Return the provider that takes a node, none where its function's body stands in; and why none can."""
+        """Return the provider that takes a node, none if its function's body stands in; and why none can."""
         if node.domain in EXTENSION_DOMAINS:
             return CPU, ""
         node = self._as_known(node)

@@ -347,7 +347,7 @@ def _bind_all(
 
 
 def _fed_value(job: JobSpec, value: ValueFacts, target: TensorType, axes: RowAxes) -> FedValue:
-    """Return an input's value; where each row is one run, it belongs to the run."""
+    """Return an input's value; if each row is one run, it belongs to the run."""
     axis = None if job.batch.is_none else axes.of_input(value.name)
     return FedValue(value=value, axis=axis, target=target, content=job.input.values[value.name])
 

@@ -67,7 +67,7 @@ def _join(spec: OpSpec, tensor: TensorType, index: int, before: OpStep | None, o
     if other is not None:
         raise OpStepError((*spec.at, "in"), f"${other} is not known here: a prepare step takes the value so far, $x.")
     if spec.outputs:
-        raise OpStepError((*spec.at, "out"), "What a prepare step gives is $x of the next one. Leave out away.")
+        raise OpStepError((*spec.at, "out"), "What a prepare step gives is $x of the next one. Remove out:.")
     here, after = _so_far(index), _so_far(index + 1)
     joined = type_op(spec.renamed({SO_FAR: here}, after), {here: tensor}, operators, before)
     if after in joined.whole:

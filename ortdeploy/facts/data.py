@@ -77,7 +77,7 @@ class KnownFile:
     """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished.
 
     `gone`: a run has seen since then that it is no longer there. `span` are the number of its first row in the job and
-    how many rows it has; None: not noted. Where its rows run again and are not through, `rerun` is what is read then.
+    how many rows it has; None: not noted. If its rows are to run again, `rerun` is what is read then.
     """
 
     state: FileState
@@ -188,7 +188,7 @@ class InputFacts:
 
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
 
-    Where the rows are those of another job, `names` says which columns are called otherwise in its files, and the files
+    If the rows are those of another job, `names` says which columns are called otherwise in its files, and the files
     are those that this job has not read. `restarted`: some that it has read, that job does not have any more.
     `superseded` rows of this job stem from rows that the other one has run again or withdrawn since.
     """
@@ -221,7 +221,7 @@ class InputFacts:
 
     @property
     def only_column(self) -> str | None:
-        """The column that feeds the only input without being named, where no other could be meant."""
+        """The column that feeds the only input without being named, if no other one could be meant."""
         meant = [name for name in self.columns if name not in self.beside]
         return meant[0] if len(meant) == 1 else None
 

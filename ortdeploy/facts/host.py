@@ -69,7 +69,7 @@ class Kernel:
 
 @record
 class RuntimeFacts:
-    """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known).
+    """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, if that is not known).
 
     `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
     `plugin_problems` say of a provider why its package gives none, or why its built-in library cannot be loaded.

@@ -1,4 +1,4 @@
-"""ONNX's own operators by their names, as of the operator set of manifests: a table, for who does not load onnx.
+"""ONNX's own operators by their names, as of the operator set of manifests: a table, for code that does not load onnx.
 
 `python tests/support/operator_table.py` writes it from onnx's schemas. It has names and how often an input or an output
 occurs, not the element types of each: those are checked when a plan is made.

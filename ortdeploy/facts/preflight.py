@@ -54,10 +54,10 @@ class MemoryPart:
 class MemoryForecast:
     """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
 
-    `fitting` is the largest batch that its limits have room for, where its own does not fit, `count` the largest number
-    of each session. `disk` is what its output takes, where that does not depend on values. `thread_layouts` are the
-    ways to use threads that its limits have room for, where those are to be measured, with what it takes in each;
-    `tried_layouts` those that it may try on its own rows, with what it takes while the sessions of all are open.
+    If its own batch does not fit, `fitting` is the largest one that its limits have room for, and `count` the largest
+    number of each session. `disk` is what its output takes, if that does not depend on values. If thread layouts are to
+    be measured, `thread_layouts` are those that its limits have room for, with what it takes in each. `tried_layouts`
+    are those that it may try on its own rows, with what it takes while the sessions of all are open.
     """
 
     parts: tuple[MemoryPart, ...]

@@ -39,7 +39,7 @@ def unreadable(shown: str, error: OSError) -> Problem:
 
 def changed_while_read(shown: str) -> Problem:
     """Return the problem of a file of which two reads may have seen two versions."""
-    return Problem(kind="unreadable", detail=f"{shown} was changed while it was read. Wait for who writes it.")
+    return Problem(kind="unreadable", detail=f"{shown} was changed while it was read. Wait until its writer is done.")
 
 
 def unnameable(path: str, shown: str) -> Problem | None:

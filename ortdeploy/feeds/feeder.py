@@ -43,7 +43,7 @@ def wanted_columns(job: RunJob) -> Wanted:
 
 
 def _rates(job: RunJob) -> dict[str, str | None]:
-    """Return the column of sample rates, where an input's steps need those of each row."""
+    """Return the column of sample rates, if an input's steps need those of each row."""
     return {RATE: None} if any(_need_rates(planned) for planned in job.inputs) else {}
 
 

@@ -27,7 +27,7 @@ def free_at(folder: Path) -> int:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with all that is in it, as far as that can be removed."""
+    """Remove a folder with all that is in it; what cannot be removed stays."""
     import shutil  # noqa: PLC0415  brings every way to compress
 
     shutil.rmtree(folder, ignore_errors=True)

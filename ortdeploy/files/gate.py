@@ -136,7 +136,7 @@ def admit(path: str, use: Use) -> Url:
 
 
 def decides(url: str) -> bool:
-    """Return whether a store lets only the first of two processes create an object, as far as its kind tells."""
+    """Return whether stores of a kind let only the first of two processes create an object."""
     scheme = SCHEMES.get(parse_url(url).scheme)
     return scheme is not None and scheme.decides
 

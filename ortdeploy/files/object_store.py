@@ -330,7 +330,7 @@ class Upload:
                     system.rm_file(one)
 
     def put_aside(self, name: str) -> None:
-        """Move what the store has there to a name beside it, object by object; where there are folders, rename."""
+        """Move what the store has there to a name beside it, object by object; if it has folders, rename."""
         with in_words(self._url, "moved"), suppress(FileNotFoundError):
             system, path = open_store(self._url)
             there = f"{os.path.dirname(path)}/{name}"  # noqa: PTH120  as text

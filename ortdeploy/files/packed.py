@@ -146,7 +146,7 @@ class Names(Packed):
 
 
 def in_order(names: "Iterable[str]", prefix: str = "") -> "Sequence[str]":
-    """Return names sorted, each with a prefix; where they are many, packed, as they never are all objects at once."""
+    """Return names sorted, each with a prefix; many of them packed, so that not all are objects at once."""
     left = iter(names)
     runs: list[Names] = []
     while some := sorted(islice(left, SORTED_AT_ONCE)):
@@ -194,7 +194,7 @@ def next_of(cells: "Iterator[tuple[Any, ...]]") -> "Callable[[], tuple[Any, ...]
 
 
 def joined(some: Packed, others: Packed) -> "Iterator[tuple[tuple[Any, ...] | None, tuple[Any, ...]]]":
-    """Yield each entry of one list with that of the same name in another, None where there is none, sorted by name."""
+    """Yield each entry of one list with that of the same name in another, None if there is none, sorted by name."""
     if not others:
         return
     left = next_of(_by_name(some))

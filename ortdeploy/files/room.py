@@ -13,7 +13,7 @@ PROCESS = 102 * 1024 * 1024
 """A process that has planned and runs a job of a few bytes: CPython 3.11, numpy, onnx, onnxruntime."""
 
 _LEAST = 8 * 1024 * 1024
-"""Where the limit leaves nothing beside the process, the plan refuses it anyway; small files can be looked at."""
+"""If the limit leaves nothing beside the process, the plan refuses it anyway; small files can be looked at."""
 
 LINE_OF_TEXT = 4
 """What a line of text takes while it is decoded, in units of its bytes."""

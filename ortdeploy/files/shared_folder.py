@@ -137,7 +137,7 @@ class SharedFolder:
         return ()
 
     def publish(self, name: str, final: str) -> bool:
-        """Rename a staged file. Who was quicker, or an answer that NFS lost, leaves none to rename."""
+        """Rename a staged file. If another process was quicker, or NFS lost an answer, none is left to rename."""
         staged, place = self._folder / name, self._folder / final
         make_durable_folder(place.parent)
         try:

@@ -42,7 +42,7 @@ _OF_ONE_IMAGE = frozenset(
 )
 _OF_IMAGES = frozenset({"Add", "Mul", "Sum"})
 _OF_WHOLE_BLOCKS = frozenset({"AveragePool", "Concat", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
-"""Operators that keep the blocks of their first input; where all inputs have them; and where none is filled up."""
+"""Operators that keep the blocks of their first input; if all inputs have them; and if no block is filled up."""
 
 _IMAGE_RANK = 4
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}

@@ -1,10 +1,11 @@
 """Predicts the memory of ONNX Runtime's CPU arena for a graph's buffers, by imitating the arena: nothing is run.
 
-It follows bfc_arena.cc of onnxruntime 1.31: regions of doubling size, the smallest free chunk that fits, chunks split
-where twice the size is there, neighbours that are free joined. The first run allocates buffer by buffer; with memory
-pattern every further run takes one block, in which each value has its place, where the arena has room or not. On 13
-models and shapes the bytes that are written to were 0.93 to 1.06 of what runs were measured to take. A test compares
-it with real runs on the versions of `versions.TESTED_WITH`; of another version, findings that rest on it are assumed.
+It follows bfc_arena.cc of onnxruntime 1.31: regions of doubling size, the smallest free chunk that fits, chunks that
+are split if they have twice the size, free neighbours that are joined. The first run allocates buffer by buffer. With
+memory pattern every further run takes one block, in which each value has its place, whether or not the arena has room.
+On 13 models and shapes the bytes that are written to were 0.93 to 1.06 of what runs were measured to take. A test
+compares it with real runs on the versions of `versions.TESTED_WITH`; of another version, findings that rest on it are
+assumed.
 """
 
 from collections.abc import Sequence

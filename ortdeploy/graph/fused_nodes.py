@@ -1,4 +1,4 @@
-"""Fuses nodes as ONNX Runtime's graph optimizer does, where that decides which values have memory of their own.
+"""Fuses nodes as ONNX Runtime's graph optimizer does, if that decides which values have memory of their own.
 
 Seen on onnxruntime 1.31.1, by what each node allocates (`session.collect_node_memory_stats_to_file`).
 """
@@ -23,7 +23,7 @@ _PAIR = 2
 
 
 def with_fused_nodes(graph: onnx.GraphProto, types: Types, computed: Collection[str]) -> onnx.GraphProto:
-    """Return a graph with fused nodes, behind all others as in ONNX Runtime, where that decides about their order.
+    """Return a graph with fused nodes, behind all others if ONNX Runtime orders them so.
 
     `computed` are the values that depend on what is fed; all others are constants.
     """
@@ -34,7 +34,7 @@ def with_fused_nodes(graph: onnx.GraphProto, types: Types, computed: Collection[
 
 
 class _View:
-    """A graph's values: who makes and reads them, and which are constants."""
+    """A graph's values: which nodes make and read them, and which are constants."""
 
     def __init__(self, graph: onnx.GraphProto, types: Types, computed: Collection[str]) -> None:
         self.nodes = graph.node

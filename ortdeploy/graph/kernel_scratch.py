@@ -1,4 +1,4 @@
-"""Tells what kernels of ONNX Runtime's CPU provider take while they compute, beside their inputs and outputs."""
+"""Predicts what kernels of ONNX Runtime's CPU provider take while they compute, beside their inputs and outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ Types = Mapping[str, onnx.TypeProto]
 
 
 def scratch_bytes(node: onnx.NodeProto, types: Types) -> Sequence[int]:
-    """Return the sizes of the buffers that a node's kernel takes while it runs; none where sizes are not known."""
+    """Return the sizes of the buffers that a node's kernel takes while it runs; none if sizes are not known."""
     find = _KERNELS.get(node.op_type)
     return [size for size in find(node, types) if size] if find is not None and node.input else []
 
@@ -35,7 +35,7 @@ def _of_gru(node: onnx.NodeProto, types: Types) -> Sequence[int]:
 def _recurrent(node: onnx.NodeProto, types: Types, *, gates: int, states: int, last: int) -> Sequence[int]:
     """Return the buffers in the order in which they are taken; those of both directions are held to the end.
 
-    These are its `last` outputs, where nobody wants them, and for each direction some `states` of one step, and the
+    These are its `last` outputs, if no node reads them, and for each direction some `states` of one step, and the
     gates of all steps. The way back takes its input and its output in reverse, too.
     """
     taken, attributes = _bytes(node, types), _attributes(node)

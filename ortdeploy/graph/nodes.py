@@ -205,7 +205,7 @@ def _version(operator: str, opset: int) -> int | None:
 
 
 def _body(node: onnx.NodeProto, opset: int, types: Types) -> tuple[NodeFacts, ...]:
-    """Return the nodes of an operator's function, for the types of its inputs; none where these are not all known."""
+    """Return the nodes of an operator's function, for the types of its inputs; none if these are not all known."""
     kinds = tuple(types.get(name, "") if name else None for name in node.input)
     if any(kind is not None and kind not in _TENSORS for kind in kinds):
         return ()

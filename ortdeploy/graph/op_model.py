@@ -60,7 +60,7 @@ def op_tensor(constant: OpConstant) -> onnx.TensorProto:
 
 
 def _attribute_types(node: OpNode, opsets: Mapping[str, int]) -> dict[str, int]:
-    """Return the types of an operator's attributes; none where onnx does not know it, and values tell."""
+    """Return the types of an operator's attributes; none if onnx does not know it, and values tell."""
     try:
         schema = onnx.defs.get_schema(node.operator, opsets[node.domain], onnx_domain(node.domain))
     except onnx.defs.SchemaError:

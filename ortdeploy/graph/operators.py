@@ -39,7 +39,7 @@ _OPEN_SIZES = (5, 7, 11, 13, 23, 29, 31, 37)
 class InferredResult:
     """What is known of a result's type before a run, and the axes that count the rows that are fed.
 
-    `follows` is None where that is not known; `is_tensor` is False for sequences and the like.
+    `follows` is None if that is not known; `is_tensor` is False for sequences and the like.
     """
 
     tensor: TensorType
@@ -63,7 +63,7 @@ class Operators:
         return sorted({name for name in own if self.find(name, domain, opset)} | set(self.others.get(domain, ())))
 
     def find(self, name: str, domain: str, opset: int) -> OperatorFacts | None:
-        """Return what is known of an operator; None where the domain has none of that name, or not any more."""
+        """Return what is known of an operator; None if the domain has none of that name, or not any more."""
         try:
             schema = onnx.defs.get_schema(name, opset, onnx_domain(domain))
         except onnx.defs.SchemaError:
@@ -142,10 +142,10 @@ def _size(dim: Any) -> int | str | None:
 
 
 def _followers(graph: OpGraph, model: onnx.ModelProto) -> dict[str, tuple[int, ...] | None]:
-    """Return the axes of each result that count rows: () where none does, None where that is not known.
+    """Return the axes of each result that count rows: () if none does, None if that is not known.
 
-    Open sizes are left open first. Where that leaves the rows open too, they are given numbers: what is still open then
-    depends on the values, as with Unique, and is no row.
+    Open sizes are left open first. If that leaves the rows open too, they get numbers: what is still open then depends
+    on the values, as with Unique, and is no row.
     """
     skeleton = model.SerializeToString()
     found = dict(_compare(*(_inferred(graph, skeleton, rows) for rows in FEW_AND_MORE)))

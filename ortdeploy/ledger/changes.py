@@ -84,7 +84,7 @@ def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], fir
 
 
 def _seal(path: bytes, *cells: Any) -> str:
-    """Return the seal over a row of `reruns`: a checksum, which is short, for there may be a hundred thousand rows."""
+    """Return the seal over a row of `reruns`: a checksum, because there may be a hundred thousand rows."""
     return f"{zlib.crc32(repr(cells).encode(), zlib.crc32(path)):08x}"
 
 

@@ -94,7 +94,7 @@ def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) 
         start, least = start + part.rows, number + 1
     borders = {*accumulate((part.rows for part in record.parts), initial=record.forgotten.rows)}
     if record.first_row not in borders:
-        yield f"rows from {record.first_row} on are said to be of new files, where no part begins"
+        yield f"row {record.first_row} is said to be the first one of new files, and no part begins with it"
     if record.status == "done" and record.first_row != start:
         yield f"it says done, with {record.first_row} of {start} rows"
     yield from _of_numbers(record)

@@ -30,10 +30,10 @@ def difference_there(url: str, file: str, records: Sequence[OnDisk]) -> str | No
 
 
 def stored_differences(url: str) -> Callable[[str, Sequence[OnDisk]], str | None]:
-    """Ask a store once; return what says of an object how it differs from every record of it, as far as is known.
+    """Ask a store once; return a function that says how an object differs from every record of it.
 
-    Known are the sizes of a listing, and the SHA-256 in the report on the store. No part is read, because a ledger is
-    restored before anything else can go on. Raises OrtdeployError if the store does not answer.
+    It compares sizes with a listing, and SHA-256 with the report on the store. It reads no part, because a restore of
+    the ledger must not take long. Raises OrtdeployError if the store does not answer.
     """
     store = _store(url)
     sizes, reported = store.sizes(), _reported(store.read(_REPORT))

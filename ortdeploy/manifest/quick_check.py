@@ -1,8 +1,8 @@
 """Checks a value against a JSON Schema, for the keywords that `schemas/` uses and no others.
 
 jsonschema is the judge: it says what is wrong, and its import takes longer than all the rest of `validate`. What is
-found right here is right there, which a test holds against it. Where a schema has a keyword, or a value a type, that is
-not known here, nothing is told.
+found right here is right there, which a test compares. If a schema has a keyword, or a value a type, that is not known
+here, nothing is said.
 """
 
 import json

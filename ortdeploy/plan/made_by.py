@@ -1,4 +1,4 @@
-"""What made a part: a deployment as far as results depend on it, and the layout of what it writes."""
+"""What made a part: what results depend on in a deployment, and the layout of what it writes."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def output_layout(
 
 
 def layout_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Say in which format or columns two layouts differ; None where rows of both may stand in one output."""
+    """Say in which format or columns two layouts differ; None if rows of both may stand in one output."""
     if before["format"] != now["format"]:
         return f"the format was {before['format']} and is {now['format']}"
     if before.get("explode") != now.get("explode"):

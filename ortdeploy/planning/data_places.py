@@ -353,7 +353,7 @@ def _damage(
         "Or carry it away: its rows stay committed."
         if removable
         else f"Or move the whole folder {shown} elsewhere, where its other parts are kept, and the job runs from its "
-        "first row. Where parts are carried away on purpose, write output: {removable: true}."
+        "first row. If parts are carried away on purpose, write output: {removable: true}."
     )
     detail = f"{shown}/{what}. Restore it from a copy. {otherwise}"
     return Problem(kind="damaged", detail=detail)

@@ -13,7 +13,7 @@ SUFFIX = "ExecutionProvider"
 class Plugin:
     """A package that carries a provider as a plugin: what to import, and what to install.
 
-    `hardware`: whose devices it takes alone, where it says nothing of others.
+    `hardware`: whose devices it takes alone, if it says nothing of others.
     """
 
     module: str
@@ -25,17 +25,19 @@ class Plugin:
 class Provider:
     """One execution provider: its full name, and what carries it.
 
-    `memory` names the device memory that its tensors live in; None when that is the CPU's. Providers that share a
-    memory can hand tensors to each other. `claims_nodes` is False for one that never takes any; `compiles` is True for
-    one that takes whole subgraphs and compiles them, where others have a kernel for each node, `writes_context` for one
-    of those that writes what it compiled as a model with EPContext nodes. `static_shapes` is True for one that takes no
-    node of an unknown shape, `needs_ranks` for one that fails where the rank of a value is not known, and
-    `sessions_per_device` bounds how many share its device; `concurrent_runs` is False where a session must not, or does
-    not, run several batches at once. `oldest_opset` is the first operator set of ai.onnx whose
-    layout ONNX Runtime can turn into the provider's own (layout_transformation.cc); of older graphs it gets no node.
-    `shares_cpu_memory_on` is the device on which it allocates a part of the CPU's memory that `mistakes_shared_memory`
-    providers take for their own (tests/runtime/test_incompatible_pairs.py). `devices` are the device nodes that it
-    opens, as DeviceAllow= of systemd names them; None where they are not known.
+    - `memory`: the device memory that its tensors live in; None if that is the CPU's. Providers that share a memory can
+      hand tensors to each other.
+    - `claims_nodes`: False if it never takes any.
+    - `compiles`: it takes whole subgraphs and compiles them, instead of having a kernel for each node.
+    - `writes_context`: it writes what it compiled as a model with EPContext nodes.
+    - `static_shapes`: it takes no node of an unknown shape. `needs_ranks`: it fails if the rank of a value is unknown.
+    - `sessions_per_device`: how many sessions can share its device; None for any number.
+    - `concurrent_runs`: False if a session must not, or does not, run several batches at once.
+    - `oldest_opset`: the first operator set of ai.onnx whose layout ONNX Runtime can turn into the provider's own
+      (layout_transformation.cc). Of older graphs it gets no node.
+    - `shares_cpu_memory_on`: the device on which it allocates a part of the CPU's memory that providers with
+      `mistakes_shared_memory` take for their own (tests/runtime/test_incompatible_pairs.py).
+    - `devices`: the device nodes that it opens, as DeviceAllow= of systemd names them; None if they are not known.
     """
 
     name: str

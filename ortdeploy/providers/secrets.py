@@ -110,7 +110,7 @@ def _masked_one(name: str, value: Any, facts: Mapping[str, Any] | None) -> Any:
 
 
 def _path_of(url: str) -> list[str]:
-    """Return the path behind a server's name: who knows it may post there, as with the hooks of chat services."""
+    """Return the path behind a server's name: whoever knows it may post there, as with the hooks of chat services."""
     path = urlsplit(url).path.strip("/") if is_url(url) else ""
     return [path] if path else []
 

@@ -13,7 +13,7 @@ FILE_ROW = "\0row of the file"
 """The column that holds the number of each row in its file, from 0; no column of a file is called so."""
 
 FILE_PATH = "\0path of the file"
-"""The column that holds the file of each row, for a column of the file may be called `path`."""
+"""The column that holds the file of each row. It is not `path`, because a column of the file may be called so."""
 
 HIDDEN = (FILE_PATH, FILE_ROW)
 """The columns by which rows are found again; they are never written."""

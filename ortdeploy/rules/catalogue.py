@@ -165,7 +165,7 @@ def _of(stage: Stage) -> tuple[str, ...]:
 
 
 SPEC_RULES, DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES = map(_of, Stage)
-"""By stage. A later stage comes only where no rule before it has found an error, for a model or at all."""
+"""By stage. A later stage comes only if no rule before it has found an error, for a model or at all."""
 
 
 def rules_of(area: Area) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def _foreign(job: "ResolvedJob") -> str:
 
 
 def _outdated(job: "ResolvedJob") -> str | None:
-    """Say what has changed since the output was made, and may not; None where nothing has."""
+    """Say what has changed since the output was made, and may not; None if nothing has."""
     starts_over = job.spec.output.on_upgrade == "rerun"  # if it is asked for; else its result stays as it is
     changed = job.changed if job.readable and not starts_over else ()
     why_not = _why_not_upgraded(job) if changed and job.spec.output.on_upgrade == "continue" else ""
@@ -58,7 +58,7 @@ def _outdated(job: "ResolvedJob") -> str | None:
 
 
 def _why_not_upgraded(job: "ResolvedJob") -> str | None:
-    """Say why rows cannot be added to what another deployment has made; None where they can."""
+    """Say why rows cannot be added to what another deployment has made; None if they can."""
     if job.has_state:
         return "each row takes the state of the one before, which another deployment has made"
     if not job.output.rows:

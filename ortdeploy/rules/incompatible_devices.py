@@ -74,7 +74,7 @@ def _shared_memory_of_absent(session: "ResolvedSession") -> str | None:
 
 
 def _shares_by_default(entry: "ProviderSpec") -> Provider | None:
-    """Return the provider of an entry that shares memory on its first device, where the entry chooses none or that."""
+    """Return the provider of an entry that shares memory on its first device, if the entry chooses none or that."""
     provider = find_provider(entry.name)
     return provider if provider and provider.shares_cpu_memory_on and entry.device in {None, 0} else None
 

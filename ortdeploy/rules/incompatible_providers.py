@@ -66,7 +66,7 @@ def _mistakes(*pair: "tuple[ProviderSpec, Provider]") -> bool:
 
 
 def _shared_memory(entry: "ProviderSpec", provider: Provider) -> str | None:
-    """Say that a provider shares memory on the device that is written; where none is, the machine's devices tell."""
+    """Say that a provider shares memory on the device that is written; if none is, the machine's devices say it."""
     if provider.shares_cpu_memory_on is None or str(entry.device).upper() != provider.shares_cpu_memory_on:
         return None
     return (

@@ -97,7 +97,7 @@ def _against_batches(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> I
 
 
 def _against_rows(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> Iterator[Finding]:
-    """Compare the sizes of prepared rows with the bounds, where the graph leaves them open."""
+    """Compare the sizes of prepared rows with the bounds, if the graph leaves them open."""
     bindings = {binding.value.name: binding for binding in job.bindings}
     first = 1 if job.batching.size else 0
     for one in bounds:

@@ -292,7 +292,7 @@ def hold_files(plan: Plan, state_dir: Path) -> Iterator[HeldFiles]:
 
 @contextmanager
 def hold_for_check(check: PlannedCheck, state_dir: Path) -> Iterator[HeldFiles]:
-    """Hold the files of a golden check; where the state folder takes none, they are watched."""
+    """Hold the files of a golden check; if the state folder takes none, watch them."""
     with ExitStack() as stack:
         try:
             held = stack.enter_context(held_in(ContentStore(state_dir), state_dir, Path(check.root)))

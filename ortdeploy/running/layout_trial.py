@@ -221,7 +221,7 @@ class LayoutTrial:
                 return
 
     def _compare(self, stream: Lanes, paces: Sequence[_Pace], window: float, most: float) -> _Blocks:
-        """Measure the two fastest layouts on if they are near each other, for at most so many seconds in all."""
+        """Measure the two fastest layouts on if they are near each other, for at most `most` seconds in all."""
         first, second = sorted(paces, key=lambda pace: pace.rate, reverse=True)[:2]
         for _ in range(ROUNDS, MOST_ROUNDS):
             near = CLOSE < second.rate / first.rate < 1 / CLOSE

@@ -1,4 +1,4 @@
-"""Takes over rows that failed on another machine (its dead letters), so that a retry runs them here.
+"""Takes over rows that failed on another machine (its `_failed.jsonl`), so that a retry runs them here.
 
 A row is identified by its file, its number in the file, and the digest of the file's content. Rows that this machine
 has committed do not run again. Rows of a file that no run has read here become failed rows of this job, in a part
@@ -35,7 +35,7 @@ class _Sorted:
 
 
 class Letters:
-    """The dead letters of another machine, for one job of this one."""
+    """The failed rows of another machine, for one job of this one."""
 
     def __init__(self, context: JobContext) -> None:
         """Take the job; nothing is touched yet."""

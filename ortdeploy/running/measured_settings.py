@@ -113,7 +113,7 @@ class MeasuredSettings:
     def _begun_layout(self, step: OpenSession, job: RunJob) -> PlannedThreadLayout:
         """Return the layout with which a job begins: that of its parts, the one that was found here, or the predicted.
 
-        A shard begins with what is predicted, for others may make the rows beside its own.
+        A shard begins with what is predicted, because others may make the rows beside its own.
         """
         record = self.record_of(job)
         if record is not None and record.origins:

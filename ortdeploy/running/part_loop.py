@@ -34,8 +34,8 @@ SECONDS_BETWEEN_REPORTS = 5.0
 
 
 _CARRIED_AWAY = (
-    "{} was carried away, or renamed, while the job ran. What is committed stays so where the output is removable; the "
-    "next apply goes on behind it"
+    "{} was carried away, or renamed, while the job ran. If the output is removable, committed rows stay committed, "
+    "and the next apply continues after them"
 )
 
 

@@ -67,7 +67,7 @@ def _own_schemas() -> dict[str, list[Any]]:
 
 
 def plugin_kernels(provider: str) -> Mapping[str, tuple[Kernel, ...]]:
-    """Return the kernels of a registered plugin provider; none where it compiles, or does not tell without options."""
+    """Return the kernels of a registered plugin provider; none if it compiles, or does not tell without options."""
     try:
         return _by_operator(_pybind_state.get_registered_ep_kernel_defs(provider))
     except Exception:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception

@@ -33,7 +33,7 @@ from ortdeploy.runtime.library import ort
 from ortdeploy.runtime.machine import probe_machine
 
 _ABANDONED_SECONDS = 24 * 3600
-"""A folder that nobody has touched for so long was left by a run that was killed; others may be in the making."""
+"""Seconds after which a folder that nobody has touched was left by a killed run; younger ones may be in the making."""
 
 MODEL, MADE_BY = "model.onnx", "made_by.json"
 _NAME = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}\.[0-9]+\.making")

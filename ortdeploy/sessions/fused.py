@@ -68,7 +68,7 @@ class FusedSession:
     def _differs(self, name: str, how: str) -> ProviderFailedError:
         return ProviderFailedError(
             f'model "{self._model}" with its op steps fused gives another ${name} than side by side: {how}. '
-            "Leave fuse: true away"
+            "Remove fuse: true"
         )
 
 

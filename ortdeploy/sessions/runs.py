@@ -163,7 +163,7 @@ class SessionRuns:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until a run may be late, or stuck; None where a run may take any time."""
+        """Seconds until a run may be late, or stuck; None if a run may take any time."""
         return min((one.seconds_left for one in self._limited), default=None)
 
     def end_late_run(self) -> bool:

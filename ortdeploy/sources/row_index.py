@@ -138,7 +138,7 @@ class NoIndexes:
 
 
 class KeptIndexes:
-    """The indexes of files of one format, in a state folder. Where they cannot be kept, they are made again."""
+    """The indexes of files of one format, in a state folder. If they cannot be kept, they are made again."""
 
     def __init__(self, state_dir: Path, folder: str, kind: str, *, told: bool = False) -> None:
         """Take the manifest's folder, from which files are named; `told`: those of saved plans count too."""

@@ -21,7 +21,7 @@ class TextRows:
     wanted: Wanted
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        """Yield blocks; rows before the first one are skipped as far as the index allows."""
+        """Yield blocks; reading begins at the last place of the index before the first row."""
         read = partial(self.read_rows, folder=self.folder, limit=self.wanted.memory_limit)
         indexes = self.wanted.indexes or NoIndexes()
         raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)

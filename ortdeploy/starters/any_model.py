@@ -43,7 +43,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 
 
 def _ways(subject: Subject) -> Iterator[int | None]:
-    """Yield the batch sizes that may fit: of several rows, of one, and None where a row has no axis of its own."""
+    """Yield the batch sizes that may fit: of several rows, of one, and None if a row has no axis of its own."""
     fixed = _fixed_rows(subject)
     if fixed is not None:
         batch = fixed or _BATCH
@@ -54,7 +54,7 @@ def _ways(subject: Subject) -> Iterator[int | None]:
 
 
 def _fixed_rows(subject: Subject) -> int | None:
-    """Return the number of rows that the graph fixes, 0 for any number, and None where inputs do not agree on one."""
+    """Return the number of rows that the graph fixes, 0 for any number, and None if inputs do not agree on one."""
     sizes = set()
     axes = input_axes(subject.inputs, ())
     for value in subject.inputs:
@@ -84,7 +84,7 @@ def _starter(subject: Subject, batch: int | None) -> Starter:
 
 
 def _if_refused(subject: Subject) -> str | None:
-    """Say what was not found out where the model did not run on anything that was made up."""
+    """Say what was not found out, if the model did not run on any synthetic input."""
     if subject.ran.refusal is None:
         return None
     return (
@@ -150,7 +150,7 @@ def _values(subject: Subject, batch: int | None) -> Iterator[str]:
 
 
 def _key(subject: Subject, batch: int | None) -> Iterator[str]:
-    """Yield the key, and which column feeds which input where the user's files name other columns."""
+    """Yield the key, and which column feeds which input if the user's files name other columns."""
     if "row" not in {one.name for one in _written(subject, batch)}:
         yield "key: [row]"
     data = subject.data
@@ -186,7 +186,7 @@ def _kept(subject: Subject, batch: int | None) -> Iterator[str]:
 
 
 def _sample_rows(batch: int | None) -> int:
-    """Return a number of rows that fills whole batches, where the graph fixes them."""
+    """Return a number of rows that fills whole batches, if the graph fixes them."""
     return ROWS if batch in {None, 1, _BATCH} else batch * -(-ROWS // batch)
 
 

@@ -1,4 +1,4 @@
-"""Models that take a picture and give a vector: scores of classes, with labels where they are found, or features."""
+"""Models that take a picture and give a vector: scores of classes, with labels if they are found, or features."""
 
 import json
 from collections.abc import Iterator

@@ -42,9 +42,9 @@ def _starter(subject: Subject) -> Starter:
 
 
 def _side(subject: Subject) -> tuple[int, str]:
-    """Return the height and width of images, and where they are from."""
+    """Return the side of images in pixels, and where it is from."""
     try:
         found = json.loads((subject.model / "unet" / "config.json").read_text(encoding="utf-8"))
         return int(found["sample_size"]) * _FACTOR, "height and width are those of sample_size in unet/config.json"
     except (OSError, ValueError, KeyError, TypeError):
-        return _USUAL, "height and width are assumed, for nothing says what its UNet was made for"
+        return _USUAL, "height and width are assumed, because nothing says which its UNet was trained for"

@@ -19,7 +19,7 @@ _FAR = 1_000_000
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
-    """Yield a manifest from text to what the model gives, where a tokenizer.json lies beside it."""
+    """Yield a manifest from text to what the model gives, if a tokenizer.json lies beside it."""
     names = {one.name for one in subject.inputs}
     tokenizer = subject.beside("tokenizer.json")
     if tokenizer is None or "input_ids" not in names or not names.issubset(_TOKENS) or not is_installed("tokenizers"):
@@ -89,7 +89,7 @@ def _fed(subject: Subject) -> str:
 
 
 def _casts(subject: Subject) -> Iterator[str]:
-    """Yield the steps that give tokens the element type that the model takes, where that is not int64."""
+    """Yield the steps that give tokens the element type that the model takes, if that is not int64."""
     for one in subject.inputs:
         if one.tensor.dtype != "int64":
             value = _TOKENS[one.name]
@@ -97,7 +97,7 @@ def _casts(subject: Subject) -> Iterator[str]:
 
 
 def _columns(subject: Subject, *, pairs: bool) -> Iterator[str]:
-    """Yield which columns are the texts where the user's files call them otherwise."""
+    """Yield which columns are the texts, if the user's files call them otherwise."""
     wanted = ("text", "pair") if pairs else ("text",)
     there = list(subject.data.columns) if subject.data else list(wanted)
     if not set(wanted).issubset(there) and len(there) >= len(wanted):

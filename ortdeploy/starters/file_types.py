@@ -19,7 +19,7 @@ _SAMPLES = {
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
-    """Yield a manifest from files to their types, where the model's settings lie beside it."""
+    """Yield a manifest from files to their types, if the model's settings lie beside it."""
     value = subject.only_input
     beside = subject.beside("config.min.json", f"{subject.model.stem}.json")
     scores = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK]

@@ -57,7 +57,7 @@ def is_sound(value: ValueFacts) -> bool:
 
 
 def run_made_up(facts: ModelFacts) -> Ran:
-    """Run a model on inputs that are made up, with several rows where it takes them, else with one."""
+    """Run a model on inputs that are made up, with several rows if it takes them, else with one."""
     values = [value for value in facts.inputs if not value.optional]
     if any(value.kind != "tensor" or value.tensor.dtype is None or value.tensor.shape is None for value in values):
         return Ran(refusal="an input is no tensor of a known type and rank")
@@ -128,7 +128,7 @@ class _OpenSizes:
 
 
 def _sides(value: ValueFacts, keys: Mapping[int, str]) -> tuple[str | None, str | None]:
-    """Return the keys of a picture's height and width, where they are open."""
+    """Return the keys of a picture's height and width, if they are open."""
     if len(value.tensor.shape or ()) != _IMAGE_RANK:
         return None, None
     high, wide = (1, 2) if value.tensor.layout == "NHWC" else (2, 3)

@@ -13,7 +13,7 @@ SCALE = "{scale: 0.00392156862745098}"
 class PictureInput:
     """The input that takes a picture: its name, layout, channels, height and width.
 
-    `batch` is None where any number of rows will do; `open` tells whether the graph leaves height or width open.
+    `batch` is None if any number of rows will do. `open`: the graph leaves height or width open.
     """
 
     name: str
@@ -52,7 +52,7 @@ def picture_input(subject: Subject) -> PictureInput | None:
 
 
 def sample_pictures(subject: Subject, height: int, width: int) -> dict[str, bytes]:
-    """Return two pictures, by name; none where the user has some."""
+    """Return two pictures, by name; none if the user has some."""
     if subject.data is not None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Models that take recordings: whole ones where the graph leaves the length open, else window by window."""
+"""Models that take recordings: whole ones if the graph leaves the length open, else window by window."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -46,7 +46,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 
 
 def _inputs(subject: Subject) -> _Inputs | None:
-    """Return what each input takes; None where one takes something else."""
+    """Return what each input takes; None if one takes something else."""
     lengths = [one for one in subject.inputs if is_length(one)]
     rates = [one for one in subject.inputs if one.name in RATES]
     rest = [one for one in subject.inputs if one not in lengths and one not in rates]
@@ -59,7 +59,7 @@ def _inputs(subject: Subject) -> _Inputs | None:
 
 
 def _whole(subject: Subject, inputs: _Inputs) -> Starter:
-    """Return a manifest that feeds whole recordings, with their lengths where the model asks for them."""
+    """Return a manifest that feeds whole recordings, with their lengths if the model asks for them."""
     name, heard = scalar(subject.name), scalar(inputs.heard.name)
     fed: dict[str, object] = {inputs.heard.name: "$samples"}
     fed |= {one.name: "$" + _after(one) for one in inputs.lengths} | dict(inputs.rates)

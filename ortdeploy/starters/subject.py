@@ -29,7 +29,7 @@ class Subject:
     """A model, or a folder of models, that a manifest is to be written for.
 
     `path` is the model's from the manifest's `folder`, `stem` the manifest's name without its suffix. `ran` is a run on
-    made-up inputs, with several rows where the model takes them. `data` are rows of the user's.
+    made-up inputs, with several rows if the model takes them. `data` are rows of the user's.
     """
 
     model: Path
@@ -61,7 +61,7 @@ class Subject:
         return self.inputs[0] if len(self.inputs) == 1 else None
 
     def shape_of(self, output: str) -> tuple[int, ...]:
-        """Return the shape that an output had when the model ran; empty where it did not."""
+        """Return the shape that an output had when the model ran; empty if it did not."""
         return self.ran.outputs.get(output, ())
 
     def beside(self, *names: str) -> str | None:

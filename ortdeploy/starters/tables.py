@@ -18,7 +18,7 @@ _RANK = 2
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
-    """Yield a manifest that reads a table, where each input takes columns of it."""
+    """Yield a manifest that reads a table, if each input takes columns of it."""
     of_tables = any(node.domain == _DOMAIN for node in subject.facts.nodes)
     shapes = [one.tensor.shape or () for one in subject.inputs]
     if not of_tables or not shapes or any(len(shape) != _RANK for shape in shapes):

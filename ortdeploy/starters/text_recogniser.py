@@ -62,7 +62,7 @@ def letters_of(subject: Subject, name: str, facts: ModelFacts, classes: int) -> 
 
 
 def _space(missing: int) -> str:
-    """Return what puts a space behind the letters, where the model has a class for it beside the blank."""
+    """Return what puts a space behind the letters, if the model has a class for it beside the blank."""
     return ', append: " "' if missing > 1 else ""
 
 

@@ -84,7 +84,7 @@ def _after(labels: Labels | None) -> Iterator[str]:
 
 
 def _version(subject: Subject, output: str, classes: int) -> str:
-    """Return the version of the head: as the description says, where that goes with the shape of the output."""
+    """Return the version of the head: as the description says, if that goes with the shape of the output."""
     told = _VERSION.search(subject.facts.metadata.get("description", ""))
     named = f"v{told[1]}" if told else ""
     _, second, third = subject.shape_of(output)

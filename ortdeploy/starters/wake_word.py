@@ -16,7 +16,7 @@ _BATCH, _WINDOWS = 1, 256
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
-    """Yield a manifest that hears a word in recordings, where the shared networks lie beside its model."""
+    """Yield a manifest that hears a word in recordings, if the shared networks lie beside its model."""
     value = subject.only_input
     shape = () if value is None else value.tensor.shape or ()
     given = next(iter(subject.ran.outputs.values()), ())

@@ -181,7 +181,7 @@ class Search:
                 return
 
     def _memories(self, best: Setting) -> Iterator[Setting]:
-        """Yield memory profiles, where the manifest says nothing of memory."""
+        """Yield memory profiles, if the manifest says nothing of memory."""
         if all(not model.memory.settings for model in self._models):
             yield from (replace(best, memory=name) for name in ("fast", "lean"))
 

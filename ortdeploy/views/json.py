@@ -86,7 +86,7 @@ def _unread(job: "JobStatus") -> dict[str, Any]:
 
 
 def _shares(shares: "Shares | None") -> dict[str, Any]:
-    """Return how far several workers are, where there are several."""
+    """Return how far the workers of a job are, if it has several."""
     from dataclasses import asdict  # noqa: PLC0415  only for workers
 
     return {} if shares is None else {"shares": asdict(shares)}

@@ -172,7 +172,7 @@ def _session(step: OpenSession) -> Node:
         children.append(Node(label="fused", text=f"{before} before and {after} behind it in its own graph"))
     size = sum(file.size for file in step.files)
     if size >= _LARGE:
-        text = f"keeps its {format_size(size)} in the state directory: cloned where that can be, else copied, once"
+        text = f"keeps its {format_size(size)} in the state directory, cloned if the file system can, else copied once"
         children.append(Node(label="store", text=text))
     if step.thread_layouts:
         names = "; ".join(layout.name for layout in step.thread_layouts)

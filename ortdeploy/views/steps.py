@@ -96,7 +96,7 @@ def bounds(one: Attribute) -> str:
 
 
 def _operator_page(operator: OperatorFacts) -> str:
-    """Return the names that an op step with the operator may use; what they mean is said by ONNX."""
+    """Return the page of an operator: the names that an op step may use, and where ONNX says what they mean."""
     lines = [
         f"{operator.name}: an operator of ONNX ({{op: {operator.name}}}), of operator set {OPSET}",
         "",

@@ -316,7 +316,7 @@ def test_a_model_that_changes_between_its_graph_and_its_digest_is_told(tmp_path:
 
     problem = read_model(path, "m.onnx", digest).problem
     assert problem is not None
-    assert problem.detail == "m.onnx was changed while it was read. Wait for who writes it."
+    assert problem.detail == "m.onnx was changed while it was read. Wait until its writer is done."
 
 
 def test_what_no_job_needs_any_more_leaves_the_store_but_never_while_a_run_uses_it(cli: Cli, deployment: Path) -> None:

@@ -49,7 +49,7 @@ def test_the_first_run_is_compared_and_no_other() -> None:
     ("factor", "dtype"), [(2, np.float32), (-2.1, np.float32), (-2, np.float64), (np.nan, np.float32)]
 )
 def test_another_result_is_refused(factor: float, dtype: type) -> None:
-    with pytest.raises(ProviderFailedError, match="Leave fuse: true away"):
+    with pytest.raises(ProviderFailedError, match="Remove fuse: true"):
         fused(factor, [], dtype).run(["y"], {"a": np.ones((2, 2), np.float32)}, ())
 
 

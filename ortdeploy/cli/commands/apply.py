@@ -132,7 +132,7 @@ def _engine_of(arguments: argparse.Namespace) -> "Engine | None":
 def _recall_or_plan(
     arguments: argparse.Namespace, recollection: Recollection, *, in_shards: bool
 ) -> "tuple[Planned, ToKeep | None]":
-    """Plan; where the plan is remembered, look at the data alone. What is returned beside it is to be kept."""
+    """Return the plan, and what is to be remembered of it. If it is remembered already, look at the data alone."""
     if arguments.command != "apply" or in_shards or arguments.last_good or arguments.root is not None:
         return _plan(arguments, in_shards=in_shards), None
     recalled = recall_plan(recollection, arguments.paths, arguments.roots, arguments.state_dir)

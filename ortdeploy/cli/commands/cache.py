@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _jobs_of(paths: list[str], options: LoadOptions) -> tuple[dict[str, frozenset[str] | None], tuple[Diagnostic, ...]]:
-    """Return the names of jobs by the manifests' full paths, with every profile; None where they cannot be read."""
+    """Return the names of jobs by the manifests' full paths, with every profile; None if they cannot be read."""
     files, diagnostics = find_manifests(paths)
     found: dict[str, frozenset[str] | None] = {}
     for path in files:

@@ -75,7 +75,7 @@ def _check_inputs(planned: Planned) -> None:
         if step.input.elsewhere is not None:
             raise OrtdeployError(
                 f'the data of job "{step.job}" was not looked at, and a saved plan fixes files and rows. '
-                f"{step.input.elsewhere} Plan where the data is, or leave --out away to check the deployment"
+                f"{step.input.elsewhere} Plan where the data is, or check the deployment without --out"
             )
 
 

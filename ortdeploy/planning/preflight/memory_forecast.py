@@ -367,7 +367,7 @@ def _row_sizes(job: ResolvedJob, batch: int, result: int | None) -> RowSizes:
 
 
 def _row_bytes(job: ResolvedJob) -> int | None:
-    """Return what a row's results take, as one line or as its lines; None where the graph leaves a size open."""
+    """Return what a row's results take, as one line or as its lines; None if the graph leaves a size open."""
     sizes = {name: _tensor_bytes(job.results.get(name, TensorType())) for name in job.columns}
     known = {name: size for name, size in sizes.items() if size is not None}
     if len(known) < len(sizes):
