@@ -82,7 +82,6 @@ PROVIDERS: tuple[Provider, ...] = (
         compiles=True,
         plugin=Plugin("onnxruntime_ep_migraphx", "onnxruntime-ep-migraphx"),
     ),
-    Provider(name="NnapiExecutionProvider", package="onnxruntime-android", compiles=True, static_shapes=True),
     Provider(
         name="NvTensorRTRTXExecutionProvider",
         devices=_NVIDIA,
@@ -112,7 +111,6 @@ PROVIDERS: tuple[Provider, ...] = (
         mistakes_shared_memory=True,
     ),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu", compiles=True),
-    Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
     Provider(
         name="TensorrtExecutionProvider",
         devices=_NVIDIA,

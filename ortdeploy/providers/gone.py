@@ -1,6 +1,8 @@
 """Names of execution providers that no Python package of ONNX Runtime can load, any more or ever.
 
-Sources: `onnxruntime.get_all_providers()` of old wheels, release notes, and the documentation of onnxruntime-web.
+A package may be one that is built from source: those providers are in the catalogue. Sources: the provider list of
+wheels (`onnxruntime.get_all_providers()`), release notes, the documentation of onnxruntime-web, and what the Python
+binding creates (onnxruntime_pybind_state.cc).
 """
 
 from ortdeploy.providers.catalogue import folded
@@ -25,8 +27,10 @@ GONE: tuple[GoneProvider, ...] = (
     GoneProvider("ArmNNExecutionProvider", "was removed from ONNX Runtime in 1.25", "CPU"),
     GoneProvider("JsExecutionProvider", "runs in browsers alone, in onnxruntime-web", "WebGPU"),
     GoneProvider("NGRAPHExecutionProvider", "was removed from ONNX Runtime in 1.6"),
+    GoneProvider("NnapiExecutionProvider", "runs on Android alone, without Python"),
     GoneProvider("NupharExecutionProvider", "was removed from ONNX Runtime in 1.13"),
     GoneProvider("ROCMExecutionProvider", "was removed from ONNX Runtime in 1.23", "MIGraphX"),
+    GoneProvider("SNPEExecutionProvider", "is known to the C API alone, and not to Python", "QNN"),
     GoneProvider("TvmExecutionProvider", "was removed from ONNX Runtime in 1.21"),
     GoneProvider("WebNNExecutionProvider", "runs in browsers alone, in onnxruntime-web"),
 )

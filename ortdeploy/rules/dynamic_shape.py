@@ -1,5 +1,5 @@
 """What it catches: a model input with a shape that is not all fixed, for a provider that needs fixed shapes: QNN,
-NNAPI, VSINPU, and any NPU of OpenVINO.
+VSINPU, and any NPU of OpenVINO.
 
 Why: such a provider takes no node of the graph. ONNX Runtime runs the whole graph on the CPU, still lists the provider,
 and prints nothing. OpenVINO's NPU fails ("to_shape was called on a dynamic shape").

@@ -115,7 +115,7 @@ CASES = [
         config("session.resource_cuda_partitioning_settings: a"),
         config("session.resource_cuda_partitioning_settings: a", "CUDA, CPU"),
     ),
-    (config("ep.nnapi.partitioning_stop_ops: A"), config("ep.nnapi.partitioning_stop_ops: A", "Nnapi, CPU")),
+    (config("ep.nnapi.partitioning_stop_ops: A"), config("session.intra_op.allow_spinning: false")),
     (config("ep.dml.disable_graph_fusion: true"), config("ep.dml.disable_graph_fusion: true", "Dml, CPU")),
     (config("ep.dml.disable_memory_arena: true"), config("ep.dml.disable_memory_arena: true", "Dml, CPU")),
     (config("ep.dml.enable_cpu_sync_spinning: true"), config("ep.dml.enable_cpu_sync_spinning: true", "DirectML")),

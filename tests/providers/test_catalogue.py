@@ -17,8 +17,6 @@ def test_compiling_providers_are_the_same_in_both() -> None:
 
 def test_providers_without_a_cache_are_the_same_in_both() -> None:
     (chain,) = (one["when"]["properties"]["chain"] for one in MODEL if one["option"] == ["cache"])
-    assert set(chain["contains"]["enum"]) == {one.name for one in LIVING if not one.writes_context} - {
-        "SNPEExecutionProvider"
-    }
+    assert set(chain["contains"]["enum"]) == {one.name for one in LIVING if not one.writes_context}
     assert set(chain["not"]["contains"]["enum"]) == {one.name for one in LIVING if one.writes_context}
     assert all(one.compiles for one in LIVING if one.writes_context)
