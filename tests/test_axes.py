@@ -22,7 +22,7 @@ ANY_RANK = {
     "releasable.ReleasableSession.run": "passes on what its session takes and gives",
     "run_limit.LimitedSession.run": "passes on what its session takes and gives",
     "samples.archive": "sample arrays of any shape",
-    "trial_run.made_up": "its argument `shape` says which",
+    "trial_run.synthetic_array": "its argument `shape` says which",
 }
 """Public functions that do not know their shapes, each with the reason."""
 

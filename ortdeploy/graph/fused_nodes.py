@@ -1,6 +1,7 @@
 """Fuses nodes as ONNX Runtime's graph optimizer does, if that decides which values have memory of their own.
 
-Seen on onnxruntime 1.31.1, by what each node allocates (`session.collect_node_memory_stats_to_file`).
+Seen on onnxruntime 1.31.1, by what each node allocates (`session.collect_node_memory_stats_to_file`), and compared with
+the versions of `versions.TESTED_WITH`; of another version, findings that rest on it are assumed.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Predicts what kernels of ONNX Runtime's CPU provider take while they compute, beside their inputs and outputs."""
+"""Predicts what kernels of ONNX Runtime's CPU provider take while they compute, beside their inputs and outputs.
+
+The sizes were compared with the versions of `versions.TESTED_WITH`; of another version, findings that rest on them are
+assumed.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

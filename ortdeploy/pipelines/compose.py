@@ -22,9 +22,9 @@ def _session_of(preset: str | None) -> _Build:
 
             return TextToImageSession
         case "diffusion":
-            from ortdeploy.pipelines.optimum import DelegatedSession  # noqa: PLC0415
+            from ortdeploy.pipelines.optimum import OptimumSession  # noqa: PLC0415
 
-            return DelegatedSession
+            return OptimumSession
     raise AssertionError(preset)
 
 

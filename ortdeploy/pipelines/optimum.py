@@ -47,7 +47,7 @@ class BorrowedSession:
         return getattr(self._native, name)
 
 
-class DelegatedSession(ComposedSession):
+class OptimumSession(ComposedSession):
     """Makes one image of each row; it is used by one thread at a time."""
 
     def __init__(self, pipeline: PlannedPipeline, components: Mapping[str, Component]) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ortdeploy.plan.steps import Plan, PlannedCheck
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.saved_plan import SavedPlan
-    from ortdeploy.planning.trial import Trial
+    from ortdeploy.planning.tryout import Tryout
 
 
 @record
@@ -88,13 +88,13 @@ def plan_manifests(
     device: str | None = None,
     new_run: bool = False,
     retry: bool = False,
-    trial: "Trial | None" = None,
+    tryout: "Tryout | None" = None,
     counting: Counting = Counting.NOT,
 ) -> Planned:
     """Validate, probe, apply the rules, and write down the steps; `device` is a device file in place of this machine.
 
     `jobs` are names or globs of the wanted jobs (None: all), without those that are `excluded`. `new_run`: jobs whose
-    result is unfinished, or has another origin, start over. `retry`: only failed rows of jobs are run. `trial`: the
+    result is unfinished, or has another origin, start over. `retry`: only failed rows of jobs are run. `tryout`: the
     first rows are run, with their results in its folder. `counting`: READ for a plan
     that fixes the parts of its jobs.
     """
@@ -113,14 +113,14 @@ def plan_manifests(
         names = [job.name for job in spec.jobs]
         wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
         elsewhere = device is not None
-        asked = spec if trial is None else trial.of_spec(spec)
+        asked = spec if tryout is None else tryout.of_spec(spec)
         plan, deployment, found, changed = _plan_one(
             asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere, counting=counting
         )
         diagnostics += _assumed(found) if device else found
         changes += changed
         if plan is not None and deployment is not None:
-            plans.append(plan if trial is None else trial.of_plan(plan))
+            plans.append(plan if tryout is None else tryout.of_plan(plan))
             deployments.append(deployment)
     return Planned(
         plans=tuple(plans),

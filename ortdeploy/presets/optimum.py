@@ -13,7 +13,7 @@ from ortdeploy.presets.folder import PROMPTS, PresetFiles, folder_digest, image_
 _INDEX = "model_index.json"
 
 
-def read_delegated(root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
+def read_optimum(root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
     """Return what goes in and comes out, and the digest of what lies beside the models; a problem where it is none."""
     folder = root / preset.folder
     parts = {part: models[name] for part, name in preset.parts.items()}

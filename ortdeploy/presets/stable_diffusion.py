@@ -19,7 +19,7 @@ from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
 from ortdeploy.presets.component_contracts import ANSWERS, COMPONENTS
 from ortdeploy.presets.folder import PROMPTS, PresetFiles, folder_digest, image_type, missing_folder
-from ortdeploy.presets.optimum import read_delegated
+from ortdeploy.presets.optimum import read_optimum
 from ortdeploy.presets.schedulers import read_scheduler
 from ortdeploy.tensors.contracts import ContractError, FormalParameter
 from ortdeploy.tensors.types import ROWS, Shape, TensorType
@@ -38,7 +38,7 @@ def read_diffusion(
     `root` is the manifest's folder. What the components' adapters bring need not be fed.
     """
     if preset.kind == DIFFUSION:
-        return read_delegated(root, preset, models)
+        return read_optimum(root, preset, models)
     folder = root / preset.folder
     outputs = (ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),)
     missing = missing_folder(root, preset)

@@ -72,7 +72,7 @@ def flush_native() -> None:
         ctypes.CDLL(None).fflush(None)
 
 
-def explain(printed: str) -> str:
+def last_error_line(printed: str) -> str:
     """Return the printed line that says what went wrong, as a sentence to append; empty if there is none."""
     errors = _ERROR.findall(printed)
     plain = [line for line in printed.splitlines() if line.strip() and not _LOG_LINE.search(line)]
@@ -80,7 +80,7 @@ def explain(printed: str) -> str:
     return f' It printed: "{line.strip()}".' if line else ""
 
 
-def because(printed: str) -> str:
-    """Return the same as `explain`, to end a message that has no full stop yet."""
-    sentence = explain(printed)
+def appended_reason(printed: str) -> str:
+    """Return the same as `last_error_line`, to end a message that has no full stop yet."""
+    sentence = last_error_line(printed)
     return f".{sentence.removesuffix('.')}" if sentence else ""

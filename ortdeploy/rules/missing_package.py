@@ -81,8 +81,8 @@ def _of_models(deployment: "Deployment") -> Iterator[Finding]:
 def _of_presets(deployment: "Deployment") -> Iterator[Finding]:
     """Yield the pipelines that optimum-onnx runs."""
     for pipeline in deployment.spec.pipelines:
-        delegated = pipeline.preset is not None and pipeline.preset.kind == DIFFUSION
-        if delegated and OPTIMUM.module not in deployment.facts.runtime.packages:
+        by_optimum = pipeline.preset is not None and pipeline.preset.kind == DIFFUSION
+        if by_optimum and OPTIMUM.module not in deployment.facts.runtime.packages:
             detail = f"The preset diffusion needs {_needs(OPTIMUM)} It wants an environment of its own."
             yield Finding(at=(*pipeline.at, "preset"), detail=detail)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.process.memory_limit import MemoryWatch
-from ortdeploy.process.native_output import because
+from ortdeploy.process.native_output import appended_reason
 from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.running.job_context import JobContext
@@ -46,7 +46,7 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
         reason = f"memory ran out{within}; a smaller batch or rows_per_part needs less ({error})"
         return Ending(status=Status.FAILED, reason=reason)
     except ProviderFailedError as error:
-        reason = f"{error}{because(context.native_text())}"
+        reason = f"{error}{appended_reason(context.native_text())}"
         return Ending(status=Status.FAILED, reason=reason, provider_failed=True)
     except StuckRunError as error:
         return Ending(status=Status.FAILED, reason=str(error), stuck=error.rows)

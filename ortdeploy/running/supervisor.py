@@ -17,7 +17,7 @@ from ortdeploy.events import log
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
-from ortdeploy.process.native_output import explain
+from ortdeploy.process.native_output import last_error_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.records import mutable_record
 from ortdeploy.results.results import JobResult, Status
@@ -134,7 +134,7 @@ class Supervisor:
             missing = jobs - {result.job for result in attempt.results} and not self.stopped()
             if attempt.stuck is None and (code != 0 or missing):
                 attempt.how, attempt.is_native = how_it_ended(code), code in CRASHES
-                attempt.crash = f"{_describe(attempt)}.{explain(child.printed())}"
+                attempt.crash = f"{_describe(attempt)}.{last_error_line(child.printed())}"
         return attempt
 
     def _may_go_on(self, stuck: JobResult) -> bool:

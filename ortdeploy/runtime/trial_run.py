@@ -32,7 +32,7 @@ _MOST = 64 * 1024 * 1024  # elements of one input
 
 
 @record
-class MadeUp:
+class SyntheticTensor:
     """An input to make up: its type, the least and highest value that the graph can take, or the one value to feed.
 
     `counts`: the value is the size of that name, by which other inputs are as long as this one says.
@@ -76,7 +76,7 @@ class Ran:
     values: Mapping[str, int] = field(default_factory=dict)
 
 
-def made_up(one: MadeUp, shape: Sequence[int]) -> Array:
+def synthetic_array(one: SyntheticTensor, shape: Sequence[int]) -> Array:
     """Return values for an input: random numbers between 0 and 1, zeros or the least index, or empty text."""
     if one.dtype == "string":
         return np.full(shape, "", dtype=object)
@@ -91,7 +91,7 @@ def made_up(one: MadeUp, shape: Sequence[int]) -> Array:
 
 def try_to_run(
     path: str,
-    inputs: Sequence[MadeUp],
+    inputs: Sequence[SyntheticTensor],
     attempts: Sequence[Mapping[str, int]],
     lengths: Sequence[str] = (),
     *,
@@ -140,7 +140,7 @@ def main(asked: Asked) -> None:
 
 
 def _answers(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    inputs = [MadeUp(**one) for one in request["inputs"]]
+    inputs = [SyntheticTensor(**one) for one in request["inputs"]]
     try:
         session = _open(request["path"], extensions=request["extensions"])
     except Exception as error:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
@@ -184,11 +184,11 @@ def _told_sizes(refusals: Sequence[str], attempts: Sequence[Mapping[str, int]]) 
     return [size for size in told if 1 < size <= _LARGEST_SIZE and size not in tried][:_MOST_TOLD]
 
 
-def _run(session: Any, inputs: Sequence[MadeUp], shapes: Mapping[str, tuple[int, ...]]) -> Ran | str:
+def _run(session: Any, inputs: Sequence[SyntheticTensor], shapes: Mapping[str, tuple[int, ...]]) -> Ran | str:
     if any(np.prod(shape, dtype=float) > _MOST for shape in shapes.values()):
         return "its inputs would be too large to make up"
     try:
-        feeds = {one.name: made_up(one, shapes[one.name]) for one in inputs}
+        feeds = {one.name: synthetic_array(one, shapes[one.name]) for one in inputs}
         results = session.run(None, feeds)
     except Exception as error:  # noqa: BLE001  as above
         return refusal_text(error)

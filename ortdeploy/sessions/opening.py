@@ -10,7 +10,7 @@ from ortdeploy.events import log
 from ortdeploy.plan.selection import on_cpu
 from ortdeploy.plan.steps import OpenSession, PlannedSession
 from ortdeploy.process.memory import memory_now
-from ortdeploy.process.native_output import because
+from ortdeploy.process.native_output import appended_reason
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.records import record
 from ortdeploy.runtime.protocol import Runtime, Session
@@ -160,7 +160,7 @@ class ModelOpener:
             remark = check_placement(step, candidate, session)
             session = self._proven(session, step, candidate)
         except OrtdeployError as error:
-            raise OrtdeployError(f"{error}{because(self.native_text())}") from error
+            raise OrtdeployError(f"{error}{appended_reason(self.native_text())}") from error
         if remark is not None:
             log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
         (log.debug if self.trial else log.info)(

@@ -9,9 +9,9 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.graph.row_axes import input_axes
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.runtime.trial_run import MadeUp, made_up
+from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
 from ortdeploy.starters import samples, writing
-from ortdeploy.starters.made_up import ROWS, made_up_input
+from ortdeploy.starters.open_sizes import ROWS, synthetic_tensor
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import WIDER, format_shape
@@ -141,7 +141,7 @@ def _values(subject: Subject, batch: int | None) -> Iterator[str]:
     """Yield the key with the values of inputs that no row carries."""
     carried = _by_row(subject, batch)
     rest = {
-        one.name: made_up(made_up_input(one, subject.ran.values.get(one.name)), ()).item()
+        one.name: synthetic_array(synthetic_tensor(one, subject.ran.values.get(one.name)), ()).item()
         for one in subject.inputs
         if one not in carried
     }
@@ -196,7 +196,7 @@ def _arrays(subject: Subject, batch: int | None) -> dict[str, Array]:
 
 def _rows_of(value: ValueFacts, subject: Subject, batch: int | None) -> Array:
     """Return sample rows of one input, rows first: of the sizes that the model took, or else of likely ones."""
-    one = made_up_input(value, subject.ran.values.get(value.name))
+    one = synthetic_tensor(value, subject.ran.values.get(value.name))
     shape = list(subject.ran.fed.get(value.name) or _likely(value, one))
     if batch is not None:
         axis = input_axes(subject.inputs, ())[value.name] or 0
@@ -207,11 +207,11 @@ def _rows_of(value: ValueFacts, subject: Subject, batch: int | None) -> Array:
             f"sample rows of {format_shape(sizes)} would be too large to make; write the manifest by hand"
         )
     dtype = WIDER.get(one.dtype, one.dtype)
-    known = MadeUp(name=one.name, dtype=dtype, shape=(), limits=one.limits, value=one.value)
-    return np.asarray(made_up(known, sizes))
+    known = SyntheticTensor(name=one.name, dtype=dtype, shape=(), limits=one.limits, value=one.value)
+    return np.asarray(synthetic_array(known, sizes))
 
 
-def _likely(value: ValueFacts, one: MadeUp) -> tuple[int, ...]:
+def _likely(value: ValueFacts, one: SyntheticTensor) -> tuple[int, ...]:
     """Return sizes for a model that was not run: 224 for the height and width of what looks like an image, else 1."""
     side = _IMAGE_SIDE if len(value.tensor.shape or ()) == _IMAGE_RANK else 1
     keys = dict(one.open_sizes())

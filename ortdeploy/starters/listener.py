@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import samples, writing
-from ortdeploy.starters.made_up import RATES
+from ortdeploy.starters.open_sizes import RATES
 from ortdeploy.starters.subject import Starter, Subject
 
 FAMILY = "a listener with state, as Silero's voice activity detector"

@@ -6,7 +6,7 @@ from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.records import record
 from ortdeploy.starters import samples, writing
-from ortdeploy.starters.made_up import RATES, is_length, is_sound
+from ortdeploy.starters.open_sizes import RATES, is_length, is_sound
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import FLOATING
 

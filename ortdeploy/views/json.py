@@ -92,7 +92,7 @@ def _shares(shares: "Shares | None") -> dict[str, Any]:
     return {} if shares is None else {"shares": asdict(shares)}
 
 
-def render_trial(
+def render_tryout(
     diagnostics: Sequence[Diagnostic],
     results: "Sequence[JobResult]",
     rows: Mapping[str, Sequence[Mapping[str, Any]]],

@@ -16,7 +16,7 @@ from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
-from ortdeploy.process.native_output import NativeOutput, explain
+from ortdeploy.process.native_output import NativeOutput, last_error_line
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.supervisor import ChildBugError, Supervisor, needs_supervision
 
@@ -271,7 +271,7 @@ def test_printed_text_is_taken_once_and_its_end_is_kept() -> None:
     ],
 )
 def test_the_line_that_explains_is_found(printed: str, sentence: str) -> None:
-    assert explain(printed) == sentence
+    assert last_error_line(printed) == sentence
 
 
 def test_a_run_that_ended_with_its_child_is_told_to_the_next_one(plan: Plan, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from support.family_models import hearer
 from support.models import scale_model
 
 from ortdeploy.runtime import trial_run
-from ortdeploy.runtime.trial_run import MadeUp, Ran, try_to_run
+from ortdeploy.runtime.trial_run import Ran, SyntheticTensor, try_to_run
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(sys.platform != "linux", reason="A trial is a fork on Linux alone"),
 ]
-INPUT = MadeUp(name="x", dtype="float32", shape=("batch", 4))
+INPUT = SyntheticTensor(name="x", dtype="float32", shape=("batch", 4))
 TRIES = [{"batch": number} for number in (1, 2, 3)]
 
 
@@ -28,7 +28,7 @@ def crashes(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     numbers = set[int]()
     run = trial_run._run  # noqa: SLF001  what the child does with one choice of sizes
 
-    def ending(session: Any, inputs: Sequence[MadeUp], shapes: Mapping[str, tuple[int, ...]]) -> Ran | str:
+    def ending(session: Any, inputs: Sequence[SyntheticTensor], shapes: Mapping[str, tuple[int, ...]]) -> Ran | str:
         if shapes["x"][0] in numbers:
             os.kill(os.getpid(), signal.SIGKILL)
         return run(session, inputs, shapes)
@@ -52,8 +52,8 @@ def test_sizes_that_all_crash_are_a_crash(crashes: set[int], tmp_path: Path) -> 
 
 
 def test_an_input_that_counts_is_fed_the_size(tmp_path: Path) -> None:
-    heard = MadeUp(name="waveforms", dtype="float32", shape=("n", "length"))
-    counted = MadeUp(name="waveforms_lens", dtype="int64", shape=("n",), counts="length")
+    heard = SyntheticTensor(name="waveforms", dtype="float32", shape=("n", "length"))
+    counted = SyntheticTensor(name="waveforms_lens", dtype="int64", shape=("n",), counts="length")
     ran = try_to_run(str(hearer(tmp_path / "m.onnx", lengths=True)), [heard, counted], [{"n": 2, "length": 30}])
     assert ran.values == {"waveforms_lens": 30}
     assert ran.ranges["y"][1] > 5  # thirty times a mean between 0 and 1

@@ -16,7 +16,7 @@ from PIL import Image
 from support import family_models as families
 from support.models import save_model, scale_model
 
-from ortdeploy.cli import trials
+from ortdeploy.cli import tryouts
 from ortdeploy.cli.commands import init
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.runtime.trial_run import Ran
@@ -514,7 +514,7 @@ def test_a_signal_during_the_first_rows_leaves_nothing(
 ) -> None:
     scale_model(tmp_path / "m.onnx")
     interrupted = JobResult(job="run", status=Status.INTERRUPTED, output="out")
-    monkeypatch.setattr(trials, "run_plan", lambda *_, **__: (interrupted,))
+    monkeypatch.setattr(tryouts, "run_plan", lambda *_, **__: (interrupted,))
     assert cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").code == 130
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
@@ -524,8 +524,8 @@ def test_a_model_that_ends_every_process_is_told_and_not_run_in_this_one(
 ) -> None:
     scale_model(tmp_path / "m.onnx")
     crashed = Ran(refusal="running it ends the process", crashed=True)
-    monkeypatch.setattr(init, "run_made_up", lambda _: crashed)
-    monkeypatch.setattr(init, "run_trial", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(init, "run_on_synthetic", lambda _: crashed)
+    monkeypatch.setattr(init, "run_tryout", lambda *_: pytest.fail("it was run"))
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
     assert said.code == 1
     assert "running it ends the process" in said.out

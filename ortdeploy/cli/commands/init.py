@@ -16,16 +16,16 @@ from pathlib import Path
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands.shared import findings_text, named_model, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.trials import plan_trial, run_trial
+from ortdeploy.cli.tryouts import plan_tryout, run_tryout
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder, is_there
-from ortdeploy.planning.trial import Trial
+from ortdeploy.planning.tryout import Tryout
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.given import look_at_data
-from ortdeploy.starters.made_up import run_made_up
+from ortdeploy.starters.open_sizes import run_on_synthetic
 from ortdeploy.starters.subject import Starter, Subject
 
 _TRIED_ROWS = 8
@@ -85,7 +85,7 @@ def _subject(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subj
     subject = Subject(model=model.resolve(), folder=folder, path=path, stem=manifest.stem, data=data)
     if facts is None:
         return subject
-    return replace(subject, facts=facts, ran=run_made_up(facts))
+    return replace(subject, facts=facts, ran=run_on_synthetic(facts))
 
 
 @record
@@ -122,11 +122,11 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool) -> _Tried:
         log_file = str(scratch / "log")
         flags = ["try", str(manifest), "--format", "text", "--log-format", "json", "--log-file", log_file, "--quiet"]
         arguments = build_parser("try").parse_args(flags)
-        trial = Trial(folder=scratch, rows=_TRIED_ROWS)
+        tryout = Tryout(folder=scratch, rows=_TRIED_ROWS)
         with ExitStack() as stack:
             start_logging(arguments, stack)
-            planned = plan_trial(trial, arguments)
-            results = () if starter.takes_long or crashes else run_trial(trial, planned, arguments)
+            planned = plan_tryout(tryout, arguments)
+            results = () if starter.takes_long or crashes else run_tryout(tryout, planned, arguments)
         findings = findings_text(planned.diagnostics, arguments, sys.stdout)
         return _Tried(starter=starter, diagnostics=planned.diagnostics, findings=findings, results=results)
     except BaseException:

@@ -18,10 +18,10 @@ from typing import Any
 
 from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.trials import STATE, plan_trial, run_trial
+from ortdeploy.cli.tryouts import STATE, plan_tryout, run_tryout
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.trial import Trial
+from ortdeploy.planning.tryout import Tryout
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.report import FAILED
 from ortdeploy.sinks.drawn import draw, drawing_of
@@ -29,7 +29,7 @@ from ortdeploy.sinks.png import FOLDER as IMAGES
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
 from ortdeploy.views.terminal_pictures import protocol_of, render_picture, terminal_columns
-from ortdeploy.views.trial import render_failed, render_spans, render_trial
+from ortdeploy.views.tryout import render_failed, render_spans, render_tryout
 
 _DRAWN = "drawn"
 _SHOWN_PICTURES = 3
@@ -37,30 +37,30 @@ _SHOWN_PICTURES = 3
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan, run the first rows, and show them. The folder stays if it has pictures."""
-    trial = Trial(folder=Path(tempfile.mkdtemp(prefix="ortdeploy-try-")).resolve(), rows=arguments.rows)
+    tryout = Tryout(folder=Path(tempfile.mkdtemp(prefix="ortdeploy-try-")).resolve(), rows=arguments.rows)
     kept = False
     try:
-        kept, code = _try(trial, arguments)
+        kept, code = _try(tryout, arguments)
         return code
     finally:
-        shutil.rmtree(trial.folder / STATE if kept else trial.folder, ignore_errors=True)
+        shutil.rmtree(tryout.folder / STATE if kept else tryout.folder, ignore_errors=True)
 
 
-def _try(trial: Trial, arguments: argparse.Namespace) -> tuple[bool, int]:
+def _try(tryout: Tryout, arguments: argparse.Namespace) -> tuple[bool, int]:
     """Return whether the folder has pictures, and the exit code."""
     wrong_alone = arguments.quiet
     arguments.quiet = arguments.quiet or not arguments.verbose  # what a row has done is in the table
     with ExitStack() as stack:
         start_logging(arguments, stack)
-        planned = plan_trial(trial, arguments)
+        planned = plan_tryout(tryout, arguments)
         if arguments.format == "text":
             write_diagnostics(planned.diagnostics, arguments)
-        results = run_trial(trial, planned, arguments)
-    shown = [_Shown(plan, step, trial) for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)]
+        results = run_tryout(tryout, planned, arguments)
+    shown = [_Shown(plan, step, tryout) for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)]
     pictures = [picture for one in shown for picture in one.pictures()] if not wrong_alone else []
     if arguments.format == "json":
         rows = {one.step.job: one.rows for one in shown}
-        sys.stdout.write(json_view.render_trial(planned.diagnostics, results, rows, [str(one) for one in pictures]))
+        sys.stdout.write(json_view.render_tryout(planned.diagnostics, results, rows, [str(one) for one in pictures]))
     else:
         _print(shown, results, pictures, arguments, wrong_alone=wrong_alone)
     bad = has_errors(planned.diagnostics) or any(one.status is not Status.DONE or one.failed for one in results)
@@ -81,7 +81,7 @@ def _print(
         if wrong_alone:
             sys.stdout.write(render_failed(one.failed))
             continue
-        sys.stdout.write(render_trial(one.step.job, one.rows, one.failed, color=color))
+        sys.stdout.write(render_tryout(one.step.job, one.rows, one.failed, color=color))
         sys.stdout.write(render_spans(one.rows, one.step.input.rate))
     ended = [one for one in results if one.status is not Status.DONE]
     sys.stdout.write(text.render_results(ended, color=color))
@@ -102,10 +102,10 @@ def _show(pictures: Sequence[Path], *, color: bool) -> None:
 class _Shown:
     """The results of one job."""
 
-    def __init__(self, plan: Plan, step: RunJob, trial: Trial) -> None:
+    def __init__(self, plan: Plan, step: RunJob, tryout: Tryout) -> None:
         """Read the rows that the job wrote."""
         self.step = step
-        self._folder, self._pictures = Path(plan.folder), trial.folder / _DRAWN / step.job
+        self._folder, self._pictures = Path(plan.folder), tryout.folder / _DRAWN / step.job
         output = Path(step.output.path)
         self.rows = [row for part in sorted(output.glob("part-*.jsonl")) for row in _lines(part)]
         self.failed = list(_lines(output / FAILED))

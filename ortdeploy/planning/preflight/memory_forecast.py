@@ -193,7 +193,7 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     """Return what the arenas of all sessions hold after runs of a size; None if a graph leaves that open."""
     total = 0
-    if _is_delegated(job):
+    if _runs_optimum(job):
         return None
     for model, shapes in _runs(job, batch):
         one = _bytes_of_a_run(
@@ -221,7 +221,7 @@ def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
     return found or 0 if graph.by_row else found
 
 
-def _is_delegated(job: ResolvedJob) -> bool:
+def _runs_optimum(job: ResolvedJob) -> bool:
     preset = job.pipeline.spec.preset if job.pipeline else None
     return preset is not None and preset.kind == DIFFUSION
 
@@ -274,7 +274,7 @@ def _process_bytes(job: ResolvedJob) -> int:
     shorts = {provider.short for name in names if (provider := find_provider(name))}
     tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
     pictures = job.input.format == "image" or job.spec.output.images
-    libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _is_delegated(job) else 0)
+    libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _runs_optimum(job) else 0)
     libraries += _PARQUET_WRITER if job.spec.output.format == "parquet" else 0
     libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
     return PROCESS - _ONNX + _loaded_for_graphs() + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ortdeploy.process.child import CRASHES, Child, how_it_ended
-from ortdeploy.process.native_output import explain
+from ortdeploy.process.native_output import last_error_line
 from ortdeploy.results.results import Status
 from ortdeploy.running.fatal_runs import FatalRun, encode_fatal_runs
 
@@ -99,7 +99,7 @@ class WorkerProcess:
         else:
             code = child.wait()
             how = how_it_ended(code)
-            reason = f"its process {how}.{explain(child.printed())}"
+            reason = f"its process {how}.{last_error_line(child.printed())}"
             said = {
                 "kind": "crashed" if code in CRASHES else "failed",
                 "reason": reason,

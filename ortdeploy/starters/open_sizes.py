@@ -9,7 +9,7 @@ from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.graph.nodes import weight_sizes
 from ortdeploy.graph.row_axes import input_axes
 from ortdeploy.records import record
-from ortdeploy.runtime.trial_run import MadeUp, Ran, try_to_run
+from ortdeploy.runtime.trial_run import Ran, SyntheticTensor, try_to_run
 
 ROWS = 4
 """Rows of a sample."""
@@ -56,7 +56,7 @@ def is_sound(value: ValueFacts) -> bool:
     )
 
 
-def run_made_up(facts: ModelFacts) -> Ran:
+def run_on_synthetic(facts: ModelFacts) -> Ran:
     """Run a model on inputs that are made up, with several rows if it takes them, else with one."""
     values = [value for value in facts.inputs if not value.optional]
     if any(value.kind != "tensor" or value.tensor.dtype is None or value.tensor.shape is None for value in values):
@@ -69,7 +69,7 @@ def run_made_up(facts: ModelFacts) -> Ran:
 
 
 def _run(facts: ModelFacts, values: Sequence[ValueFacts], *, fill: int | None) -> Ran:
-    inputs = [made_up_input(value, fill) for value in values]
+    inputs = [synthetic_tensor(value, fill) for value in values]
     sizes = _OpenSizes.of(values, inputs, input_axes(values, ()))
     if sizes.lengths:
         counted = {value.name for value in values if is_length(value)}
@@ -87,10 +87,10 @@ def is_length(value: ValueFacts) -> bool:
     return value.tensor.dtype in _COUNTS and rank <= 1 and bool(_LENGTH_OF.search(value.name))
 
 
-def made_up_input(value: ValueFacts, fill: int | None = None) -> MadeUp:
+def synthetic_tensor(value: ValueFacts, fill: int | None = None) -> SyntheticTensor:
     """Return what an input is made up from; `fill` is the value of whole numbers that nothing else is known of."""
     tensor = value.tensor
-    return MadeUp(
+    return SyntheticTensor(
         name=value.name,
         dtype=tensor.dtype or "float32",
         shape=tensor.shape or (),
@@ -108,7 +108,9 @@ class _OpenSizes:
     lengths: tuple[str, ...]
 
     @classmethod
-    def of(cls, values: Sequence[ValueFacts], inputs: Sequence[MadeUp], axes: Mapping[str, int | None]) -> "_OpenSizes":
+    def of(
+        cls, values: Sequence[ValueFacts], inputs: Sequence[SyntheticTensor], axes: Mapping[str, int | None]
+    ) -> "_OpenSizes":
         """Sort the open dimensions of inputs."""
         keys = {one.name: dict(one.open_sizes()) for one in inputs}
         rows = {key for name, open_ in keys.items() for axis, key in open_.items() if axis == axes[name]}

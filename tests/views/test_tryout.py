@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ortdeploy.views.trial import cell, render_spans, render_trial, spans
+from ortdeploy.views.tryout import cell, render_spans, render_tryout, spans
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_cell_is_one_short_line(value: Any, shown: str) -> None:
 
 
 def test_columns_stand_below_their_names() -> None:
-    shown = render_trial("read", [{"row": 0, "name": "cat"}, {"row": 1, "name": "elephant"}], [], color=False)
+    shown = render_tryout("read", [{"row": 0, "name": "cat"}, {"row": 1, "name": "elephant"}], [], color=False)
     assert shown.splitlines() == ["read: 2 rows", "  row  name", "  ---  --------", "  0    cat", "  1    elephant"]
 
 

@@ -7,34 +7,34 @@ from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.trial import Trial
+from ortdeploy.planning.tryout import Tryout
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult, Status
 
 STATE = ".state"
-"""The state folder of a trial, in its scratch folder."""
+"""The state folder of a tryout, in its scratch folder."""
 
 
-def plan_trial(trial: Trial, arguments: argparse.Namespace) -> Planned:
+def plan_tryout(tryout: Tryout, arguments: argparse.Namespace) -> Planned:
     """Plan the first rows of the chosen jobs."""
     return plan_manifests(
         arguments.paths,
         load_options(arguments),
-        state_dir=str(trial.folder / STATE),
+        state_dir=str(tryout.folder / STATE),
         jobs=arguments.jobs,
         excluded=arguments.excluded,
-        trial=trial,
+        tryout=tryout,
     )
 
 
-def run_trial(trial: Trial, planned: Planned, arguments: argparse.Namespace) -> tuple[JobResult, ...]:
-    """Run a trial's plans. Raises KeyboardInterrupt if a signal ends it, as a trial cannot continue later."""
+def run_tryout(tryout: Tryout, planned: Planned, arguments: argparse.Namespace) -> tuple[JobResult, ...]:
+    """Run a tryout's plans. Raises KeyboardInterrupt if a signal ends it, as a tryout cannot continue later."""
     results: tuple[JobResult, ...] = ()
     stopped = StopFlag()
     with stopped.installed():
         for plan in planned.plans:
             run_id = uuid.uuid4().hex[:12]
-            results += run_plan(plan, trial.folder / STATE, run_id, arguments, stopped, most_rows=trial.rows)
+            results += run_plan(plan, tryout.folder / STATE, run_id, arguments, stopped, most_rows=tryout.rows)
     if any(one.status is Status.INTERRUPTED for one in results):
         raise KeyboardInterrupt
     return results

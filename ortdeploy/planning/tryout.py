@@ -14,7 +14,7 @@ _SHOWN_BESIDE = {"wav": ("path", "rate"), "image": ("path",)}
 
 
 @record
-class Trial:
+class Tryout:
     """How many rows of each job are run, and the folder for their results."""
 
     folder: Path

@@ -21,7 +21,7 @@ needs_optimum = pytest.mark.skipif(
 
 MANIFEST = """\
 version: 1
-name: delegated
+name: optimum
 pipelines:
   native: {preset: text-to-image, from: models/painter, steps: 6, guidance_scale: 5.0, height: 32, width: 32,
     latents: noise.npy}

@@ -16,7 +16,7 @@ _AT = 0.5
 Row = Mapping[str, Any]
 
 
-def render_trial(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
+def render_tryout(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
     """Return the rows of one job as a table, then the failed rows with their reasons."""
     paint = painter(color=color)
     lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
