@@ -102,6 +102,14 @@ def test_ci_runs_the_readmes_two_commands() -> None:
     assert all(len(command.strip().splitlines()) == 1 for command in commands)
 
 
+def test_ci_runs_tests_that_are_there_and_those_that_the_test_extra_leaves_out() -> None:
+    script = (REPOSITORY / ".ci/run").read_text(encoding="utf-8")
+    named = set(re.findall(r"\btests/[\w/.]+", script))
+    assert {one for one in named if not (REPOSITORY / one).exists()} == set()
+    front = {"site", "notebook", "action", "language_server"}
+    assert {f"tests/acceptance/test_{name}.py" for name in front} <= named
+
+
 def console_blocks(text: str) -> list[tuple[str, str]]:
     """Commands of ```console blocks with what they print."""
     found: list[tuple[str, str]] = []
