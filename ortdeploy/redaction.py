@@ -6,7 +6,7 @@ secret, `tokenizer` and `max_tokens` are not. Secrets that this process has met 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,7 @@ _AT_THE_END = frozenset({"auth", "authorization", "bearer", "token"})
 _KEYS_OF = frozenset({"access", "account", "api", "auth", "encryption", "private", "secret", "shared", "signing"})
 _OF_TEXT = frozenset({"bos", "cls", "end", "eos", "mask", "pad", "sep", "special", "start", "stop", "unk"})
 _LONG_ENOUGH = 6  # characters from which a known secret is looked for in any text: 1234 is also a number of rows
+_SET = "--set"
 
 _known: set[str] = set()
 
@@ -50,6 +51,20 @@ def masked_setting(text: str) -> str:
     """Return KEY=VALUE without a secret: of what is named like one, and of a URL."""
     key, equals, value = text.partition("=")
     return f"{key}{equals}{masked(key.rpartition('.')[2], value)}"
+
+
+def shown_arguments(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command line without secrets: those of --set, of URLs, and those that are known."""
+    shown: list[str] = []
+    for before, word in zip(("", *words), words):  # noqa: B905  the first word has none before it
+        flag, equals, value = word.partition("=")
+        if before == _SET:
+            shown.append(masked_setting(word))
+        elif flag == _SET and equals:
+            shown.append(f"{flag}={masked_setting(value)}")
+        else:
+            shown.append(without_secrets(word))
+    return tuple(shown)
 
 
 def secret_setting(settings: Iterable[str]) -> str | None:

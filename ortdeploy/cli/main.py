@@ -113,7 +113,9 @@ def _parse(argv: list[str]) -> "argparse.Namespace":
 
         known = did_you_mean(argv[0], COMMANDS, len(COMMANDS))
         raise UsageError(f'there is no command "{argv[0]}". {known}\nortdeploy --help says what each command does.')
-    return build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
+    arguments = build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
+    arguments.words = argv
+    return arguments
 
 
 def _unwritten() -> int:

@@ -455,7 +455,8 @@ class Plan:
     """What would run for one manifest in `folder`; `profile`, `sets`, `overlays` and `roots` are the command line's.
 
     `jobs` are those that the command line chose; None: all. `inputs` are the files of each of them. `gates` are golden
-    checks that must pass before any of the steps.
+    checks that must pass before any of the steps. `arguments` are the words of the command line that runs the plan,
+    without secrets: reports have them, and nothing depends on them.
     """
 
     deployment: str
@@ -471,3 +472,4 @@ class Plan:
     finished: tuple[FinishedJob, ...]
     jobs: tuple[str, ...] | None = None
     inputs: tuple[PlannedFiles, ...] = ()
+    arguments: tuple[str, ...] = ()

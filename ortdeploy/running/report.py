@@ -1,6 +1,7 @@
 """Writes what a run leaves beside its parts, from the ledger: `_run.json`, `_failed.jsonl` and further forms."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,6 +14,7 @@ from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
+from ortdeploy.redaction import masked_setting
 from ortdeploy.results.shares import Shares
 from ortdeploy.running.member import Member
 from ortdeploy.running.reports.catalogue import REPORTS
@@ -84,6 +86,7 @@ def write_report(
         "failures": counts,
         "plan": digest,
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
+        "invocation": _invocation(plan),
         "identity": dict(record.identity),
         "model": _model(plan, step),
         **({"components": ran["components"]} if step.pipeline else {}),
@@ -157,6 +160,16 @@ def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], fo
     why_none = "parts have been put together or completed since the last run; the next one shows rows again"
     shown = Illustrations(failed=tuple(failed.first), failed_rows=failed.count, why_none=why_none)
     _write(folder, report, forms, shown)
+
+
+def _invocation(plan: Plan) -> dict[str, Any]:
+    """Return what the command line said, without secrets; overlays by their paths from the manifest's folder."""
+    return {
+        "arguments": list(plan.arguments),
+        "profile": plan.profile,
+        "overlays": [Path(os.path.relpath(path, plan.folder)).as_posix() for path in plan.overlays],
+        "sets": list(map(masked_setting, plan.sets)),
+    }
 
 
 def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[str, Any]:

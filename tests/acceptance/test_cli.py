@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.planning import data_places, probe
 from ortdeploy.rules.catalogue import RULES
+from ortdeploy.schemas import load_schema
 
 
 def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path) -> None:
@@ -610,6 +612,50 @@ def test_what_is_printed_and_left_is_what_its_schemas_say(cli: Cli, deployment: 
     report.validate(json.loads((deployment / "outbox/run/_run.json").read_text()))
     path.write_text(MANIFEST.replace("double.onnx", "gone.onnx"))
     diagnostics.validate(cli("plan", path, "--format", "json").json)
+
+
+def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend_on_it(
+    cli: Cli, deployment: Path
+) -> None:
+    path, folder = deployment / "m.yaml", deployment / "outbox/run"
+    path.write_text(MANIFEST + "profiles:\n  pi: {jobs: {run: {report: html}}}\n")
+    (deployment / "small.yaml").write_text("jobs: {run: {batch: {size: 8}}}\n")
+    assert cli("apply", path).code == 0
+    plain, before = json.loads((folder / "_run.json").read_text()), (folder / "part-00000000.jsonl").read_bytes()
+    assert plain["invocation"] == {"arguments": ["apply", str(path)], "profile": None, "overlays": [], "sets": []}
+    option, secret = "models.double.run={config: {azure.auth_key: ", "canaryOPTIONxy"
+    flags = (
+        "--profile",
+        "pi",
+        "--overlay",
+        deployment / "small.yaml",
+        f"--set={option}{secret}}}}}",
+        "--set",
+        "name=demo",
+    )
+    for left in ("outbox", ".ortdeploy"):
+        shutil.rmtree(deployment / left)
+    done = cli("apply", path, *flags)
+    assert done.code == 0, done.out + done.err
+    text = (folder / "_run.json").read_text()
+    report = json.loads(text)
+    assert report["invocation"] == {
+        "arguments": [
+            "apply", str(path), "--profile", "pi", "--overlay", str(deployment / "small.yaml"),
+            f"--set={option}***}}}}",
+            "--set", "name=demo",
+        ],
+        "profile": "pi",
+        "overlays": ["small.yaml"],
+        "sets": [f"{option}***}}}}", "name=demo"],
+    }  # fmt: skip
+    page = (folder / "_run.html").read_text()
+    assert secret not in text + page
+    assert "<td>profile</td><td>pi</td>" in page
+    assert "<td>overlays</td><td>small.yaml</td>" in page
+    assert "<td>command</td><td>ortdeploy apply " in page
+    assert (folder / "part-00000000.jsonl").read_bytes() == before
+    Draft202012Validator(load_schema("report")).validate(report)
 
 
 def test_apply_gives_annotations_and_sarif_too(cli: Cli, deployment: Path) -> None:

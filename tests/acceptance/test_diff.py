@@ -59,6 +59,7 @@ def test_two_reports(cli: Cli, deployment: Path) -> None:
     page = deployment / "page.html"
     assert cli("diff", before, report, "--report", page).out == shown.out
     assert "rows.committed" in page.read_text()
+    assert f"command: ortdeploy apply {path} --new-run; profile: none" in page.read_text()
     assert f"{page}/x" in cli("diff", before, report, "--report", f"{page}/x").err
     damaged = {name: value for name, value in json.loads(report.read_text()).items() if name != "rows"}
     before.write_text(json.dumps(damaged))

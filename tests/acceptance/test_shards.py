@@ -52,6 +52,7 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     report = json.loads((deployment / "outbox/run/_run.json").read_text())
     jsonschema.validate(report, json.loads(schema_text("report")))
     assert {(one["shard"], one["parts"]) for one in report["workers"]} == {("0/2", 2), ("1/2", 1)}
+    assert report["invocation"]["arguments"] == ["finish", str(plan)]
     assert report["shares"]["left"] == []
     assert "parts decided" not in cli("status", deployment / "m.yaml").out
     assert cli("verify", deployment / "m.yaml").code == 0

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.run_text import keep_text
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.redaction import shown_arguments
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.gone_files import note_gone_files
@@ -247,6 +249,7 @@ def _run_one(
     shard: Shard | None = None,
     engine: "Engine | None" = None,
 ) -> tuple[JobResult, ...]:
+    plan = replace(plan, arguments=shown_arguments(arguments.words))
     if shard is None:
         note_gone_files(plan, state_dir)
     if engine is not None and plan.steps:

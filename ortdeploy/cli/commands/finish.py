@@ -4,6 +4,7 @@ import argparse
 import sys
 import uuid
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
@@ -17,6 +18,7 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.redaction import shown_arguments
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.shards.finish import Finish
@@ -32,7 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("finish takes one plan file, as ortdeploy plan --out saves it")
         if arguments.format != "json":
             write_diagnostics(planned.diagnostics, arguments)
-        results = tuple(result for plan in planned.plans for result in _finish(plan, arguments.state_dir))
+        words = shown_arguments(arguments.words)
+        plans = [replace(plan, arguments=words) for plan in planned.plans]
+        results = tuple(result for plan in plans for result in _finish(plan, arguments.state_dir))
     if arguments.format == "json":
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
     elif arguments.format != "sarif":

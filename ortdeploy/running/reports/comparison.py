@@ -34,9 +34,15 @@ def _head(reports: Pair, names: tuple[str, str]) -> str:
     titles = "".join(
         f"<p><b>{letter}</b> {escape(name)}: {escape(one['deployment'])} / {escape(one['job'])}, "
         f"{escape(one['status'])}, run {escape(one['run'])} of {escape(html.moment(one['started']))}</p>"
+        f"{_invocation(one)}"
         for letter, name, one in zip("AB", names, reports, strict=True)
     )
     return f'<header class="wide"><h1>Two runs</h1>{titles}{_measured(reports)}</header>\n'
+
+
+def _invocation(report: Report) -> str:
+    said = html.invocation(report)
+    return soft("; ".join(f"{name}: {value}" for name, value in said.items())) if said else ""
 
 
 def _measured(reports: Pair) -> str:

@@ -1,6 +1,7 @@
 """The report as one self-contained page: charts are inline, and nothing is fetched from any address."""
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -285,8 +286,22 @@ def _facts(report: Mapping[str, Any]) -> list[list[str]]:
         ["manifest", report["manifest"]],
         ["model", f"{report['model']['name']} {report['model']['sha256']}"],
         ["run", report["run"]],
+        *([name, value] for name, value in invocation(report).items()),
         *([name, version] for name, version in report["versions"].items()),
     ]
+
+
+def invocation(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the command line said, by name; empty for a report of an ortdeploy that did not note it."""
+    said = report.get("invocation")
+    if said is None:
+        return {}
+    return {
+        "command": shlex.join(["ortdeploy", *said["arguments"]]),
+        "profile": said["profile"] or "none",
+        "overlays": ", ".join(said["overlays"]) or "none",
+        "--set": ", ".join(said["sets"]) or "none",
+    }
 
 
 def _size(number: float | None) -> str:
