@@ -1,12 +1,15 @@
 """Shows the progress of a running job: a live line on a terminal, otherwise a log line every ten seconds."""
 
 import time
-from typing import Any, TextIO
+from collections.abc import Iterator
+from typing import TextIO
 
 from ortdeploy.durations import Pace
 from ortdeploy.events import log
 from ortdeploy.process.memory import resident_memory
+from ortdeploy.records import record
 from ortdeploy.units import format_size
+from ortdeploy.views.live_line import Line, Piece
 from ortdeploy.views.text import printable
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -57,39 +60,23 @@ class LogLines:
 
 
 class LiveLine:
-    """One line for the running job: rows, rate, time left, failed rows, memory. Log lines appear above it."""
+    """One line for the running job: rows, rate, time left, failed rows, memory.
+
+    A narrow terminal gets less of it, but always the job and its rows.
+    """
 
     def __init__(self, stream: TextIO, *, color: bool) -> None:
         """Take the terminal."""
         self._stream = stream
         self._color = color
-        self._progress: Any = None
-        self._task: Any = None
+        self._line: Line | None = None
 
     def job_started(self, job: str, done: int, total: int | None) -> None:
         """Show the line."""
-        from rich.console import Console  # noqa: PLC0415  only a terminal needs it
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415  as above
-
-        of_all = "" if total is None else " of {task.total:,.0f}"
-        counts = "{task.completed:,.0f}" + of_all + " rows"
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            *([BarColumn(bar_width=20), TextColumn("{task.percentage:3.0f}%")] if total is not None else []),
-            TextColumn(counts),
-            TextColumn("{task.fields[rate]}"),
-            *([TimeRemainingColumn(compact=True)] if total is not None else []),
-            TextColumn("{task.fields[more]}"),
-            console=Console(file=self._stream, force_terminal=True, no_color=not self._color),
-            refresh_per_second=4,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            transient=True,
-        )
+        self._job, self._total = printable(job), total
         self._first, self._begin, self._shown = done, time.monotonic(), 0.0
-        self._task = self._progress.add_task(printable(job), total=total, completed=done, rate="", more="")
-        self._progress.start()
-        _open_lines.append(self._progress)
+        self._moved = _Moved(done=done)
+        self._line = Line(self._stream, self._pieces, color=self._color)
 
     def rows_done(self, done: int, failed: int) -> None:
         """Update the line."""
@@ -97,43 +84,53 @@ class LiveLine:
         if seconds - self._shown < SECONDS_BETWEEN_MOVES:
             return
         self._shown = seconds
-        rate = f"{(done - self._first) / seconds:,.0f} rows/s"
-        told = [f"{failed:,} failed"] if failed else []
-        taken = resident_memory()
-        told += [format_size(taken)] if taken is not None else []
-        self._progress.update(self._task, completed=done, rate=rate, more=", ".join(told))
+        self._moved = _Moved(done=done, failed=failed, rate=(done - self._first) / seconds, memory=resident_memory())
 
     def job_ended(self) -> None:
         """Remove the line, if there is one."""
-        if self._progress is not None:
-            self._progress.stop()
-            _open_lines.remove(self._progress)
-            self._progress = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _pieces(self, ascii_only: bool) -> Iterator[Piece]:
+        """Yield what the line shows; a bar goes first if there is no room for all, then memory, then the total."""
+        now, total = self._moved, self._total
+        yield Piece(text=self._job, style="bold")
+        if total:
+            filled = min(now.done * _BAR // total, _BAR)
+            full, empty = ("#", ".") if ascii_only else ("━", "━" if self._color else "┈")
+            yield Piece(text=full * filled, rank=7, style="green" if now.done >= total else "cyan")
+            yield Piece(text=empty * (_BAR - filled), rank=7, style="bright_black", glue="" if filled else " ")
+            yield Piece(text=f"{min(now.done * 100 // total, 100)}%", rank=2)
+        yield Piece(text=f"{now.done:,}")
+        if total is not None:
+            yield Piece(text=f"of {total:,}", rank=5)
+        yield Piece(text="rows")
+        if now.rate is not None:
+            yield Piece(text=f"{now.rate:,.0f} rows/s", rank=4)
+            if total is not None and now.rate:
+                yield Piece(text=f"{_clock((total - now.done) / now.rate)} left", rank=3, style="cyan")
+        if now.failed:
+            yield Piece(text=f"{now.failed:,} failed", rank=1, style="red")
+        if now.memory is not None:
+            yield Piece(text=format_size(now.memory), rank=6)
 
 
-_open_lines: list[Any] = []
+_BAR = 20  # columns
 
 
-class AboveLine:
-    """A stream whose log lines appear above the live line of the same terminal."""
+@record
+class _Moved:
+    """How far a job is. `rate` is in rows a second and `memory` in bytes, None before the first batch."""
 
-    def __init__(self, stream: TextIO) -> None:
-        """Take the terminal."""
-        self._stream = stream
+    done: int
+    failed: int = 0
+    rate: float | None = None
+    memory: int | None = None
 
-    def write(self, text: str) -> int:
-        """Write above the live line, if there is one."""
-        if not _open_lines:
-            return self._stream.write(text)
-        from rich.text import Text  # noqa: PLC0415  is loaded where a line is open
 
-        _open_lines[-1].console.print(Text.from_ansi(text), end="", soft_wrap=True)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush the terminal."""
-        self._stream.flush()
-
-    def isatty(self) -> bool:
-        """Return whether it is a terminal."""
-        return self._stream.isatty()
+def _clock(seconds: float) -> str:
+    """`0:07`, `12:34`, `1:02:03`."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

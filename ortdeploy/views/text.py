@@ -40,33 +40,53 @@ LineOf = Callable[[Span], str | None]
 
 
 def render_diagnostics(
-    diagnostics: Sequence[Diagnostic], *, color: bool, line_of: LineOf | None = None, width: int = WIDTH
+    diagnostics: Sequence[Diagnostic], *, color: bool, line_of: LineOf | None = None, width: int | None = None
 ) -> str:
     """Return each diagnostic as `path:line:column: severity[rule]: summary`, its line of the file and its detail.
 
-    `line_of` gives the line of the file, if it can be shown. `width` is that of the terminal, in columns.
+    `line_of` gives the line of the file, if it can be shown. `width` is that of the terminal, in columns; None: what
+    reads it is none, and wants the first line whole.
     """
     paint = painter(color=color)
-    return "".join(f"{_render_diagnostic(diagnostic, paint, line_of, width)}\n" for diagnostic in diagnostics)
+    return "".join(_render_diagnostic(diagnostic, paint, line_of, width) for diagnostic in diagnostics)
 
 
-def _render_diagnostic(diagnostic: Diagnostic, paint: Paint, line_of: LineOf | None, width: int) -> str:
-    import textwrap  # noqa: PLC0415  only if there is something to print
-
+def _render_diagnostic(diagnostic: Diagnostic, paint: Paint, line_of: LineOf | None, width: int | None) -> str:
     span = diagnostic.span
     code = RED if diagnostic.severity is Severity.ERROR else YELLOW
-    place = paint(f"{printable(span.path)}:{span.line}:{span.column}:", BOLD)
-    head = f"{place} {paint(diagnostic.severity, code)}[{diagnostic.rule}]: {diagnostic.summary}"
     line = line_of(span) if line_of is not None else None
-    shown = _render_frame(line, span, width - _INDENT, code, paint) if line is not None else ""
-    detail = textwrap.indent(
-        textwrap.fill(
-            printable(diagnostic.detail), min(width - _INDENT, WIDTH), break_long_words=False, break_on_hyphens=False
-        ),
-        " " * _INDENT,
+    shown = _render_frame(line, span, (width or WIDTH) - _INDENT, code, paint) if line is not None else ""
+    indent, room = " " * _INDENT, min(width or WIDTH, WIDTH + _INDENT)
+    detail = wrapped(printable(diagnostic.detail), room, first=indent)
+    assumed = wrapped(_ASSUMED, room, first=indent) if diagnostic.certainty is Certainty.ASSUMED else ""
+    return f"{_head(diagnostic, code, paint, width)}{shown}{detail}{assumed}"
+
+
+_ASSUMED = "(assumed: this machine does not prove it)"
+
+
+def _head(diagnostic: Diagnostic, code: str, paint: Paint, width: int | None) -> str:
+    """Return `path:line:column: severity[rule]: summary`; what does not fit into `width` goes on in the next lines."""
+    span, severity = diagnostic.span, str(diagnostic.severity)
+    place = f"{printable(span.path)}:{span.line}:{span.column}:"
+    said = f"{severity}[{diagnostic.rule}]: {diagnostic.summary}"
+    if width is None:
+        lines = f" {said}\n"
+    elif len(place) + 1 + len(said.split(maxsplit=1)[0]) <= width:
+        lines = wrapped(said, width, first=f"{place} ").removeprefix(place)
+    else:
+        lines = "\n" + wrapped(said, width, first=" " * _INDENT)
+    return paint(place, BOLD) + lines.replace(severity, paint(severity, code), 1)
+
+
+def wrapped(text: str, width: int, *, first: str = "", indent: str = " " * _INDENT) -> str:
+    """Return lines of up to `width` columns; `first` begins the first, `indent` the others. Longer words stay whole."""
+    import textwrap  # noqa: PLC0415  only if there is something to print
+
+    lines = textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-    assumed = "\n  (assumed: this machine does not prove it)" if diagnostic.certainty is Certainty.ASSUMED else ""
-    return f"{head}\n{shown}{detail}{assumed}"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _render_frame(line: str, span: Span, width: int, code: str, paint: Paint) -> str:
@@ -96,6 +116,14 @@ def summarize(diagnostics: Sequence[Diagnostic], checked: int) -> str:
     errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
     warnings = len(diagnostics) - errors
     return f"Checked {count(checked, 'manifest')}: {count(errors, 'error')}, {count(warnings, 'warning')}.\n"
+
+
+def render_unchecked(folders: Sequence[str], width: int | None = None) -> str:
+    """Return which folders were not looked into, for a terminal of `width` columns; None: on one line."""
+    if not folders:
+        return ""
+    said = f"Not looked into: {', '.join(map(printable, folders))}. Name these folders too."
+    return f"{said}\n" if width is None else wrapped(said, width)
 
 
 def count(number: int, noun: str) -> str:

@@ -1,11 +1,14 @@
 """Progress as log lines, as a bar, as nothing."""
 
 import io
+import re
 
 import pytest
+from rich.console import Console, ConsoleDimensions
 from support.logs import capture_logs
 
-from ortdeploy.views.progress import AboveLine, LiveLine, LogLines, Silent
+from ortdeploy.views.live_line import AboveLine, Piece, fit
+from ortdeploy.views.progress import LiveLine, LogLines, Silent
 
 
 class Clock:
@@ -16,6 +19,25 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def last_frame(monkeypatch: pytest.MonkeyPatch, width: int, *, then: int | None = None, encoding: str = "utf-8") -> str:
+    """Return the live line of a job after two seconds, in a terminal of `width` columns, and `then` of another width."""
+    clock = Clock()
+    monkeypatch.setattr("ortdeploy.views.progress.time.monotonic", clock)
+    monkeypatch.setattr("ortdeploy.views.progress.resident_memory", lambda: 22 * 1024 * 1024)
+    size = [ConsoleDimensions(width, 25)]
+    monkeypatch.setattr(Console, "size", property(lambda _: size[0]))
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    line = LiveLine(terminal, color=False)
+    line.job_started("read", 0, 1_000_000)
+    clock.now = 2.0
+    line.rows_done(234_567, 17)
+    size[0] = ConsoleDimensions(then or width, 25)
+    line.job_ended()
+    terminal.seek(0)
+    frames = re.split("\r\x1b\\[2K|\n", terminal.read())
+    return next(frame for frame in reversed(frames) if "read" in frame)
 
 
 def test_log_lines_come_every_ten_seconds_with_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +83,29 @@ def test_a_line_counts_failures_and_lets_log_lines_stand_above_it(monkeypatch: p
     shown = terminal.getvalue()
     for words in ("a log line\n", "10 of 10 rows", "2 rows/s", "2 failed", "a line after it\n"):
         assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (120, "read ━━━━┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈ 23% 234,567 of 1,000,000 rows 117,284 rows/s 0:07 left 17 failed 22 MiB"),
+        (80, "read 23% 234,567 of 1,000,000 rows 117,284 rows/s 0:07 left 17 failed 22 MiB"),
+        (60, "read 23% 234,567 rows 117,284 rows/s 0:07 left 17 failed"),
+        (40, "read 23% 234,567 rows 17 failed"),
+    ],
+)
+def test_a_narrow_line_shows_whole_words(monkeypatch: pytest.MonkeyPatch, width: int, shown: str) -> None:
+    assert last_frame(monkeypatch, width) == shown
+
+
+def test_a_line_fits_a_terminal_that_becomes_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert last_frame(monkeypatch, 120, then=60) == "read 23% 234,567 rows 117,284 rows/s 0:07 left 17 failed"
+
+
+def test_a_job_keeps_its_name_where_nothing_else_fits() -> None:
+    pieces = [Piece(text="nightly-embeddings-of-all"), Piece(text="234,567 rows"), Piece(text="9 MiB", rank=1)]
+    assert " ".join(piece.text for piece in fit(pieces, 30)) == "nightly-embedd... 234,567 rows"
+    assert " ".join(piece.text for piece in fit(pieces, 38)) == "nightly-embeddings-of-all 234,567 rows"
 
 
 def test_a_line_of_unknown_length_shows_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

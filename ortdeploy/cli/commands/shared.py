@@ -84,8 +84,7 @@ def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespa
     from ortdeploy.views import text  # noqa: PLC0415
 
     color = wants_color(stream, arguments.color)
-    width = terminal_width(stream) or text.WIDTH
-    return text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=width)
+    return text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=terminal_width(stream))
 
 
 def write_plan(plans: Sequence["Plan"], arguments: argparse.Namespace) -> None:
@@ -119,7 +118,7 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
     until the command knows in which file to keep them.
     """
     from ortdeploy.cli.log import KeptLog, configure_logging  # noqa: PLC0415  validate does without
-    from ortdeploy.views.progress import AboveLine  # noqa: PLC0415
+    from ortdeploy.views.live_line import AboveLine  # noqa: PLC0415
 
     level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     if arguments.log_file:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, write_diagnostics
+from ortdeploy.cli.commands.shared import load_options, log_outcome, terminal_width, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.manifest.loader import find_manifests, find_unchecked
@@ -26,6 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write("".join(f"{path}\n" for path in files if arguments.verbose))
         sys.stdout.write(text.summarize(validated.diagnostics, len(files)))
         left = find_unchecked(arguments.paths)
-        sys.stdout.write(f"Not looked into: {', '.join(left)}. Name these folders too.\n" if left else "")
+        sys.stdout.write(text.render_unchecked(left, terminal_width(sys.stdout)))
     log_outcome(arguments, "manifests.checked", paths=arguments.paths, diagnostics=len(validated.diagnostics))
     return EXIT_REJECTED if has_errors(validated.diagnostics) else EXIT_OK
