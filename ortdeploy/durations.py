@@ -31,6 +31,13 @@ class Pace:
         return rate, round((self.total - done) / rate) if self.total is not None and rate else None
 
 
+def clock(seconds: float) -> str:
+    """Return a duration as a clock shows it: `0:07`, `12:34`, `1:02:03`."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 class Histogram:
     """Counts durations in logarithmic buckets, so that ten million of them take as little room as ten.
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
-from ortdeploy.durations import Pace
+from ortdeploy.durations import Pace, clock
 from ortdeploy.events import log
 from ortdeploy.process.memory import resident_memory
 from ortdeploy.records import record
@@ -109,7 +109,7 @@ class LiveLine:
         if now.rate is not None:
             yield Piece(text=f"{now.rate:,.0f} rows/s", rank=4)
             if total is not None and now.rate:
-                yield Piece(text=f"{_clock((total - now.done) / now.rate)} left", rank=3, style="cyan")
+                yield Piece(text=f"{clock((total - now.done) / now.rate)} left", rank=3, style="cyan")
         if now.failed:
             yield Piece(text=f"{now.failed:,} failed", rank=1, style="red")
         if now.memory is not None:
@@ -127,10 +127,3 @@ class _Moved:
     failed: int = 0
     rate: float | None = None
     memory: int | None = None
-
-
-def _clock(seconds: float) -> str:
-    """`0:07`, `12:34`, `1:02:03`."""
-    minutes, rest = divmod(round(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -9,7 +9,6 @@ from ortdeploy.tensors.types import format_shape
 from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
-    from ortdeploy.checks.run import CheckResult
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.planning.differences import Difference
@@ -154,21 +153,6 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
 
 def _more_rows(number: int) -> str:
     return f"{number:,} more {'row is' if number == 1 else 'rows are'}"
-
-
-def render_checks(results: "Sequence[CheckResult]", *, color: bool, quiet: bool = False) -> str:
-    """Return one line for each golden data set and a line of counts; with `quiet`, only those that did not pass."""
-    paint = painter(color=color)
-    lines = []
-    for result in results:
-        if not quiet or result.status != "passed":
-            status = paint(result.status, GREEN if result.status == "passed" else RED)
-            apart = f" (largest difference {result.max_abs_diff:.3g})" if result.max_abs_diff else ""
-            why = f": {result.message}" if result.message else ""
-            model = f"{result.model} with {result.adapter}" if result.adapter else result.model
-            lines.append(f"{status}  {model} on {result.session}: {result.check}{apart}{why}\n")
-    passed = sum(result.status == "passed" for result in results)
-    return safe("".join(lines) + f"{passed} of {count(len(results), 'check')} passed.\n")
 
 
 def render_adapter(adapter: "AdapterFacts") -> str:

@@ -1,26 +1,65 @@
-"""The output of `ortdeploy tune`: a table of trials, and a page with bars."""
+"""The output of `ortdeploy tune`: a live line, a line for each trial, a table of all, and a page with bars."""
 
+import time
 from html import escape
 from typing import TYPE_CHECKING
 
-from ortdeploy.tuning.search import AS_IT_IS, noise
+from ortdeploy.durations import clock
+from ortdeploy.tuning.search import AS_IT_IS, Bounds, noise
 from ortdeploy.units import format_size
-from ortdeploy.views.text import BOLD, GREEN, painter, safe
+from ortdeploy.views.live_line import Piece
+from ortdeploy.views.text import BOLD, GREEN, WIDTH, painter, printable, safe, wrapped
 from ortdeploy.views.tree import DIM
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from ortdeploy.tuning.search import Trial
+    from ortdeploy.tuning.search import Setting, Trial
 
 _STYLE = (
     "body{font:15px system-ui;margin:2rem;color:#222}table{border-collapse:collapse}td,th{padding:.3rem .8rem;"
     "text-align:left;border-bottom:1px solid #ddd}.bar{background:#4a7db5;height:.8rem}.best .bar{background:#2e8b57}"
     ".best{font-weight:600}td.n{text-align:right}"
 )
+_NUMBER = 3  # columns of a trial's number
+_LEAST = 24  # columns of the settings in a table
 
 
-_WIDTH = 100
+class SearchLine:
+    """What the live line of a search shows: the trial that runs, how long it has, and the fastest speed so far."""
+
+    def __init__(self, job: str, known: "Collection[Trial]") -> None:
+        """Begin after the trials that are known from an earlier call."""
+        self._job = printable(job)
+        self.number = len(known)
+        self._setting = ""
+        self._fastest = max((trial.speed for trial in known), default=0.0)
+        self._begin = time.monotonic()
+
+    def begin(self, setting: "Setting") -> None:
+        """Show the next trial."""
+        self.number += 1
+        self._setting, self._begin = setting.text, time.monotonic()
+
+    def end(self, trial: "Trial") -> None:
+        """Take the speed of a trial that has ended."""
+        self._fastest = max(self._fastest, trial.speed)
+
+    def pieces(self, ascii_only: bool) -> "Iterator[Piece]":  # noqa: ARG002  no sign of it is beyond ASCII
+        """Yield what the line shows; a narrow one leaves out the time, then the fastest speed, then the settings."""
+        yield Piece(text=f"tuning {self._job}", style="bold")
+        yield Piece(text=f"trial {self.number}")
+        yield Piece(text=printable(self._setting), rank=1)
+        yield Piece(text=clock(time.monotonic() - self._begin), rank=3, style="cyan")
+        if self._fastest:
+            yield Piece(text=f"fastest {self._fastest:,.0f} rows/s", rank=2, style="green")
+
+
+def render_numbered(number: int, trial: "Trial", width: "int | None") -> str:
+    """Return the line of a trial that has ended, for a terminal of `width` columns; None: on one line."""
+    first = f"{number:{_NUMBER}}  "
+    text = safe(render_trial(trial))
+    return f"{first}{text}\n" if width is None else wrapped(text, width, first=first, indent=" " * len(first))
 
 
 def render_trial(trial: "Trial") -> str:
@@ -44,36 +83,62 @@ def _memory(trial: "Trial") -> str:
 
 
 def render_table(
-    trials: "Sequence[Trial]", best: "Trial | None", path: "str | None", *, color: bool, quiet: bool = False
+    trials: "Sequence[Trial]",
+    best: "Trial | None",
+    path: "str | None",
+    *,
+    color: bool,
+    quiet: bool = False,
+    width: "int | None" = None,
+    bounds: Bounds | None = None,
 ) -> str:
     """Return the trials, fastest first, and the result; with `quiet`, the result only if there is none.
 
-    `path` is that of the overlay, None if none was written.
+    `path` is that of the overlay, None if none was written: then no trial is marked. `width` is that of the terminal.
     """
-    paint = painter(color=color)
     if quiet:
         return "" if best else f"{_outcome(best, trials, path)}\n"
-    rows = [("ROWS/S", "P99", "MEMORY", "SETTING")]
+    paint = painter(color=color)
     ran = sorted((one for one in trials if one.refused is None), key=lambda one: -one.speed)
-    rows += [(_rate(one), _p99(one), _memory(one), one.setting.text + (" *" if one is best else "")) for one in ran]
+    marked = best if path is not None else None
+    rows = [("ROWS/S", "P99", "MEMORY", "SETTING")]
+    rows += [(_rate(one), _p99(one), _memory(one), _setting(one, marked, bounds or Bounds())) for one in ran]
     rows += [("-", "-", "-", f"{one.setting.text}: {one.refused}") for one in trials if one.refused is not None]
+    colors = [BOLD, *(GREEN if one is marked else "" for one in ran)]
+    colors += [DIM] * (len(rows) - len(colors))
+    shown = zip(_lines(rows, width), colors, strict=True)
+    table = "".join(f"{paint(line, code) if code else line}\n" for lines, code in shown for line in lines.splitlines())
+    return safe(table + wrapped(_outcome(best, trials, path), width or WIDTH))
+
+
+def _setting(trial: "Trial", marked: "Trial | None", bounds: Bounds) -> str:
+    """Return the settings of a trial, marked if they are written, or if they take more than they may."""
+    if trial is marked:
+        return f"* {trial.setting.text}"
+    return trial.setting.text if bounds.allow(trial) else f"{trial.setting.text} (over the limit)"
+
+
+def _lines(rows: "Sequence[tuple[str, str, str, str]]", width: "int | None") -> "Iterator[str]":
+    """Yield each row below the other; narrow terminals get no memory, then no p99, and settings go on below."""
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = ["  ".join([*map(str.rjust, row[:3], widths), row[3]]) for row in rows]
-    colors = [BOLD, *(GREEN if one is best else "" for one in ran)]
-    colors += [DIM] * (len(lines) - len(colors))
-    lines = [paint(line, code) if code else line for line, code in zip(lines, colors, strict=True)]
-    lines += _wrapped(_outcome(best, trials, path))
-    return safe("".join(f"{line}\n" for line in lines))
+    while width is not None and len(widths) > 1 and width - sum(widths) - 2 * len(widths) < _LEAST:
+        del widths[-1]
+    for row in rows:
+        first = "".join(f"{cell:>{columns}}  " for cell, columns in zip(row[:3], widths, strict=False))
+        indent = " " * (len(first) + 2)
+        yield f"{first}{row[3]}\n" if width is None else wrapped(row[3], width, first=first, indent=indent)
 
 
 def _outcome(best: "Trial | None", trials: "Sequence[Trial]", path: "str | None") -> str:
     if best is None:
-        return "No setting stays within the limits."
+        runs = any(one.refused is None for one in trials)
+        return "No setting stays within the limits." if runs else "No setting can be run."
     if best.setting.text == AS_IT_IS:
-        return "* the manifest's own settings; nothing is written"
+        return "No other setting is clearly faster than the manifest's own, so nothing is written."
     differed = f"two tries of the same settings differed by up to {noise(trials):.0%}"
     if path is None:
-        return f"* may be faster by chance alone, so nothing is written: {differed}. Longer trials tell: --seconds 30"
+        chance = f"{best.setting.text}: may be faster by chance alone, so nothing is written"
+        return f"{chance}: {differed}. Longer trials tell: --seconds 30"
     return f"* written to {path}; {differed}{_saved(best, trials)}"
 
 
@@ -84,12 +149,6 @@ def _saved(best: "Trial", trials: "Sequence[Trial]") -> str:
         return ""
     took, takes = best.rows / before.speed, best.rows / best.speed
     return f". All {best.rows:,} rows take {takes:.2f} s instead of {took:.2f} s, besides the start"
-
-
-def _wrapped(text: str) -> list[str]:
-    import textwrap  # noqa: PLC0415  once, at the end
-
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def render_html(deployment: str, job: str, trials: "Sequence[Trial]", best: "Trial | None") -> str:

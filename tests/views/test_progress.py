@@ -1,43 +1,13 @@
 """Progress as log lines, as a bar, as nothing."""
 
 import io
-import re
 
 import pytest
-from rich.console import Console, ConsoleDimensions
 from support.logs import capture_logs
+from support.terminals import Clock, shown_of_job
 
 from ortdeploy.views.live_line import AboveLine, Piece, fit
 from ortdeploy.views.progress import LiveLine, LogLines, Silent
-
-
-class Clock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def last_frame(monkeypatch: pytest.MonkeyPatch, width: int, *, then: int | None = None, encoding: str = "utf-8") -> str:
-    """Return the live line of a job after two seconds, in a terminal of `width` columns, and `then` of another width."""
-    clock = Clock()
-    monkeypatch.setattr("ortdeploy.views.progress.time.monotonic", clock)
-    monkeypatch.setattr("ortdeploy.views.progress.resident_memory", lambda: 22 * 1024 * 1024)
-    size = [ConsoleDimensions(width, 25)]
-    monkeypatch.setattr(Console, "size", property(lambda _: size[0]))
-    terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
-    line = LiveLine(terminal, color=False)
-    line.job_started("read", 0, 1_000_000)
-    clock.now = 2.0
-    line.rows_done(234_567, 17)
-    size[0] = ConsoleDimensions(then or width, 25)
-    line.job_ended()
-    terminal.seek(0)
-    frames = re.split("\r\x1b\\[2K|\n", terminal.read())
-    return next(frame for frame in reversed(frames) if "read" in frame)
 
 
 def test_log_lines_come_every_ten_seconds_with_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +64,16 @@ def test_a_line_counts_failures_and_lets_log_lines_stand_above_it(monkeypatch: p
         (40, "read 23% 234,567 rows 17 failed"),
     ],
 )
-def test_a_narrow_line_shows_whole_words(monkeypatch: pytest.MonkeyPatch, width: int, shown: str) -> None:
-    assert last_frame(monkeypatch, width) == shown
+def test_a_narrow_line_shows_whole_words(width: int, shown: str) -> None:
+    assert shown_of_job(width) == shown
 
 
-def test_a_line_fits_a_terminal_that_becomes_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert last_frame(monkeypatch, 120, then=60) == "read 23% 234,567 rows 117,284 rows/s 0:07 left 17 failed"
+def test_a_line_fits_a_terminal_that_becomes_narrow() -> None:
+    assert shown_of_job(120, then=60) == "read 23% 234,567 rows 117,284 rows/s 0:07 left 17 failed"
+
+
+def test_a_terminal_without_unicode_gets_a_bar_of_ascii() -> None:
+    assert shown_of_job(120, encoding="ascii").startswith("read ####................ 23% 234,567 of")
 
 
 def test_a_job_keeps_its_name_where_nothing_else_fits() -> None:

@@ -1,4 +1,4 @@
-"""Findings and plans as a terminal shows them, compared with `terminal/`; `pytest --update-golden tests/views` writes it."""
+"""What a terminal shows, compared with `terminal/`; `pytest --update-golden tests/views` writes it."""
 
 import io
 from collections.abc import Callable
@@ -8,14 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.jobs import changed, plan_for, plan_with_all, plan_with_sessions
+from support.terminals import shown_of_job
 
+from ortdeploy.checks.run import CheckResult
 from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedProvider
 from ortdeploy.planning.differences import NOTHING, Difference
 from ortdeploy.planning.last_run import Changes
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.tuning.search import Bounds, Setting, Trial
+from ortdeploy.views import closing_table
+from ortdeploy.views.checks import render_checks
 from ortdeploy.views.plan_tree import render_plan
-from ortdeploy.views.text import render_changes, render_diagnostics
+from ortdeploy.views.text import render_changes, render_diagnostics, render_results
+from ortdeploy.views.tuning import render_table
 
 GOLDEN = Path(__file__).parent / "terminal"
 LINES = {
@@ -96,7 +103,61 @@ DIFFERENCES = (
     Difference(path="jobs.run.limits", old=NOTHING, new={"threads": 2}),
 )
 
+RESULTS = (
+    JobResult(
+        job="nightly-embeddings", status=Status.DONE, output="outbox/embeddings", committed=1_234_567, failed=17,
+        skipped=1_000, seconds=1234.5,
+    ),
+    JobResult(job="read", status=Status.NOTHING_TO_DO, output="outbox/read", committed=900),
+    JobResult(
+        job="pages", status=Status.PAUSED, output="outbox/pages", committed=12, kept=900, seconds=3.0,
+        reason="hours: allows the next run at 22:00, and 900 more rows are kept for it",
+    ),
+    JobResult(job="bad", status=Status.FAILED, output="outbox/bad", reason="the disk is full"),
+)  # fmt: skip
+TRIALS = (
+    Trial(setting=Setting(), rows_per_second=1_000, p99=0.0213, memory=2**27, rows=5_000),
+    Trial(
+        setting=Setting(threads=2, batch=64, memory="lean"),
+        rows_per_second=9_000,
+        repeated=9_100,
+        p99=0.5,
+        memory=2**26,
+    ),
+    Trial(setting=Setting(batch=512), refused="the process that ran it was ended by the system: it took all memory"),
+)
+CHECKS = (
+    CheckResult(model="digits", session="cpu", check="checks/digits/test_data_set_0", status="passed"),
+    CheckResult(
+        model="digits", session="cpu", check="checks/digits/test_data_set_1", status="failed", max_abs_diff=7.0,
+        message="output probabilities: 7 of 8 values differ by up to 7", adapter="fr",
+    ),
+)  # fmt: skip
+
+
+def tuned(*, color: bool = False, width: int | None = None) -> str:
+    return render_table(TRIALS, TRIALS[1], "overlays/digits.read.yaml", color=color, width=width, bounds=Bounds(p99=1))
+
+
+def live(encoding: str = "utf-8") -> str:
+    """Return the live line at several widths."""
+    return "".join(f"{shown_of_job(width, encoding=encoding)}\n" for width in (40, 60, 80, 100, 120))
+
+
 CASES: dict[str, Callable[[Path], str]] = {
+    "live-line.txt": lambda _: live(),
+    "live-line-ascii.txt": lambda _: live("ascii"),
+    "live-line-color.txt": lambda _: f"{shown_of_job(120, color=True)}\n",
+    "table.txt": lambda _: closing_table.render_table(RESULTS, color=False, width=110),
+    "table-60.txt": lambda _: closing_table.render_table(RESULTS, color=False, width=60),
+    "table-color.txt": lambda _: closing_table.render_table(RESULTS, color=True, width=110),
+    "results.txt": lambda _: render_results(RESULTS, color=False),
+    "tune.txt": lambda _: tuned(),
+    "tune-60.txt": lambda _: tuned(width=60),
+    "tune-color.txt": lambda _: tuned(color=True, width=100),
+    "check.txt": lambda _: render_checks(CHECKS, color=False),
+    "check-60.txt": lambda _: render_checks(CHECKS, color=False, width=60),
+    "check-color.txt": lambda _: render_checks(CHECKS, color=True, width=100),
     "findings.txt": lambda _: findings(),
     "findings-60.txt": lambda _: findings(width=60),
     "findings-40.txt": lambda _: findings(width=40),

@@ -1,7 +1,6 @@
 """Runs plans for `ortdeploy apply`: in this process, or in a child that `Supervisor` watches; `main` is the child."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.cli.children.endings import told_to_the_parent
-from ortdeploy.cli.commands.shared import start_logging, wants_color
+from ortdeploy.cli.commands.shared import can_move, start_logging, wants_color
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError
@@ -48,10 +47,9 @@ def choose_progress(arguments: argparse.Namespace) -> Observer:
     """Return the observer of progress: a live line on a terminal, else log lines; with -q, nothing."""
     if arguments.quiet:
         return progress.Silent()
-    moves = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    return (
-        progress.LiveLine(sys.stderr, color=wants_color(sys.stderr, arguments.color)) if moves else progress.LogLines()
-    )
+    if not can_move(sys.stderr):
+        return progress.LogLines()
+    return progress.LiveLine(sys.stderr, color=wants_color(sys.stderr, arguments.color))
 
 
 def run_plan(

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ortdeploy.checks.run import ERROR, PASSED, CheckResult, result_of
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
+from ortdeploy.cli.commands.shared import (
+    live_line,
+    load_options,
+    log_outcome,
+    terminal_width,
+    use_color,
+    write_findings,
+)
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.plan.plan_file import encode
@@ -17,7 +24,8 @@ from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import plan_checks
 from ortdeploy.process.child import Child, how_it_ended
 from ortdeploy.redaction import without_secrets
-from ortdeploy.views import json, text
+from ortdeploy.views import json
+from ortdeploy.views.checks import ChecksLine, render_checks
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,13 +42,21 @@ def run(arguments: argparse.Namespace) -> int:
     rejected = has_errors(diagnostics)
     write_findings(diagnostics, arguments, sys.stderr)
     chosen = recording(checks) if arguments.record else checks
-    results = [] if rejected else list(run_checks(chosen, arguments.state_dir, arguments.roots))
+    results = [] if rejected else _run_with_line(chosen, arguments)
     if arguments.format == "json":
         sys.stdout.write(json.render_checks(results))
     elif not rejected:
-        sys.stdout.write(text.render_checks(results, color=use_color(arguments), quiet=arguments.quiet))
+        color, width = use_color(arguments), terminal_width(sys.stdout)
+        sys.stdout.write(render_checks(results, color=color, quiet=arguments.quiet, width=width))
     log_outcome(arguments, "checks.finished", rejected=rejected, checks=len(results))
     return EXIT_REJECTED if rejected or any(result.status != PASSED for result in results) else EXIT_OK
+
+
+def _run_with_line(checks: Sequence[PlannedCheck], arguments: argparse.Namespace) -> list[CheckResult]:
+    """Run the checks; on a terminal, a live line shows how many have ended."""
+    line = ChecksLine(checks)
+    with live_line(arguments, line.pieces):
+        return [line.end(result) for result in run_checks(checks, arguments.state_dir, arguments.roots)]
 
 
 def show_warning(category: str, text: str, place: str) -> None:

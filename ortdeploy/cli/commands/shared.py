@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import ModelFacts
     from ortdeploy.manifest.loader import LoadOptions
     from ortdeploy.plan.steps import Plan
+    from ortdeploy.views.live_line import Piece
 
 
 _LOG_OPTIONS = ("log_format", "log_file", "color")
@@ -109,6 +110,26 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 _NARROWEST, _USUAL = 40, 80
+
+
+def can_move(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that can write over what it shows."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@contextmanager
+def live_line(arguments: argparse.Namespace, pieces: "Callable[[bool], Iterable[Piece]]") -> Iterator[None]:
+    """Show a live line inside the block, if stderr is a terminal that can show one and -q is not given."""
+    if arguments.quiet or not can_move(sys.stderr):
+        yield
+        return
+    from ortdeploy.views.live_line import Line  # noqa: PLC0415  brings rich
+
+    line = Line(sys.stderr, pieces, color=wants_color(sys.stderr, arguments.color))
+    try:
+        yield
+    finally:
+        line.close()
 
 
 def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog | None":

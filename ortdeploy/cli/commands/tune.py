@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
+from ortdeploy.cli.commands.shared import (
+    live_line,
+    load_options,
+    log_outcome,
+    terminal_width,
+    use_color,
+    write_findings,
+)
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
@@ -24,6 +31,7 @@ from ortdeploy.process.cores import usable_cores
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, tuning
+from ortdeploy.views.live_line import AboveLine
 
 _FOLDER = "tune"
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
@@ -48,17 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             f'tune runs jobs that read files, and job "{job.name}" reads the rows of job "{job.input.job}". Tune a '
             "copy of the job that reads copies of its parts"
         )
-    kept = _Kept(state_folder(spec.folder, arguments.state_dir, spec.roots) / _FOLDER, spec, job, arguments)
-    search = Search(
-        spec=spec,
-        job=job,
-        bounds=bounds,
-        cores=usable_cores(),
-        run=lambda setting: kept.note(_try(setting, spec, job, arguments)),
-        trials=kept.trials,
-        repeat=lambda trial: kept.note(_again(trial, spec, job, arguments)),
-    )
-    best = search.best()
+    search, best = _search(spec, job, bounds, arguments)
     trials = list(search.trials.values())
     path = Path(arguments.output or _default_path(spec, job))
     before = search.trials[Setting()]
@@ -67,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write(path, best, before, spec, job)
     if arguments.report:
         with open_whole(Path(arguments.report)) as file:
-            file.write(tuning.render_html(spec.name, job.name, trials, best).encode())
+            file.write(tuning.render_html(spec.name, job.name, trials, best if is_written else None).encode())
     if arguments.format == "json":
         sys.stdout.write(
             json.render_tuning(
@@ -77,11 +75,46 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(
             tuning.render_table(
-                trials, best, str(path) if is_written else None, color=use_color(arguments), quiet=arguments.quiet
+                trials,
+                best,
+                str(path) if is_written else None,
+                color=use_color(arguments),
+                quiet=arguments.quiet,
+                width=terminal_width(sys.stdout),
+                bounds=bounds,
             )
         )
     log_outcome(arguments, "job.tuned", job=job.name, trials=len(trials))
     return EXIT_OK if best is not None else EXIT_REJECTED
+
+
+def _search(spec: Spec, job: JobSpec, bounds: Bounds, arguments: argparse.Namespace) -> tuple[Search, Trial | None]:
+    """Search with a live line, and print a line for each trial; return the search and its best trial."""
+    kept = _Kept(state_folder(spec.folder, arguments.state_dir, spec.roots) / _FOLDER, spec, job, arguments)
+    line = tuning.SearchLine(job.name, kept.trials.values())
+
+    def once(setting: Setting) -> Trial:
+        line.begin(setting)
+        return _try(setting, spec, job, arguments)
+
+    def told(trial: Trial) -> Trial:
+        line.end(trial)
+        if not arguments.quiet:
+            AboveLine(sys.stderr).write(tuning.render_numbered(line.number, trial, terminal_width(sys.stderr)))
+            sys.stderr.flush()
+        return kept.note(trial)
+
+    search = Search(
+        spec=spec,
+        job=job,
+        bounds=bounds,
+        cores=usable_cores(),
+        run=lambda setting: told(once(setting)),
+        trials=kept.trials,
+        repeat=lambda trial: told(_repeated(trial, once(trial.setting))),
+    )
+    with live_line(arguments, line.pieces):
+        return search, search.best()
 
 
 def _bounds(limits: Sequence[str]) -> Bounds:
@@ -121,7 +154,6 @@ class _Kept:
 
     def __init__(self, folder: Path, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> None:
         self._path = folder / f"{quote(job.name, safe=' ')}.json"
-        self._quiet = arguments.quiet
         planned = plan_manifests(
             [spec.path], load_options(arguments), state_dir=arguments.state_dir, jobs=[job.name], new_run=True
         )
@@ -134,7 +166,7 @@ class _Kept:
                 self.trials = {trial.setting: trial for trial in map(from_plain, known["trials"])}
 
     def note(self, trial: Trial) -> Trial:
-        """Keep a trial, and print its result."""
+        """Keep a trial."""
         self.trials[trial.setting] = trial
         data = {
             "format_version": 1,
@@ -145,15 +177,11 @@ class _Kept:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with open_whole(self._path) as file:
                 file.write(json_module.dumps(data, indent=2).encode())
-        if not self._quiet:
-            sys.stderr.write(f"{len(self.trials):3}  {tuning.render_trial(trial)}\n")
-            sys.stderr.flush()
         return trial
 
 
-def _again(trial: Trial, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> Trial:
+def _repeated(trial: Trial, second: Trial) -> Trial:
     """Return a trial with the speed of a second try, or why that failed."""
-    second = _try(trial.setting, spec, job, arguments)
     return replace(trial, repeated=second.rows_per_second, refused=second.refused)
 
 
