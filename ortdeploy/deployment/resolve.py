@@ -70,8 +70,14 @@ def resolve(
         resolved = _resolve_any(spec, job, models, facts, operators)
         if resolved is not None:
             source = None if upstream is None else upstream.spec
-            jobs[job.name] = replace(resolved, upstream=source, readers=readers_of(job.name, spec.jobs))
+            jobs[job.name] = replace(resolved, upstream=source, readers=_readers(job.name, spec))
     return Deployment(spec=spec, facts=facts, models=tuple(models.values()), jobs=tuple(jobs.values()))
+
+
+def _readers(name: str, spec: Spec) -> dict[str, str]:
+    """Return the jobs that read a job's rows, with the folders that they write into."""
+    names = readers_of(name, spec.jobs)
+    return {job.name: job.output.path for job in spec.jobs if job.name in names}
 
 
 def _resolve_any(

@@ -180,7 +180,8 @@ class ResolvedJob:
     are operators, joined.
 
     A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
-    `upstream` is the job whose rows it reads, if it does not read files; `readers` are the jobs that read its own.
+    `upstream` is the job whose rows it reads, if it does not read files; `readers` are the jobs that
+    read its own, with the folders that they write into.
     """
 
     spec: JobSpec
@@ -202,7 +203,7 @@ class ResolvedJob:
     postprocess_ops: tuple[OpStep | None, ...]
     columns: tuple[str, ...]
     upstream: JobSpec | None = None
-    readers: tuple[str, ...] = ()
+    readers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def identity(self) -> dict[str, str]:

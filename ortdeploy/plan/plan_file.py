@@ -183,7 +183,7 @@ def _lasting_job(step: RunJob) -> RunJob:
             rows_before=0,
             upstream=upstream and replace(upstream, digests=(), superseded=0),
         ),
-        output=replace(step.output, committed_rows=0, replaces=None, aside=None, upgraded_at=0, changed=(), readers=()),
+        output=replace(step.output, committed_rows=0, replaces=None, aside=None, upgraded_at=0, changed=(), readers={}),
         limits=replace(step.limits, forecast=None),
         retry=False,
         letters=None,

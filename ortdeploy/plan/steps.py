@@ -258,8 +258,9 @@ class JobOutput:
     where what results depend on is not what it was: `changed` names that, and rows from `upgraded_at` on are made by
     what the plan says, those before it by others. `upload` is a folder on an object store that gets what is written.
     `committed_rows` are there already. `replaces` is the run whose result makes room for this one's and is kept as
-    `aside`. Columns of `explode` list items, of which each gets a line. `readers` are jobs that
-    read its rows, so a file that is committed is never written again.
+    `aside`. Columns of `explode` list items, of which each gets a line. `readers` are the jobs
+    that read its rows, with the folders that they write into; a file that is read is never written again, and is not
+    forgotten before they have it.
     """
 
     path: str
@@ -279,7 +280,7 @@ class JobOutput:
     upgraded_at: int = 0
     changed: tuple[str, ...] = ()
     keep: float | None = None
-    readers: tuple[str, ...] = ()
+    readers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:

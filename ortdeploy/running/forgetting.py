@@ -3,21 +3,24 @@
 Only the first parts of an output are forgotten, in order, and never the last one, from which counts, row numbers and
 names of parts continue. A part is forgotten if none of its files is there, it was written long enough ago, and the
 input files of its rows were seen gone and are still gone. A forgotten input file that comes back runs again, so one
-that is there is never forgotten.
+that is there is never forgotten. Nor is a part that a job still has to read: that job would miss its rows and never
+learn that they existed.
 """
 
 import math
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from ortdeploy.events import log
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger import open_parts
+from ortdeploy.ledger.deliveries import deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, Part, Span
 from ortdeploy.running.job_context import JobContext
-from ortdeploy.sources.files import full_path
+from ortdeploy.sources.files import full_path, shown
 
 
 def forget_old_parts(context: JobContext) -> None:
@@ -28,8 +31,8 @@ def forget_old_parts(context: JobContext) -> None:
     if (context.folder / open_parts.FOLDER).is_dir():  # plans of shards name parts by their numbers
         return
     inputs = context.ledger.inputs(context.output)
-    present = {state.path for one in context.plan.inputs if one.job == context.step.job for state in one.files}
-    held = [one for one in inputs if not one.gone or _is_there(context, one.state.path, present)]
+    may_come_back = _may_come_back(context)
+    held = [one for one in inputs if may_come_back(one)]
     parts = list(_old_parts(context, record, _spans(held), time.time_ns() - int(output.keep * 1e9)))
     if not parts:
         return
@@ -39,9 +42,24 @@ def forget_old_parts(context: JobContext) -> None:
     log.info("parts.forgotten", parts=len(parts), rows=sum(part.rows for part in parts), files=len(files))
 
 
-def _is_there(context: JobContext, path: str, present: Collection[str]) -> bool:
+def _may_come_back(context: JobContext) -> Callable[[KnownFile], bool]:
+    """Return a function that tells whether a run may find an input file again, which must then be known.
+
+    A file of another job's rows is found until that job has forgotten it, even if it was carried away.
+    """
+    upstream, folder = context.step.input.upstream, context.plan.folder
+    if upstream is not None:
+        place = Path(folder) / upstream.output
+        record = context.ledger.output(context.ledger.key(place))
+        delivered = {one.state.path for one in deliveries(record, shown(str(place.absolute()), folder))}
+        return lambda one: not one.done or one.state.path in delivered
+    present = {state.path for one in context.plan.inputs if one.job == context.step.job for state in one.files}
+    return lambda one: not one.gone or one.state.path in present or _is_there(folder, one.state.path)
+
+
+def _is_there(folder: str, path: str) -> bool:
     """Return whether an input file is there, whether or not this run was to read it."""
-    return path in present or (not is_url(path) and os.path.lexists(full_path(context.plan.folder, path)))
+    return not is_url(path) and os.path.lexists(full_path(folder, path))
 
 
 def _spans(held: Sequence[KnownFile]) -> list[Span]:
@@ -52,12 +70,25 @@ def _spans(held: Sequence[KnownFile]) -> list[Span]:
 def _old_parts(context: JobContext, record: OutputRecord, held: Sequence[Span], before: int) -> Iterator[Part]:
     """Yield the first parts that may be forgotten, whose files were all written before a time."""
     kept = [*held, *record.leaving, *((one.first_row, one.rows) for one in record.reruns)]
+    kept += [(part.start, part.rows) for part in _parts_to_read(context, record)]
     first_kept = min((first_row for first_row, rows in kept if rows), default=record.rows)
     for part, written in zip(record.parts[:-1], _times(record.parts), strict=False):
         is_away = not any(os.path.lexists(context.folder / str(file.file)) for file in part.files)
         if not (written < before and is_away and part.end <= first_kept):
             return
         yield part
+
+
+def _parts_to_read(context: JobContext, record: OutputRecord) -> Iterator[Part]:
+    """Yield the parts with a file that another job has not finished reading."""
+    folder, ledger = Path(context.plan.folder), context.ledger
+    readers = [reader_of(ledger, ledger.key(folder / path), job) for job, path in context.step.output.readers.items()]
+    needed = {
+        str(one.file.file)
+        for one in deliveries(record, shown(str(context.folder.absolute()), context.plan.folder))
+        if any(reader.needs(one) for reader in readers)
+    }
+    return (part for part in record.parts if any(file.file in needed for file in part.files))
 
 
 def _times(parts: Sequence[Part]) -> list[float]:

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
-from support.upstream_jobs import COMPACTED, DIAMOND, JOBS, Site, number_of
+from support.jobs import Killed
+from support.upstream_jobs import COMPACTED, DIAMOND, JOBS, Site, killing, number_of
 
 from ortdeploy.ledger.deliveries import deliveries, reader_of
 from ortdeploy.ledger.opening import read_ledger
@@ -63,6 +65,7 @@ EVENTS = st.lists(
         st.tuples(st.just("retry"), st.sampled_from(JOBS), st.none() | st.integers(0, 12)),
         st.tuples(st.just("upgrade_to"), st.sampled_from(JOBS)),
         st.tuples(st.just("carry")),
+        st.tuples(st.just("keep"), st.none() | st.integers(0, 40)),
         st.tuples(st.just("new_run"), st.none() | st.integers(0, 12)),
         st.tuples(st.just("compact"), st.sampled_from(sorted(COMPACTED)), st.none() | st.integers(0, 6)),
     ),
@@ -107,6 +110,7 @@ class World:
     def retry(self, job: str, kill_at: int | None) -> None:
         self.bring_back()
         if self.site.record(job) is not None:
+            self.site.bring_back()  # a failed row is read again
             self.site.apply(kill_at=kill_at, jobs=[job], retry=True)
 
     def upgrade_to(self, job: str) -> None:
@@ -115,6 +119,18 @@ class World:
     def carry(self) -> None:
         """Carry away what nobody needs, unless d may begin anew, and need it."""
         self.carried += self.site.carry() if self.upgrade == "continue" else 0
+
+    def keep(self, kill_at: int | None) -> None:
+        """Apply with `keep`, while all input files that are done are taken away, and all parts of a are carried away."""
+        if self.upgrade != "continue":
+            return
+        self.site.keep("a", "b")
+        self.site.take_away()
+        self.bring_back()
+        planned = self.site.plan()
+        self.carried += self.site.carry_all("a")
+        with suppress(Killed), killing(kill_at):
+            self.site.run(planned.plans[0])
 
     def compact(self, job: str, kill_at: int | None) -> None:
         self.site.compact(job, kill_at=kill_at)
@@ -127,6 +143,7 @@ class World:
 @settings(max_examples=effort(2, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(events=EVENTS, upgrade=st.sampled_from(["continue", "rerun"]))
 @example(events=[("put", 1), ("put", 2), ("apply", 27), ("new_run", 0)], upgrade="continue")
+@example(events=[("apply", None), ("put", 3), ("keep", None), ("put", 1), ("keep", None)], upgrade="continue")
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[Any, ...]], upgrade: str
 ) -> None:
@@ -241,6 +258,38 @@ def test_files_that_every_reader_has_may_go(site: Site) -> None:
     site.put(3)
     site.apply()
     assert sorted(site.numbers("d")) == list(range(9))
+
+
+def test_a_part_that_a_reader_needs_is_not_forgotten(site: Site) -> None:
+    site.keep("a", "b")
+    site.put(4)
+    site.apply(jobs=["a"])
+    site.put(2)
+    (site.folder / "inbox/0000.npy").unlink()
+    (plan,) = site.plan().plans
+    part = site.folder / "out/a/part-00000000.parquet"
+    away = part.rename(site.folder / "part")
+    results = site.run(plan)
+    assert results["a"].status is Status.DONE
+    assert "carried away before" in str(results["b"].reason)
+    assert site.record("a").forgotten.parts == 0  # type: ignore[union-attr]
+    away.rename(part)
+    site.apply()
+    assert site.seen == {job: list(range(6)) for job in JOBS}
+
+
+def test_what_all_readers_have_is_forgotten_and_then_by_the_readers(site: Site) -> None:
+    site.keep("a", "b")
+    for _ in range(4):
+        for path in site.folder.glob("inbox/*.npy"):
+            path.unlink()
+        site.put(3)
+        site.apply()
+        site.carry_all("a")
+        site.carry_all("b")
+    assert [site.record(job).forgotten.parts for job in "ab"] == [3, 3]  # type: ignore[union-attr]
+    assert site.seen == {job: list(range(12)) for job in JOBS}
+    assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
 
 
 def test_a_copy_of_a_part_is_read_and_another_content_is_not(site: Site) -> None:

@@ -8,7 +8,7 @@ import csv
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +39,7 @@ from ortdeploy.running.compaction import Small
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.runtime.protocol import Session
+from ortdeploy.sources.files import file_states
 from ortdeploy.tensors.columns import Array
 from support.fakes import Counter, FakeRuntime, FakeSession, without_row_checks
 from support.jobs import Killed
@@ -147,6 +148,8 @@ class Site:
     refused: set[tuple[str, int]] = field(default_factory=set)
     versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(JOBS, 0))
     seen: dict[str, list[int]] = field(default_factory=lambda: {job: [] for job in JOBS})
+    forgotten: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {job: [] for job in JOBS})
+    taken_away: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.folder / "inbox").mkdir(parents=True)
@@ -161,6 +164,8 @@ class Site:
 
     def change(self, which: int, rows: int | None = None) -> None:
         """Let a file hold other rows, which were never there; as many as before if nothing is said."""
+        if not self.files_of:
+            return
         name = list(self.files_of)[which % len(self.files_of)]
         self._write(name, len(self.files_of[name]) if rows is None else rows)
 
@@ -174,13 +179,20 @@ class Site:
 
     @property
     def numbers_now(self) -> list[int]:
-        """The numbers that input files hold now, in order."""
-        return sorted(number for numbers in self.files_of.values() for number in numbers)
+        """The numbers that input files hold now, and those of files that were taken away, in order."""
+        return sorted([*(number for numbers in self.files_of.values() for number in numbers), *self.taken_away])
 
     def upgrade(self, job: str) -> None:
         """Let another model arrive."""
         self.versions[job] += 1
         save_version(self.folder / f"{job}.onnx", self.versions[job])
+
+    def keep(self, *jobs: str) -> None:
+        """Let what is carried away of jobs be forgotten when they run next."""
+        document = yaml.safe_load((self.folder / "m.yaml").read_text())
+        for job in jobs:
+            document["jobs"][job]["output"] |= {"removable": True, "keep": "0.0000001min"}
+        (self.folder / "m.yaml").write_text(yaml.safe_dump(document))
 
     def run_model(self, model: str, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """Run a batch; it is refused whole for one row in it."""
@@ -214,7 +226,8 @@ class Site:
 
     def run(self, plan: Plan) -> dict[str, JobResult]:
         """Run a plan."""
-        with open_ledger(self.state_dir) as ledger:
+        forget = patch.object(Ledger, "forget_parts", self._remembering(Ledger.forget_parts))
+        with forget, open_ledger(self.state_dir) as ledger:
             execution = Execution(
                 plan=without_row_checks(plan),
                 run_id=f"run{next(_RUNS)}",
@@ -224,6 +237,17 @@ class Site:
                 stop=lambda: False,
             )
             return {result.job: result for result in execution.run()}
+
+    def _remembering(self, forget: Callable[..., None]) -> Callable[..., None]:
+        """Return `forget_parts` of the ledger, which first remembers the rows of the parts for this site."""
+
+        def remember(ledger: Ledger, output: str, parts: Sequence[Part], files: Iterable[str]) -> None:
+            job, numbers = output[-1], {row for part in parts for row in range(part.start, part.end)}
+            rows = [row for row in self.rows(job) if int(row["row"]) in numbers]
+            forget(ledger, output, parts, files)
+            self.forgotten[job] += rows
+
+        return remember
 
     @property
     def state_dir(self) -> Path:
@@ -254,7 +278,7 @@ class Site:
 
     def lines(self, job: str) -> list[dict[str, Any]]:
         """The lines of a job's committed files, with those that have run again since, or count no more."""
-        return [row for path in self.files(job) for row in READ[path.suffix](path)]
+        return [*self.forgotten[job], *(row for path in self.files(job) for row in READ[path.suffix](path))]
 
     def rows(self, job: str) -> list[dict[str, Any]]:
         """The committed rows of a job. Later files of one that is read replace rows of equal number."""
@@ -284,18 +308,39 @@ class Site:
         """Whether a job has begun anew since another one has read its rows."""
         with read_ledger(self.state_dir) as ledger:
             known = ledger.inputs(ledger.key(self.folder / "out" / reader)) if ledger else ()
-        return unread(deliveries(self.record(job), f"out/{job}"), known).restarted
+        record = self.record(job)
+        return unread(deliveries(record, f"out/{job}"), known, record.forgotten.parts if record else 0).restarted
 
     def carry(self) -> int:
         """Carry those files of b away that nobody needs any more; return how many these were."""
-        (self.folder / "away").mkdir(exist_ok=True)
         with read_ledger(self.state_dir) as ledger:
             reader = reader_of(ledger, "../out/d", "d")
-        free = [one.file for one in deliveries(self.record("b"), "out/b") if not reader.needs(one)]
-        here = [one for one in free if (self.folder / "out/b" / str(one.file)).exists()]
-        for one in here:
-            (self.folder / "out/b" / str(one.file)).rename(self.folder / "away" / f"{one.sha256}.jsonl")
+        return self._carry("b", [one.file for one in deliveries(self.record("b"), "out/b") if not reader.needs(one)])
+
+    def carry_all(self, job: str) -> int:
+        """Carry all files of a job away, also those that a reader needs; return how many these were."""
+        return self._carry(job, [one.file for one in deliveries(self.record(job), f"out/{job}")])
+
+    def _carry(self, job: str, files: Sequence[Part | Revision]) -> int:
+        (self.folder / "away").mkdir(exist_ok=True)
+        places = {self.folder / "out" / job / str(one.file): one for one in files}
+        here = [path for path in places if path.exists()]
+        for path in here:
+            path.rename(self.folder / "away" / f"{places[path].sha256}{path.suffix}")
         return len(here)
+
+    def take_away(self) -> None:
+        """Take those input files away whose rows a has committed, as they are now."""
+        record, failed = self.record("a"), {letter["path"] for letter in self.failed("a")}
+        if record is None or record.status != "done" or record.reruns or record.leaving:
+            return
+        with read_ledger(self.state_dir) as ledger:
+            done = {one.state for one in ledger.inputs("../out/a") if one.done} if ledger else set()
+        paths = [path for path in self.folder.glob("inbox/*.npy") if f"inbox/{path.name}" not in failed]
+        for state in file_states(sorted(map(str, paths)), str(self.folder)):
+            if state in done:
+                (self.folder / state.path).unlink()
+                self.taken_away += self.files_of.pop(Path(state.path).stem)
 
     def compact(self, job: str, *, kill_at: int | None = None) -> None:
         """Put the small parts of a job together that no other one reads, as the command does; or be killed."""
@@ -314,12 +359,13 @@ class Site:
             ).compact()
 
     def bring_back(self) -> None:
-        """Bring back what was carried away of b."""
-        record = self.record("b")
-        for file in (file for part in record.parts for file in part.files) if record else ():
-            away = self.folder / "away" / f"{file.sha256}.jsonl"
-            if away.exists():
-                away.rename(self.folder / "out/b" / str(file.file))
+        """Bring back what was carried away of a and b, and is not forgotten."""
+        for job in ("a", "b"):
+            for one in deliveries(self.record(job), f"out/{job}"):
+                place = self.folder / "out" / job / str(one.file.file)
+                away = self.folder / "away" / f"{one.file.sha256}{place.suffix}"
+                if away.exists():
+                    away.rename(place)
 
 
 _RUNS = itertools.count()
