@@ -159,7 +159,8 @@ class DeclaredInput:
 
     `patterns` are paths, relative to the manifest's `folder`; they may lead only into the folder or `roots`. `row_type`
     is the type of raw tensors' rows, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
-    EXIF orientation says. `memory_limit` is the job's, in bytes.
+    EXIF orientation says. `memory_limit` is the job's, in bytes. `only`: of the files that are there, those of a plan,
+    by path from the manifest; the others are left for the next run, whatever they are.
     """
 
     folder: str
@@ -171,6 +172,7 @@ class DeclaredInput:
     exif: bool | None = None
     arrivals: ArrivalPolicy = STRICT_ARRIVALS
     memory_limit: int | None = None
+    only: frozenset[str] | None = None
 
 
 @record

@@ -85,16 +85,18 @@ def probe(
     *,
     counting: Counting = Counting.NOT,
     elsewhere: bool = False,
+    planned: Mapping[str, frozenset[str]] | None = None,
 ) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
     The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. `counting` says how the rows
     of text files are counted.
     `elsewhere`: the plan is for another machine. So this one's ledger and outputs say nothing, and data may be missing.
+    `planned` has by job the input files of a saved plan, by path from the manifest: no others are looked at.
     """
     roots = (spec.folder, *spec.roots)
     packages = host.runtime.packages
-    places = {job.name: data_places(spec, job) for job in spec.jobs}
+    places = {job.name: data_places(spec, job, (planned or {}).get(job.name)) for job in spec.jobs}
     before = {name: Before() if elsewhere else look_back(one, state_dir) for name, one in places.items()}
     known = {name: Before() if name in stale else one for name, one in before.items()}
     digests = DigestCache(state_dir)
@@ -137,8 +139,8 @@ def probe(
     )
 
 
-def data_places(spec: Spec, job: JobSpec) -> DataPlaces:
-    """Return what a job reads and writes."""
+def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None) -> DataPlaces:
+    """Return what a job reads and writes; `planned`: the input files of a saved plan."""
     return DataPlaces(
         job=job.name,
         input=DeclaredInput(
@@ -151,6 +153,7 @@ def data_places(spec: Spec, job: JobSpec) -> DataPlaces:
             exif=job.input.exif,
             arrivals=job.input.arrivals,
             memory_limit=job.limits.memory,
+            only=planned,
         ),
         output=str(path_from_manifest(spec, job.output.path)),
         shown=job.output.shown,

@@ -417,19 +417,18 @@ def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
 
 
 def _change(then: Sequence[SavedFile], now: Sequence[FileState], folder: str) -> str | None:
-    """Return which file changed, came or went; None if none did. Times may differ, contents may not."""
+    """Return which file of a plan changed or went; None if none did. Times may differ, contents may not.
+
+    `now` has none that arrived later.
+    """
     present = {state.path: state for state in now}
-    known = {file.path for file in then}
     gone = [file.path for file in then if file.path not in present]
-    new = [state.path for state in now if state.path not in known]
     changed = [file.path for file in then if file.path in present and _is_changed(file, present[file.path], folder)]
-    told = [
-        f"{path} {what}" for paths, what in ((gone, "is gone"), (new, "is new"), (changed, "changed")) for path in paths
-    ]
+    told = [f"{path} {what}" for paths, what in ((gone, "is gone"), (changed, "changed")) for path in paths]
     if not told:
         moved = [file.path for file in then] != [state.path for state in now]
         return "their order changed" if moved else None
-    more = f", and {len(told) - 1} more of {len(known | set(present))}" if len(told) > 1 else ""
+    more = f", and {len(told) - 1} more of {len(then)}" if len(told) > 1 else ""
     return f"{told[0]}{more}"
 
 

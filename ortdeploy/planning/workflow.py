@@ -3,7 +3,7 @@
 `validate` ends after the check of the text, `plan` and `apply` call all of them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -374,16 +374,20 @@ def _plan_saved(
 def _resolve_saved(
     saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, in_shards: bool
 ) -> "Deployment":
-    """Join spec and facts; a job of the file that was to start over does so if the run to replace is still the last."""
+    """Join spec and facts; a job of the file that was to start over does so if the run to replace is still the last.
+
+    Files that arrived after the plan was made belong to the next one.
+    """
+    planned = {job: frozenset(one.path for one in files) for job, files in saved.inputs.items()}
     counting = Counting.TOLD if in_shards else Counting.NOT
     if in_shards:
         from ortdeploy.planning.saved_rows import keep_rows  # noqa: PLC0415  only for shards
 
         keep_rows(saved, state_folder(spec.folder, state_dir, spec.roots))
-    deployment = _resolve(spec, host, state_dir, counting=counting)
+    deployment = _resolve(spec, host, state_dir, counting=counting, planned=planned)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
-    return _resolve(spec, host, state_dir, stale, counting=counting) if stale else deployment
+    return _resolve(spec, host, state_dir, stale, counting=counting, planned=planned) if stale else deployment
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
@@ -438,8 +442,9 @@ def _resolve(
     *,
     counting: Counting = Counting.NOT,
     elsewhere: bool = False,
+    planned: Mapping[str, frozenset[str]] | None = None,
 ) -> "Deployment":
-    """Join a spec with facts; `elsewhere`: those of the machine are of another one."""
+    """Join a spec with facts; `elsewhere`: those of the machine are of another one. `planned` is that of `probe`."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
     from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
@@ -447,7 +452,7 @@ def _resolve(
 
     state = state_folder(spec.folder, state_dir, spec.roots)
     spec = with_fetched(spec, state)
-    facts = probe(spec, state, host, stale, counting=counting, elsewhere=elsewhere)
+    facts = probe(spec, state, host, stale, counting=counting, elsewhere=elsewhere, planned=planned)
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 

@@ -15,6 +15,7 @@ from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.object_store import fetched
+from ortdeploy.files.packed import Names, Packer
 from ortdeploy.files.stored_file import in_place
 from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.records import ordered_record
@@ -80,11 +81,11 @@ def probe_input(
     folder, patterns, policy = declared.folder, declared.patterns, declared.arrivals
     limit = declared.memory_limit
     try:
-        files, unsettled = _settled_files(folder, patterns, Settling(policy.stable_for, state_dir))
+        files, later, unsettled = _files_for_now(declared, state_dir)
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
-        return _without_files(folder, patterns, known, policy, unsettled)
+        return _without_files(declared, known, later, unsettled)
     try:
         states = file_states(files, folder, patterns, Fence((folder, *declared.roots)))
     except LeadsOutError as error:
@@ -99,7 +100,7 @@ def probe_input(
     if package and package.module not in packages:
         return InputFacts(format=name, files=files, missing_package=package)
     try:
-        arrived = _arrived(files, states, folder, known, policy, unsettled)
+        arrived = _arrived(files, states, folder, known, policy, later | unsettled)
         facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
         problem = _unfit(name, some, declared)
         if problem:
@@ -154,16 +155,34 @@ def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[Kn
     return replace(seen, rows=rows if seen.states or not known else 0)
 
 
-def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[Sequence[str], frozenset[str]]:
-    """Return the settled files, and the paths from the manifest of those that are not settled yet.
+def _files_for_now(
+    declared: DeclaredInput, state_dir: Path | None
+) -> tuple[Sequence[str], frozenset[str], frozenset[str]]:
+    """Return the files to look at, and the paths of two kinds of others: those that a plan leaves, and unsettled ones.
 
-    Raises OrtdeployError.
+    These paths are from the manifest. Files of a plan were settled when it was made. Raises OrtdeployError.
     """
+    folder, settling = declared.folder, Settling(declared.arrivals.stable_for, state_dir)
+    found = list_files(folder, declared.patterns)
+    if declared.only is not None:
+        return *_planned(found, folder, declared.only), frozenset()
     try:
-        files, others = settling.settled(list_files(folder, patterns))
+        files, others = settling.settled(found)
     except OSError as error:
         raise OrtdeployError(f"input file {error.filename} cannot be read: {error.strerror}") from error
-    return files, frozenset(shown(path, folder) for path in others)
+    return files, frozenset(), frozenset(shown(path, folder) for path in others)
+
+
+def _planned(files: Sequence[str], folder: str, only: frozenset[str]) -> tuple[Sequence[str], frozenset[str]]:
+    """Return the files of a plan, and the paths from the manifest of the others."""
+    planned, later = Packer(Names), set()
+    for path in files:
+        name = shown(path, folder)
+        if name in only:
+            planned.add((path,))
+        else:
+            later.add(name)
+    return planned.packed(), frozenset(later)
 
 
 def _arrived(
@@ -191,11 +210,12 @@ def _arrived(
 
 
 def _without_files(
-    folder: str, patterns: Sequence[str], known: Sequence[KnownFile], policy: ArrivalPolicy, unsettled: frozenset[str]
+    declared: DeclaredInput, known: Sequence[KnownFile], later: frozenset[str], unsettled: frozenset[str]
 ) -> InputFacts:
     """Return the facts of an input without files: a problem, or an input that waits for files."""
-    arrivals = sort_arrivals((), known, policy, unsettled)
-    shown_patterns = ", ".join(map(shown_path, patterns))
+    policy, folder = declared.arrivals, declared.folder
+    arrivals = sort_arrivals((), known, policy, later | unsettled)
+    shown_patterns = ", ".join(map(shown_path, declared.patterns))
     if arrivals.changed:
         return InputFacts(changed=arrivals.changed, problem=Problem(kind=CHANGED, detail=""))
     if unsettled:

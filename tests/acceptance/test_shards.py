@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows
@@ -89,6 +90,42 @@ def test_new_files_after_a_finished_plan_are_the_next_one_s(cli: Cli, deployment
     assert len(list((deployment / "outbox/run/_parts").glob("*/closed.json"))) == 2
     assert cli("apply", manifest).code == 0  # the third file, on one machine
     assert len(read_rows(deployment / "outbox/run")) == 60
+
+
+def test_a_file_that_arrives_while_shards_run_is_the_next_plan_s(cli: Cli, deployment: Path) -> None:
+    """It comes first in the order of names: the rows of the plan keep their numbers."""
+    manifest, plan = deployment / "m.yaml", deployment / "plan.json"
+    manifest.write_text(SMALL.replace("data.npy", "data*.npy").replace("key: [row]", "key: [row, path]"))
+    assert cli("plan", manifest, "--out", plan).code == 0
+    assert cli("apply", plan, "--shard", "0/2").code == 0
+    shutil.copy(deployment / "data.npy", deployment / "data-0.npy")
+    assert cli("apply", plan, "--shard", "1/2").code == 0
+    shutil.copy(deployment / "data.npy", deployment / "data-1.npy")
+    finished = cli("finish", plan)
+    assert finished.code == 0, finished.words
+    assert {row["path"] for row in read_rows(deployment / "outbox/run")} == {"data.npy"}
+    second = deployment / "second.json"
+    assert cli("plan", manifest, "--out", second).code == 0
+    assert "nothing to do" in cli("finish", plan).out  # the later files are of no concern to it
+    assert cli("apply", second, "--shard", "0/1").code == 0
+    assert cli("finish", second).code == 0
+    rows = read_rows(deployment / "outbox/run")
+    assert [row["row"] for row in rows] == list(range(60))
+    assert [row["path"] for row in rows[20::20]] == ["data-0.npy", "data-1.npy"]
+
+
+@pytest.mark.parametrize("what", ["is gone", "changed"])
+def test_a_planned_file_that_goes_or_changes_while_shards_run_is_refused(
+    cli: Cli, deployment: Path, plan: Path, what: str
+) -> None:
+    assert cli("apply", plan, "--shard", "0/2").code == 0
+    if what == "changed":
+        np.save(deployment / "data.npy", np.zeros((20, 4), np.float32))
+    else:
+        (deployment / "data.npy").unlink()
+    for command, code in ((("apply", plan, "--shard", "1/2"), 64), (("finish", plan), 1)):
+        refused = cli(*command)
+        assert (refused.code, f"data.npy {what}" in refused.words) == (code, True)
 
 
 def test_a_plan_that_a_worker_refuses_ends_its_shard_with_64(cli: Cli, deployment: Path, plan: Path) -> None:

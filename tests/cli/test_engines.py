@@ -1,12 +1,21 @@
 """What `--engine` takes, and what is said of the rest."""
 
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from conftest import MANIFEST, Cli
+from conftest import MANIFEST, Cli, read_rows
+from support.crews import FakeCrew
 
+from ortdeploy.cli import engines
+from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan.part_table import bound_digest
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.running.shards import ray_crew
 
 pytestmark = pytest.mark.process
@@ -47,6 +56,32 @@ def test_a_manifest_is_no_saved_plan(cli: Cli, plan: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
     wrong = cli("apply", plan.parent / "m.yaml", "--engine", "ray")
     assert (wrong.code, "--engine is for a saved plan" in wrong.words) == (64, True)
+
+
+def test_a_file_that_arrives_while_a_driver_runs_is_the_next_plan_s(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST.replace("data.npy", "data*.npy"))
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment / "m.yaml", "--out", plan).code == 0
+    np.save(deployment / "data-0.npy", np.zeros((3, 4), np.float32))
+
+    @contextmanager
+    def hired(_count: int, _needs: object, _module: str, request: dict[str, Any]) -> Iterator[FakeCrew]:
+        np.save(deployment / "data-1.npy", np.zeros((3, 4), np.float32))
+        asked = {"jobs": None, "excluded": [], **request, "paths": [request["plan_file"]]}
+        planned = load_plan_file(argparse.Namespace(**asked), in_shards=True)
+        assert planned is not None
+        (made,) = planned.plans
+        assert bound_digest(made, run_jobs(made)[0]) == request["digest"]
+        yield FakeCrew(deployment, made, 1)
+
+    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(engines, "joined", nullcontext)
+    monkeypatch.setattr(engines, "hired", hired)
+    applied = cli("apply", plan, "--engine", "ray")
+    assert applied.code == 0, applied.words
+    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(20))
 
 
 NODES: list[dict[str, Any]] = [

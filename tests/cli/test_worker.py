@@ -78,6 +78,18 @@ def test_it_is_ready_makes_parts_and_tells_what_it_logs(hire: Hire, plan: Path) 
     assert json.loads(decision.read_text())["worker"]["shard"] == "ray 0"
 
 
+def test_a_file_that_arrives_after_the_plan_is_no_reason_to_refuse_it(
+    cli: Cli, deployment: Path, request: pytest.FixtureRequest
+) -> None:
+    hire = request.getfixturevalue("hire")
+    (deployment / "m.yaml").write_text(SMALL.replace("data.npy", "data*.npy"))
+    saved(cli, deployment)
+    np.save(deployment / "data-0.npy", np.zeros((3, 4), np.float32))
+    worker = hire()
+    assert worker.begin()["kind"] == "ready"
+    assert (made := worker.make(2))["kind"] == "decided", made
+
+
 @TRAPS
 def test_a_row_that_crashes_native_code_becomes_a_dead_letter(
     cli: Cli, deployment: Path, request: pytest.FixtureRequest

@@ -66,6 +66,19 @@ def test_a_file_that_went_is_told_once() -> None:
         assert sort_arrivals([state("a")], [one], refusing).changed == ()
 
 
+def test_of_a_plan_s_files_the_others_are_neither_read_nor_gone_nor_waited_for(tmp_path: Path) -> None:
+    for name in ("a.npy", "b.npy", "c.npy"):
+        np.save(tmp_path / name, np.zeros((2, 4), np.float32))
+    known = [KnownFile(state=state("c.npy"), done=True)]  # a run that came later has read it
+    hasty = ArrivalPolicy(on_empty="done", stable_for=3600.0)  # when the plan was made, its files were settled
+    declared = DeclaredInput(folder=str(tmp_path), patterns=("*.npy",), arrivals=hasty, only=frozenset({"b.npy"}))
+    found = probe_input(declared, frozenset(), known=known)
+    assert [one.path for one in found.present] == ["b.npy"]
+    assert (found.rows, found.gone, found.unsettled) == (2, (), 0)
+    nothing = probe_input(replace(declared, only=frozenset()), frozenset(), known=known)
+    assert (nothing.gone, nothing.problem and nothing.problem.kind) == ((), WAITING)
+
+
 VERSIONS = st.dictionaries(st.sampled_from("abcde"), st.integers(1, 3), max_size=5)
 
 
