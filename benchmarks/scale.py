@@ -304,7 +304,7 @@ def _compared(rounds: Sequence[Mapping[int, Mapping[str, float]]], processes: in
 def _commit_many(output: Path, table: PartTable, first: int, count: int, barrier: Any, queue: Any) -> None:
     """Commit parts of 4 KiB, and say how long each took."""
     log = CommitLog(SharedFolder(output), "f" * 64, table, suffix=".jsonl", digits=8)
-    log.begin()
+    log.begin(known=False)
     barrier.wait()
     begin, usage, times = time.perf_counter(), time.process_time(), []
     for number in range(first, first + count):

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
-from ortdeploy.files.shared_place import DECISIONS
+from ortdeploy.files.shared_place import BOUND, DECISIONS
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 
 _MAGIC = "*?["
@@ -330,15 +330,32 @@ class Upload:
                     system.rm_file(one)
 
     def put_aside(self, name: str) -> None:
-        """Move what the store has there to a name beside it, object by object; if it has folders, rename."""
+        """Move what the store has there to a name beside it, object by object; if it has folders, rename.
+
+        Shards may still be at work there. What says that their plan runs goes first, so that they decide nothing more,
+        and that they were there last, so that a move that was interrupted is seen and done again.
+        """
         with in_words(self._url, "moved"), suppress(FileNotFoundError):
             system, path = open_store(self._url)
             there = f"{os.path.dirname(path)}/{name}"  # noqa: PTH120  as text
             if SCHEMES[self._url.scheme].has_server:
                 system.mv(path, there, recursive=True)
                 return
-            found = [str(one) for one in system.find(path)]
-            for one in found:  # not `mv`, which stumbles over folders that are only beginnings of names
-                system.cp_file(one, f"{there}{one.removeprefix(path)}")
-            for one in found:
-                system.rm_file(one)
+            while found := sorted(map(str, system.find(path)), key=_turn):  # again for what was published meanwhile
+                for one in found:
+                    _move(system, one, f"{there}{one.removeprefix(path)}")
+                system.invalidate_cache()
+
+
+def _turn(path: str) -> int:
+    """Return when an object of an output is put aside: the beginnings of plans first, their other decisions last."""
+    if f"/{DECISIONS}/" not in path:
+        return 1
+    return 0 if path.endswith(f"/{BOUND}") else 2
+
+
+def _move(system: Any, path: str, there: str) -> None:
+    """Move an object, unless it is gone; not by `mv`, which stumbles over folders that are only beginnings of names."""
+    with suppress(FileNotFoundError):
+        system.cp_file(path, there)
+        system.rm_file(path)

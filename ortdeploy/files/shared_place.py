@@ -15,6 +15,10 @@ DECISIONS = "_parts"
 """The folder of an output in which processes that make its parts together decide. Outputs without it have one owner."""
 
 
+BOUND = "bound.json"
+"""The file in a plan's folder there that lists the plan's parts. Where it is not, nothing is decided."""
+
+
 class SharedPlace(Protocol):
     """A place that many processes see. Every method raises OSError or OrtdeployError if the place does not answer."""
 

@@ -19,6 +19,7 @@ from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.merges import has_hidden_files
 from ortdeploy.ledger.open_parts import FOLDER as SHARD_FOLDER
 from ortdeploy.ledger.open_parts import open_plans
@@ -104,6 +105,18 @@ def _may_be_elsewhere(places: DataPlaces) -> bool:
         return True
 
 
+def _stale_output(places: DataPlaces, before: Before, *, new_run: bool) -> OutputFacts:
+    """Return the facts of an output that makes room for a new run; the ledger may not know it, if shards made it.
+
+    Raises OrtdeployError if its store does not answer.
+    """
+    known = before.record
+    run = _plan_in(_shared_place(places, before, asks=new_run)) if known is None else known.run
+    begun = now() if known is None else known.started
+    aside = decoded(name_aside(places.place, begun).name).rpartition("/")[2]  # a mirror's name is a URL
+    return OutputFacts(state="stale", run=run, aside=aside)
+
+
 def _decided_on(places: DataPlaces) -> "SharedPlace | None":
     """Return the store of an output on which shards have decided; None if they have not. Raises OrtdeployError."""
     if places.url is None or not decides(places.url):
@@ -112,13 +125,6 @@ def _decided_on(places: DataPlaces) -> "SharedPlace | None":
 
     place = SharedStore(places.url)
     return place if any(place.names(SHARD_FOLDER)) else None
-
-
-def _stale_output(places: DataPlaces, before: Before) -> OutputFacts:
-    if before.record is None:
-        return OutputFacts(state="stale")
-    aside = decoded(name_aside(places.place, before.record.started).name).rpartition("/")[2]  # a mirror's name is a URL
-    return OutputFacts(state="stale", run=before.record.run, aside=aside)
 
 
 def look_at_input(
@@ -181,11 +187,28 @@ def output_elsewhere(places: DataPlaces, packages: frozenset[str]) -> OutputFact
 
 
 def look_at_output(
-    places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, stale: bool = False
+    places: DataPlaces,
+    packages: frozenset[str],
+    before: Before,
+    state_dir: Path,
+    *,
+    stale: bool = False,
+    new_run: bool = False,
 ) -> OutputFacts:
-    """Look at the place that a job writes to; `stale`: a new run will put aside what is there."""
+    """Look at the place that a job writes to; `stale`: a new run will put aside what is there.
+
+    `new_run`: whether that may be so is asked; then a store is asked too if the ledger knows nothing of the output.
+    """
+    try:
+        found = (
+            _stale_output(places, before, new_run=new_run)
+            if stale
+            else _probe_output(places, before, state_dir, new_run=new_run)
+        )
+    except OrtdeployError as error:
+        found = OutputFacts(problem=Problem(kind="unreachable", detail=f"{error}."))
     return replace(
-        _stale_output(places, before) if stale else _probe_output(places, before, state_dir),
+        found,
         missing_package=_missing_package(places, packages),
         free_bytes=free_bytes(places.place),
     )
@@ -199,18 +222,19 @@ def _missing(package: Package | None, packages: frozenset[str]) -> Package | Non
     return package if package and package.module not in packages else None
 
 
-def _probe_output(places: DataPlaces, before: Before, state_dir: Path) -> OutputFacts:
+def _probe_output(places: DataPlaces, before: Before, state_dir: Path, *, new_run: bool) -> OutputFacts:
+    """Return the facts of an output as it is. Raises OrtdeployError if its store does not answer."""
     folder, shown = places.place, places.shown
     roots = (places.input.folder, *places.input.roots)
     problem = unwritable(folder, shown, roots) or (None if places.url else _entangled(folder, shown, state_dir))
     read_only = problem if problem is not None and problem.kind == "read-only" else None
     if problem is not read_only:
         return OutputFacts(problem=problem)
-    try:
-        shards = _shards(places, before)
-    except OrtdeployError as error:
-        return OutputFacts(problem=Problem(kind="unreachable", detail=f"{error}."))
+    place = _shared_place(places, before, asks=new_run)
+    shards = _shards(place)
     found = _look_at_folder(places, state_dir, before, shards)
+    if found.state == "foreign" and shards is not None:
+        found = replace(found, run=_plan_in(place))
     may_write = read_only is None and shards != "open" and found.state == "finished" and not found.problem
     left_over = may_write and _is_left_over(folder, state_dir, before)
     return replace(found, read_only=read_only, shards=shards, left_over=left_over)
@@ -226,15 +250,28 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before) -> bool:
         return False
 
 
-def _shards(places: DataPlaces, before: Before) -> str | None:
+def _shared_place(places: DataPlaces, before: Before, *, asks: bool) -> "SharedPlace | None":
+    """Return the place in which processes may share the parts of an output; None if they cannot have.
+
+    A store is asked if the ledger knows the output but its folder is not here, as another machine may have made it.
+    If the ledger does not know it, a store is asked only if the caller `asks`. Raises OrtdeployError.
+    """
+    if places.url is None:
+        return SharedFolder(places.place)
+    is_elsewhere = not is_there(places.place) and (asks or before.record is not None)
+    return _decided_on(places) if is_elsewhere else None
+
+
+def _plan_in(place: "SharedPlace | None") -> str | None:
+    """Return what a new run that replaces parts of shards knows them by. Raises OrtdeployError."""
+    return None if place is None else min(place.names(SHARD_FOLDER), default=None)
+
+
+def _shards(place: "SharedPlace | None") -> str | None:
     """Return whether processes share the parts of an output: `open` while a plan is not finished, else `closed`.
 
-    A store is asked only if the ledger knows the output but its folder is not here, as another machine may have made
-    it. Raises OrtdeployError.
+    Raises OrtdeployError.
     """
-    place: SharedPlace | None = SharedFolder(places.place)
-    if places.url is not None:
-        place = None if before.record is None or is_there(places.place) else _decided_on(places)
     if place is None:
         return None
     try:
@@ -247,7 +284,7 @@ def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards:
     """Look at an existing output folder."""
     folder = places.place
     if before.record is None and not is_there(folder):
-        return OutputFacts()
+        return OutputFacts() if shards is None else OutputFacts(state="foreign")
     if before.record is None and not any(folder.iterdir()):
         return OutputFacts(state="empty")
     if before.record is None:  # a run that began meanwhile is in the ledger before it writes a file

@@ -86,6 +86,7 @@ def probe(
     counting: Counting = Counting.NOT,
     elsewhere: bool = False,
     planned: Mapping[str, frozenset[str]] | None = None,
+    new_run: bool = False,
 ) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
@@ -93,6 +94,7 @@ def probe(
     of text files are counted.
     `elsewhere`: the plan is for another machine. So this one's ledger and outputs say nothing, and data may be missing.
     `planned` has by job the input files of a saved plan, by path from the manifest: no others are looked at.
+    `new_run` is that of `look_at_output`.
     """
     roots = (spec.folder, *spec.roots)
     packages = host.runtime.packages
@@ -122,7 +124,7 @@ def probe(
         outputs={
             name: output_elsewhere(one, packages)
             if elsewhere
-            else look_at_output(one, packages, before[name], state_dir, stale=name in stale)
+            else look_at_output(one, packages, before[name], state_dir, stale=name in stale, new_run=new_run)
             for name, one in places.items()
         },
         labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in label_paths},

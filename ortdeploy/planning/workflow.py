@@ -40,7 +40,7 @@ from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.op_names import KnownOperators
-    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
     from ortdeploy.facts.host import HostFacts
     from ortdeploy.plan.steps import Plan, PlannedCheck
     from ortdeploy.planning.last_run import Changes
@@ -297,12 +297,13 @@ def _plan_one(
         return None, None, unusable, ()
     state = state_folder(spec.folder, state_dir, spec.roots)
     with remembered_in(state):
-        deployment = _resolve(spec, host, state_dir, counting=counting, elsewhere=elsewhere)
+        deployment = _resolve(spec, host, state_dir, counting=counting, elsewhere=elsewhere, new_run=new_run)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
-        deployment = _resolve(spec, host, state_dir, stale, counting=counting) if stale else deployment
+        if stale:
+            deployment = _resolve(spec, host, state_dir, stale, counting=counting, new_run=new_run)
         deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
     plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
     return plan, deployment, diagnostics, changes
@@ -384,22 +385,29 @@ def _resolve_saved(
         from ortdeploy.planning.saved_rows import keep_rows  # noqa: PLC0415  only for shards
 
         keep_rows(saved, state_folder(spec.folder, state_dir, spec.roots))
-    deployment = _resolve(spec, host, state_dir, counting=counting, planned=planned)
+    new_run = bool(saved.starts_over)
+    deployment = _resolve(spec, host, state_dir, counting=counting, planned=planned, new_run=new_run)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
-    return _resolve(spec, host, state_dir, stale, counting=counting, planned=planned) if stale else deployment
+    if not stale:
+        return deployment
+    return _resolve(spec, host, state_dir, stale, counting=counting, planned=planned, new_run=new_run)
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
     """Return the jobs that --new-run starts over: their result is this ledger's, and unfinished or of another origin.
 
-    New files alone do not change a result: they run after what is there, as always.
+    Or shards have made it, and have not finished, or the ledger that knows it is lost. New files alone do not change a
+    result: they run after what is there, as always.
     """
-    return frozenset(
-        job.spec.name
-        for job in deployment.jobs
-        if job.readable and (job.output.state == "part" or (job.output.state == "finished" and not job.is_current))
-    )
+    return frozenset(job.spec.name for job in deployment.jobs if job.readable and _is_startable(job))
+
+
+def _is_startable(job: "ResolvedJob") -> bool:
+    output = job.output
+    if output.shards == "open" or (output.shards is not None and output.state == "foreign"):
+        return True
+    return output.state == "part" or (output.state == "finished" and not job.is_current)
 
 
 def _without_changes(deployment: "Deployment") -> "Deployment":
@@ -443,8 +451,12 @@ def _resolve(
     counting: Counting = Counting.NOT,
     elsewhere: bool = False,
     planned: Mapping[str, frozenset[str]] | None = None,
+    new_run: bool = False,
 ) -> "Deployment":
-    """Join a spec with facts; `elsewhere`: those of the machine are of another one. `planned` is that of `probe`."""
+    """Join a spec with facts; `elsewhere`: those of the machine are of another one.
+
+    `planned` and `new_run` are those of `probe`.
+    """
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
     from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
@@ -452,7 +464,7 @@ def _resolve(
 
     state = state_folder(spec.folder, state_dir, spec.roots)
     spec = with_fetched(spec, state)
-    facts = probe(spec, state, host, stale, counting=counting, elsewhere=elsewhere, planned=planned)
+    facts = probe(spec, state, host, stale, counting=counting, elsewhere=elsewhere, planned=planned, new_run=new_run)
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 

@@ -34,6 +34,12 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 def _foreign(job: "ResolvedJob") -> str:
     path, ledger = job.spec.output.path, job.output.ledger
     named = f" Its _output.json names the ledger {ledger}." if ledger else ""
+    if job.output.shards is not None:
+        return (
+            f'"{path}" holds parts that shards have made, and the ledger under this state directory does not know '
+            f"them.{named} Make it again with ortdeploy finish and one of the plan files, or restore it. Apply with "
+            "--new-run to start over (the old folder is kept under another name)."
+        )
     return (
         f'"{path}" holds files that no run recorded under this state directory wrote.{named} '
         "Restore the ledger that knows them, choose another folder, or move the files away."

@@ -11,9 +11,11 @@ from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.names import name_aside
+from ortdeploy.files.shared_place import DECISIONS
 from ortdeploy.files.urls import decoded
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.merges import complete_merges, complete_replacements
+from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import PART_DIGITS, Begun, OutputRecord
 from ortdeploy.pipelines.state import State, unpack_state
@@ -75,12 +77,33 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         gone=step.input.gone,
     )
     write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job)
+    if known is None:
+        _check_alone(context)
     return position
+
+
+def _check_alone(context: JobContext) -> None:
+    """Raise OrtdeployError if shards have begun in the output since it was looked at.
+
+    A shard that begins from now on finds the marker, and is refused.
+    """
+    if context.upload is not None:
+        context.upload.send(MARKER.__eq__)
+        context.upload.check_alone()
+    elif (context.folder / DECISIONS).exists():
+        raise OrtdeployError(
+            f"shards have begun in {context.step.output.shown} as this run did. Stop them, and apply with --new-run; "
+            "or let them make all parts, and run ortdeploy finish with their plan"
+        )
 
 
 def _known_output(context: JobContext) -> OutputRecord | None:
     """Put an old output aside, forget a lost one, and return what the ledger then knows of the output."""
     known = context.ledger.output(context.output)
+    aside = context.step.output.aside
+    if known is None and aside is not None:  # shards have made it, and this ledger has never known it
+        _put_aside(context, context.folder.with_name(aside))
+        return None
     if known is None:
         if context.upload is not None:
             context.upload.check_alone()

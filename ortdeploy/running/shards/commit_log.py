@@ -22,15 +22,14 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written
-from ortdeploy.files.shared_place import SharedPlace, beside, beside_name
+from ortdeploy.files.shared_place import BOUND, SharedPlace, beside, beside_name
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
+from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.records import part_name
 from ortdeploy.plan.part_table import PartTable, PlannedPart
 from ortdeploy.running.shards.receipt import FORMAT_VERSION, Receipt, dump_receipt, load_receipt
 from ortdeploy.sinks.png import picture_name
 
-BOUND = "bound.json"
-"""The file in a plan's folder that lists the plan's parts."""
 _CLAIM = "from-"
 """How files are called, beside the plans' folders, that say which plan makes the parts from a number on."""
 
@@ -64,8 +63,11 @@ class CommitLog:
         self._images = tuple(images)
         self._folder = f"{FOLDER}/{digest}"
 
-    def begin(self) -> None:
-        """Take the output for this plan, together with all processes that run it. Raises OrtdeployError, OSError."""
+    def begin(self, *, known: bool) -> None:
+        """Take the output for this plan, together with all processes that run it. Raises OrtdeployError, OSError.
+
+        `known`: the ledger that this process sees knows the output.
+        """
         if self.is_closed():
             raise ClosedError("the plan is finished")
         others = sorted(open_plans(self._output) - {self._digest})
@@ -77,7 +79,15 @@ class CommitLog:
             self._claim()
         plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": asdict(self._table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
-        if not self._output.create(self._name(BOUND), text) and self._output.read(self._name(BOUND)) != text:
+        is_first = self._output.create(self._name(BOUND), text)
+        if is_first and not known and self._output.exists(MARKER):
+            self._output.clear(self._folder)
+            self._output.delete(self._claim_name)
+            raise OrtdeployError(
+                f"a run on one machine has begun in {self._output.shown} since this plan was made, and the ledger that "
+                f"its {MARKER} names is not seen here. Make the plan again where that ledger is (--state-dir)"
+            )
+        if not is_first and self._output.read(self._name(BOUND)) != text:
             raise OrtdeployError(
                 f"{self._shown(BOUND)} says that the parts of this plan are others. Restore the ledger that the "
                 "plan was made with, or finish with the ortdeploy that began it"
@@ -90,7 +100,7 @@ class CommitLog:
         """
         if not len(self._table):
             return
-        name, ours = f"{FOLDER}/{_CLAIM}{self._table.first_number}.json", self._digest.encode()
+        name, ours = self._claim_name, self._digest.encode()
         if self._output.create(name, ours):
             return
         holder = self._output.read(name) or b""
@@ -98,10 +108,15 @@ class CommitLog:
             self._output.unmake(self._folder)
             raise self._taken_by(holder.decode(errors="replace"))
 
+    @property
+    def _claim_name(self) -> str:
+        return f"{FOLDER}/{_CLAIM}{self._table.first_number}.json"
+
     def _taken_by(self, other: str) -> OrtdeployError:
         return OrtdeployError(
             f"{self._output.shown} holds parts of another plan, {other[:12]}…, that is not finished. Finish it with "
-            "ortdeploy finish and its plan file, or choose another output"
+            "ortdeploy finish and its plan file; or start over on one machine with ortdeploy apply --new-run, which "
+            "keeps them under another name"
         )
 
     def _check_known(self) -> None:
@@ -184,7 +199,15 @@ class CommitLog:
             return stands
         if self.is_closed():
             raise ClosedError(f"part {part.number} was finished by another process")
-        raise OrtdeployError(f"{self._output.shown} was put aside for a new run while this process made parts of it")
+        raise self._put_aside()
+
+    def check_there(self) -> None:
+        """Raise OrtdeployError if the output was put aside for a new run since this process began, OSError."""
+        if not self._is_open():
+            raise self._put_aside()
+
+    def _put_aside(self) -> OrtdeployError:
+        return OrtdeployError(f"{self._output.shown} was put aside for a new run while this process made parts of it")
 
     def publish(self, receipt: Receipt) -> None:
         """Give the bytes of a decided part their name, unless they have it already. Raises OrtdeployError, OSError."""

@@ -110,7 +110,7 @@ class Drive:
             record = ledger.output(ledger.key(folder))
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, folder)
-        decisions.begin()
+        decisions.begin(known=record is not None)
         record = standing_record(record, self.step, table, decisions)
         known = set() if record is None else {part.number for part in record.parts}
         left = [part for part in table if part.number not in known]

@@ -16,6 +16,8 @@ from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.gate import Fence, decides
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.urls import parse_url
+from ortdeploy.ledger.output_lock import is_live
+from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
@@ -41,6 +43,11 @@ def why_not_shared(step: RunJob) -> str | None:
     """Return why several processes cannot share a job's parts; None if they can."""
     if step.retry:
         return "retry runs on one machine"
+    if step.output.aside is not None:
+        return (
+            f"it starts over, and one machine keeps what is there as {step.output.aside}: apply the plan without "
+            "--shard. Or move the output away, and make the plan without --new-run"
+        )
     if step.pipeline is not None and step.pipeline.state:
         return "each row takes the state of the one before"
     if step.output.upload is not None and not decides(step.output.upload):
@@ -104,15 +111,29 @@ class ShardRun:
         table = part_table(step, first_number(record, step))
         decisions = decisions_of(context.plan, step, record, context.folder)
         try:
-            decisions.begin()
+            if isinstance(self._shard, Shard) and not decisions.is_begun():
+                self._check_idle(record)
+            decisions.begin(known=record is not None)
             record = standing_record(record, step, table, decisions)
             in_ledger = {part.number for part in record.parts} if record is not None else set()
             for part in self._parts(table, decisions, in_ledger):
                 self._run_part(decisions, part)
+        except FileNotFoundError:
+            decisions.check_there()
+            raise
         except ClosedError:
             return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
         check_inputs(step, context.plan.folder)
         return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
+
+    def _check_idle(self, record: OutputRecord | None) -> None:
+        """Raise OrtdeployError if a run on one machine is at work on the output: the plan has not begun, and waits."""
+        context = self._context
+        if record is not None and record.status == "running" and is_live(context.ledger.state_dir, context.output):
+            raise OrtdeployError(
+                f"another run is at work on {self._step.output.shown}, and no shard of this plan has begun. Wait for "
+                "its end; then make the plan again, for what is left to do"
+            )
 
     def _parts(self, table: PartTable, decisions: CommitLog, in_ledger: Collection[int]) -> Iterable[PlannedPart]:
         """Return the parts to make."""

@@ -8,12 +8,11 @@ from contextlib import suppress
 from functools import partial
 from statistics import median
 
-from ortdeploy.files.shared_place import SharedPlace
+from ortdeploy.files.shared_place import BOUND, SharedPlace
 from ortdeploy.ledger.open_parts import FOLDER, open_plans
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.plan.plan_file import decode
 from ortdeploy.results.shares import Shares, SlowPart, WorkerShare
-from ortdeploy.running.shards.commit_log import BOUND
 from ortdeploy.running.shards.receipt import Receipt
 
 SLOW = 4

@@ -39,12 +39,12 @@ def test_of_two_plans_that_begin_at_the_same_moment_one_gets_the_output(
 
     def look_and_wait() -> None:
         look()
-        log_of(place, quicker).begin()
+        log_of(place, quicker).begin(known=False)
 
     monkeypatch.setattr(log, "_check_known", look_and_wait)
     with pytest.raises(OrtdeployError, match=f"holds parts of another plan, {quicker[:12]}"):
-        log.begin()
+        log.begin(known=False)
     assert open_plans(place) == {quicker}
-    log_of(place, quicker).begin()
+    log_of(place, quicker).begin(known=False)
     with pytest.raises(OrtdeployError, match=quicker[:12]):
-        log_of(place, slower).begin()
+        log_of(place, slower).begin(known=False)

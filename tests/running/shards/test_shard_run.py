@@ -19,11 +19,13 @@ from support.shards import Killed, die_after, die_before, finish, instead, run_s
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.open_parts import CLOSED, open_plans
-from ortdeploy.ledger.opening import read_outputs
+from ortdeploy.ledger.opening import open_ledger, read_outputs
+from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.marker import write_marker
 from ortdeploy.running.shards import finish as finish_module
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.receipt import Receipt
@@ -254,6 +256,49 @@ def test_a_shard_that_slept_changes_nothing(
     assert finish(tmp_path, plan).status is Status.DONE
     assert {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("part-*")} == inodes
     assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
+
+
+@pytest.mark.parametrize("method", ["staging", "stage", "decide", "publish"])
+def test_a_shard_that_slept_through_a_new_run_fails_and_adds_nothing_to_it(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+
+    def sleep(original: Any, *arguments: Any) -> Any:
+        (tmp_path / "out").rename(tmp_path / "out.old")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/part-00000000.jsonl").write_bytes(b"of the new run")
+        return original(*arguments)
+
+    with instead(monkeypatch, method, sleep):
+        late = run_shard(tmp_path, plan, 0, 1)
+    assert late.status is Status.FAILED
+    assert "out was put aside for a new run while this process made parts of it" in (late.reason or "")
+    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["part-00000000.jsonl"]
+    assert parts(tmp_path) == {"part-00000000.jsonl": b"of the new run"}
+
+
+def test_a_plan_that_has_not_begun_waits_for_the_run_that_is_at_work(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    execute(tmp_path, plan, FakeRuntime(double))
+    with open_ledger(tmp_path / ".ortdeploy") as ledger, hold_output(tmp_path / ".ortdeploy", "../out"):
+        ledger._connection.execute("UPDATE outputs SET status = 'running'")  # noqa: SLF001  as a live run has it
+        waits = run_shard(tmp_path, plan, 0, 1)
+    assert (waits.status, "another run is at work on out" in (waits.reason or "")) == (Status.FAILED, True)
+    assert not (tmp_path / "out/_parts").exists()
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.NOTHING_TO_DO
+
+
+def test_a_run_that_finds_shards_at_work_as_it_begins_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = deployment(tmp_path)
+
+    def after_shards(*arguments: Any) -> None:
+        run_shard(tmp_path, plan, 0, 2)
+        write_marker(*arguments)
+
+    monkeypatch.setattr("ortdeploy.running.resume.write_marker", after_shards)
+    ended = execute(tmp_path, plan, FakeRuntime(double))
+    assert (ended.status, "shards have begun in out as this run did" in (ended.reason or "")) == (Status.FAILED, True)
 
 
 def test_failed_rows_and_the_budget_are_judged_over_all_shards(tmp_path: Path) -> None:

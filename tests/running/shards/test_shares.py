@@ -84,7 +84,7 @@ def test_where_nothing_is_decided_there_is_no_median_and_nothing_is_divided() ->
 
 def decide_some(place: SharedPlace) -> None:
     log = CommitLog(place, "ab" * 32, TABLE, suffix=".jsonl", digits=8)
-    log.begin()
+    log.begin(known=False)
     for number, worker in ((2, "0/2"), (3, "1/2")):
         log.decide(TABLE.part(number), receipt(number, shard=worker, failed=number - 2))
 

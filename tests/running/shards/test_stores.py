@@ -21,12 +21,13 @@ from support.s3 import Once
 from support.shards import Killed, die_after, die_before, finish, instead, on_store, run_shard
 
 from ortdeploy.files.atomic import Written
+from ortdeploy.files.object_store import Upload
+from ortdeploy.files.shared_place import BOUND
 from ortdeploy.files.shared_store import SharedStore
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
-from ortdeploy.running.shards.commit_log import BOUND
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
@@ -157,22 +158,47 @@ def test_a_shard_that_slept_changes_nothing(
     assert (parts(store), litter(names(store))) == (alone, [])
 
 
+@pytest.mark.parametrize("method", ["stage", "decide", "publish"])
 def test_a_shard_that_slept_through_a_new_run_fails_and_adds_nothing_to_it(
-    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Any, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = deployment(tmp_path)
 
     def sleep(original: Any, *arguments: Any) -> Any:
-        store.mv("/bucket/out", "/bucket/out.old", recursive=True)
+        Upload(OUT, tmp_path).put_aside("out.old")
+        assert not names(store)
         store.pipe_file("/bucket/out/part-00000000.jsonl", b"of the new run")
         return original(*arguments)
 
-    with instead(monkeypatch, "decide", sleep):
+    with instead(monkeypatch, method, sleep):
         late = run_shard(tmp_path, plan, 0, 1)
     assert late.status is Status.FAILED
     assert "was put aside for a new run" in (late.reason or "")
     assert names(store) == ["part-00000000.jsonl"]
     assert store.cat_file("/bucket/out/part-00000000.jsonl") == b"of the new run"
+
+
+def test_what_is_published_while_an_output_is_put_aside_goes_too_and_an_interrupted_move_is_seen(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The beginnings of plans go first, so nothing is decided from then on; what tells of shards goes last."""
+    plan, copy, moved = deployment(tmp_path), type(store).cp_file, list[str]()
+    run_shard(tmp_path, plan, 0, 2)
+
+    def publish_meanwhile(self: Any, path: str, there: str, **options: Any) -> None:
+        moved.append(path)
+        copy(self, path, there, **options)
+        if len(moved) == 2:
+            store.pipe_file("/bucket/out/part-00000003.jsonl", alone["part-00000003.jsonl"])
+
+    monkeypatch.setattr(type(store), "cp_file", publish_meanwhile)
+    Upload(OUT, tmp_path).put_aside("out.old")
+    assert not names(store)
+    assert moved[0].endswith(f"/{BOUND}")
+    assert all("/_parts/" in one for one in moved[3:-1])
+    assert moved[-1].endswith("part-00000003.jsonl")
+    there = {str(one).rsplit("/", 1)[-1] for one in store.find("/bucket/out.old")}
+    assert {"part-00000000.jsonl", "part-00000002.jsonl", "part-00000003.jsonl", "from-0.json", BOUND} <= there
 
 
 @pytest.mark.parametrize(
