@@ -92,6 +92,10 @@ class LockedError(OrtdeployError):
     """The state is held by another live run."""
 
 
+class RefusedError(OrtdeployError):
+    """Something was refused here, and doing it again would not change that: a scheduler need not try again."""
+
+
 class UsageError(OrtdeployError):
     """The command line asks for something that does not exist."""
 

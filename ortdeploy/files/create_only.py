@@ -5,13 +5,17 @@ may be lost although the link was made; then the file tells, by its number of li
 old number, because both names lead to it.
 """
 
+import errno
 import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import RefusedError
 from ortdeploy.files.atomic import open_synced, sync_folder
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+"""How file systems answer that have no hard links."""
 
 
 def create_only(path: Path, data: bytes) -> bool:
@@ -42,12 +46,17 @@ def _is_linked(temporary: Path, path: Path) -> bool:
 
 
 def check_decides(folder: Path) -> None:
-    """Raise OrtdeployError if the file system has no hard links, so two processes could both create a file."""
+    """Refuse a file system without hard links, where two processes could both create a file.
+
+    Raises RefusedError; OSError if it cannot be tried now, such as with a full disk.
+    """
     probe = folder / f".probe-{uuid.uuid4().hex}"
     try:
         decides = create_only(probe, b"") and not create_only(probe, b"")
     except OSError as error:
-        raise OrtdeployError(
+        if error.errno not in _NO_LINKS:
+            raise
+        raise RefusedError(
             f"{folder}: its file system makes no hard links ({error.strerror}), by which shards decide who writes a "
             "part. Choose an output on a local file system or on NFS"
         ) from error
@@ -55,4 +64,4 @@ def check_decides(folder: Path) -> None:
         with suppress(OSError):
             probe.unlink()
     if not decides:
-        raise OrtdeployError(f"{folder}: its file system lets two processes create the same file; choose another")
+        raise RefusedError(f"{folder}: its file system lets two processes create the same file; choose another")

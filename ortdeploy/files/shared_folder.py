@@ -47,7 +47,7 @@ class SharedFolder:
         make_durable_folder(path)
         try:
             check_decides(path)
-        except OrtdeployError:
+        except (OrtdeployError, OSError):
             with suppress(OSError):  # else plans would find shards that are not finished
                 path.rmdir()
                 path.parent.rmdir()

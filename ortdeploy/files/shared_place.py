@@ -31,7 +31,7 @@ class SharedPlace(Protocol):
         """Return how many requests it takes at the same time: a store is far, and answers many as quickly as one."""
 
     def make(self, folder: str) -> None:
-        """Make a folder in it, durably. Raises OrtdeployError if files there could be created twice."""
+        """Make a folder in it, durably. Raises RefusedError if files there could be created twice."""
 
     def unmake(self, folder: str) -> None:
         """Take a folder back that `make` has made, unless somebody has written into it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.object_store import in_words, open_store
@@ -60,7 +60,7 @@ class SharedStore:
                 self.delete(probe)
         if not decides:
             package = SCHEMES[self._url.scheme].package
-            raise OrtdeployError(
+            raise RefusedError(
                 f"{self._url} lets two processes create the same object: a second put replaced the first one, although "
                 "it was to create the object (If-None-Match). So shards cannot decide there who writes a part. Update "
                 f"the store or {package}, or choose another store, or a folder"

@@ -23,8 +23,8 @@ class JobResult:
 
     `kept` rows are through of the part at which the job ended, and the next run goes on behind them; how many of
     these have failed is in `failed`. `dropped` names the sessions, each with its instance, whose provider failed while
-    others went on. `stuck` are the rows of a run that nothing but the end of its process can end. `shares` say which
-    worker made what, if several did.
+    others went on. `stuck` are the rows of a run that nothing but the end of its process can end. `refused`: the job
+    cannot run here, and running it again changes nothing. `shares` say which worker made what, if several did.
     """
 
     job: str
@@ -39,6 +39,7 @@ class JobResult:
     provider_failed: bool = False
     dropped: tuple[str, ...] = ()
     stuck: tuple[int, ...] = ()
+    refused: bool = False
     shares: Shares | None = None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, RefusedError
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import appended_reason
 from ortdeploy.records import record
@@ -20,13 +20,14 @@ class StoppedError(Exception):
 class Ending:
     """How a job ended, and why. `provider_failed`: another session of its model may continue.
 
-    `stuck` are the rows of a run that only the end of this process can end.
+    `stuck` are the rows of a run that only the end of this process can end. `refused`: running again changes nothing.
     """
 
     status: Status
     reason: str | None = None
     provider_failed: bool = False
     stuck: tuple[int, ...] = ()
+    refused: bool = False
 
 
 def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:
@@ -51,7 +52,7 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
     except StuckRunError as error:
         return Ending(status=Status.FAILED, reason=str(error), stuck=error.rows)
     except OrtdeployError as error:
-        return Ending(status=Status.FAILED, reason=str(error))
+        return Ending(status=Status.FAILED, reason=str(error), refused=isinstance(error, RefusedError))
     finally:
         memory.end()
         context.observer.job_ended()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import bound, log
 from ortdeploy.files.object_store import Upload
 from ortdeploy.files.remembered import TuningCache
@@ -248,7 +248,7 @@ class Execution:
         step = context.step
         if self.shard is not None:
             changed = f"{step.input.rerun[0].path} has changed and its rows run again; apply without --shard first"
-            return _refused(step, OrtdeployError(changed))
+            return _refused(step, RefusedError(changed))
         if step.retry:
             return self._traced(context)
         rerun = RerunRun(context)
@@ -297,4 +297,5 @@ def _nothing_to_do(job: FinishedJob) -> JobResult:
 def _refused(step: RunJob, why: OrtdeployError) -> JobResult:
     """Return the result of a job that cannot begin."""
     log.error("job.failed", job=step.job, model=step.model, reason=str(why))
-    return JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=str(why))
+    refused = isinstance(why, RefusedError)
+    return JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=str(why), refused=refused)

@@ -239,5 +239,5 @@ def _describe(attempt: _Attempt) -> str:
 
 def result_message(result: JobResult) -> dict[str, Any]:
     """Return a job's result as the message that `Supervisor` reads."""
-    fields = ("job", "status", "output", "committed", "failed", "skipped", "seconds", "reason", "stuck")
+    fields = ("job", "status", "output", "committed", "failed", "skipped", "seconds", "reason", "stuck", "refused")
     return {"kind": "result", "result": {name: getattr(result, name) for name in fields}}

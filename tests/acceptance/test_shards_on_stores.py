@@ -99,7 +99,7 @@ def test_a_server_that_ignores_the_condition_ends_a_shard_before_any_part(
     plan = plan_of(manifest, cli)
     bucket.faults = lambda _request: s3.UNCONDITIONAL
     refused = cli("apply", plan, "--shard", "0/1")
-    assert refused.code == 1
+    assert refused.code == 64
     assert "lets two processes create the same object" in refused.words
     assert bucket.names("out") == []
 

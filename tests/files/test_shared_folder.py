@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.nfs import Client
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import RefusedError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import beside
@@ -116,7 +116,17 @@ def test_a_place_that_is_refused_has_no_trace_of_shards(tmp_path: Path, monkeypa
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", none)
-    with pytest.raises(OrtdeployError, match="makes no hard links"):
+    with pytest.raises(RefusedError, match="makes no hard links"):
+        SharedFolder(tmp_path).make("_parts/plan")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_not_one_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space left"):
         SharedFolder(tmp_path).make("_parts/plan")
     assert list(tmp_path.iterdir()) == []
 

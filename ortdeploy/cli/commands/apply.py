@@ -88,9 +88,10 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
     _tell(planned, results, arguments)
     if any(result.status is Status.INTERRUPTED for result in results):
         return planned, stopped.exit_code, None
-    if rejected and shard is not None:
+    failed = [result for result in results if result.status is Status.FAILED]
+    if shard is not None and (rejected or failed) and all(result.refused for result in failed):
         return planned, EXIT_USAGE, None  # a scheduler that runs shards again need not run this one
-    if rejected or any(result.status is Status.FAILED for result in results):
+    if rejected or failed:
         return planned, EXIT_REJECTED, None
     is_paused = any(result.status is Status.PAUSED for result in results)
     return planned, EXIT_PAUSED if is_paused else EXIT_OK, to_keep

@@ -3,12 +3,21 @@
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import log_outcome, plan_root, use_color, write_diagnostics, write_plan
+from ortdeploy.cli.commands.shared import (
+    log_outcome,
+    plan_root,
+    start_logging,
+    use_color,
+    write_diagnostics,
+    write_plan,
+)
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.plans import plan_as_asked
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
+from ortdeploy.events import log
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.loader import find_manifests
@@ -90,3 +99,18 @@ def _save(planned: Planned, arguments: argparse.Namespace) -> None:
             file.write(text.encode())
     except OSError as error:
         raise OrtdeployError(f"the plan cannot be written to {path}: {error.strerror}") from error
+    _tell_what_is_not_shared(planned, arguments)
+
+
+def _tell_what_is_not_shared(planned: Planned, arguments: argparse.Namespace) -> None:
+    """Warn of jobs that --shard and --engine would refuse. Whether the place can decide, each process tries itself."""
+    from ortdeploy.running.shards.shard_run import why_not_shared  # noqa: PLC0415  as above
+
+    steps = [step for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)]
+    reasons = [(step.job, reason) for step in steps if (reason := why_not_shared(step)) is not None]
+    if not reasons:
+        return
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        for job, reason in reasons:
+            log.warning("plan.not_shared", job=job, reason=reason)
