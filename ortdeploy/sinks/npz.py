@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npz"
-BLOCK_COPIES, PART_COPIES = 0, 2
+BLOCK_COPIES, PART_COPIES = 0, 1
 PACKAGE = None
 
 
@@ -43,20 +43,31 @@ class _NpzSink:
             parts.append(column)
 
     def close(self) -> None:
-        """Join the batches and write the archive; text gets numpy's unicode type, which needs no pickle."""
+        """Write the archive; text gets numpy's unicode type, which needs no pickle."""
         empty = {name: [as_rows(name, column)] for name, column in self._empty.items()}
-        arrays = {name: _joined(parts or empty[name]) for name, parts in self._parts.items()}
         with zipfile.ZipFile(self._file, "w") as archive:
-            for name, array in arrays.items():
+            for name, parts in self._parts.items():
                 entry = zipfile.ZipInfo(f"{name}.npy")  # unlike numpy's, without the time: equal rows, equal bytes
                 with archive.open(entry, "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, array, allow_pickle=False)
+                    _write_array(file, _of_one_type(parts or empty[name]))
             archive.comment = self._origin.encode()
 
 
-def _joined(parts: list[Array]) -> Array:
+def _of_one_type(parts: list[Array]) -> list[Array]:
+    """Return the batches of a column as they are if they have one type of numbers, else joined."""
+    if len({part.dtype for part in parts}) == 1 and parts[0].dtype != object:
+        return parts
     array = np.concatenate(parts)
-    return text_array(array) if array.dtype == object else array
+    return [text_array(array) if array.dtype == object else array]
+
+
+def _write_array(file: IO[bytes], parts: list[Array]) -> None:
+    """Write the batches of a column, arrays `[rows, …]` of one type, as one array; nothing is copied to join them."""
+    first, rows = parts[0], sum(map(len, parts))
+    described = {"descr": np.lib.format.dtype_to_descr(first.dtype), "fortran_order": False}
+    np.lib.format.write_array_header_1_0(file, {**described, "shape": (rows, *first.shape[1:])})
+    for part in parts:
+        file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> _NpzSink:
