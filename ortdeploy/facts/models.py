@@ -56,12 +56,15 @@ class ValueFacts:
 class WeightFacts:
     """How many bytes a model's weights take, and whether they lie in other files.
 
-    Among them are those of convolutions, and those in branches and bodies inside of nodes.
+    Among them are those of convolutions, those in branches and bodies inside of nodes, and those in Constant nodes of
+    the graph itself. `largest` is the largest of them.
     """
 
     size: int = 0
+    largest: int = 0
     of_convolutions: int = 0
     of_inner_graphs: int = 0
+    of_constant_nodes: int = 0
     external: bool = False
 
 

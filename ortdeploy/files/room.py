@@ -9,7 +9,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.process.memory import available_memory, memory_of_the_group
 from ortdeploy.units import format_size
 
-PROCESS = 102 * 1024 * 1024
+PROCESS = 105 * 1024 * 1024
 """A process that has planned and runs a job of a few bytes: CPython 3.11, numpy, onnx, onnxruntime."""
 
 _LEAST = 8 * 1024 * 1024

@@ -236,15 +236,18 @@ def most_at_once(buffers: Sequence[Buffer]) -> int:
 
 def weigh(graph: onnx.GraphProto) -> WeightFacts:
     """Return the bytes of a graph's constants: its initializers, those of inner graphs, and Constant nodes."""
-    constants = [*graph.initializer, *_of_nodes(graph)]
+    of_nodes = [*_of_nodes(graph)]
     inner = [tensor for one in _inner_graphs(graph) for tensor in (*one.initializer, *_of_nodes(one))]
     nodes = [node for one in (graph, *_inner_graphs(graph)) for node in one.node]
     filters = {name for node in nodes if node.op_type in _CONVOLUTIONS for name in node.input[1:2]}
+    constants = [*graph.initializer, *of_nodes, *inner]
     return WeightFacts(
-        size=sum(map(constant_bytes, (*constants, *inner))),
-        of_convolutions=sum(constant_bytes(one) for one in (*constants, *inner) if one.name in filters),
+        size=sum(map(constant_bytes, constants)),
+        largest=max(map(constant_bytes, constants), default=0),
+        of_convolutions=sum(constant_bytes(one) for one in constants if one.name in filters),
         of_inner_graphs=sum(map(constant_bytes, inner)),
-        external=any(one.data_location == onnx.TensorProto.EXTERNAL for one in (*constants, *inner)),
+        of_constant_nodes=sum(constant_bytes(one) for one in of_nodes if one.name not in filters),
+        external=any(one.data_location == onnx.TensorProto.EXTERNAL for one in constants),
     )
 
 

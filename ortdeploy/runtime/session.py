@@ -16,6 +16,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeExc
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.process.heap import weights_mapped_alone
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
 from ortdeploy.runtime.library import ort, preload
@@ -178,12 +179,13 @@ def _open(
     if CPU not in {provider.name for provider in candidate.providers}:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:
-        if any(provider.device for provider in candidate.providers):
-            _add_devices(options, candidate)
-            session = ort.InferenceSession(file, sess_options=options, enable_fallback=0)
-        else:
-            providers = [(provider.name, dict(provider.options)) for provider in candidate.providers]
-            session = ort.InferenceSession(file, sess_options=options, providers=providers, enable_fallback=0)
+        with weights_mapped_alone():
+            if any(provider.device for provider in candidate.providers):
+                _add_devices(options, candidate)
+                session = ort.InferenceSession(file, sess_options=options, enable_fallback=0)
+            else:
+                providers = [(provider.name, dict(provider.options)) for provider in candidate.providers]
+                session = ort.InferenceSession(file, sess_options=options, providers=providers, enable_fallback=0)
     except OrtdeployError:
         raise
     except Exception as error:

@@ -49,16 +49,14 @@ _ONNX = 24 * _MIB
 _REFERENCE = 10 * _MIB
 """onnx's reference implementation, which computes sizes in a graph that makes Reshapes of them."""
 
-_KEPT, _KEPT_CONVOLUTIONS = 1.1, 1.3
-"""Weights of an open session, in units of their size: packed once, and reordered for convolutions."""
+_KEPT, _KEPT_CONVOLUTIONS, _KEPT_INNER = 1.2, 1.25, 2.0
+"""Weights of an open session, in units of their size: packed once, and reordered for convolutions.
 
-_OPENING, _OPENING_CONVOLUTIONS = 1.0, 2.9
-"""What opening takes beside them if the weights are in the model's own file; the heap keeps it for later."""
+Graphs of branches and bodies stay beside them, as they were read and as they were made.
+"""
 
-_OPENING_EXTERNAL = 0.1
-
-_OPENING_INNER = 0.9
-"""What opening takes more for weights in branches and bodies, whose graphs are held once more as they were read."""
+_OPENING_CONSTANTS, _OPENING_CONVOLUTIONS, _OPENING_EXTERNAL = 0.75, 1.2, 0.2
+"""What opening takes beside them for a while: for Constant nodes, for convolutions, and for those in other files."""
 
 _SCRATCH, _BARE = 1.05, 1.15
 """Activations with what kernels take beside them: in units of what the arena holds; of what is in use at once."""
@@ -143,7 +141,8 @@ def _fitting_trials(
             taken = _total(laid_out, job.batching.run_size)
         else:
             sizes = {part.what: part.size for part in _parts(laid_out, job.batching.run_size)[0]}
-            taken = widest + int(_kept_bytes(laid_out.model)) + sizes["activations"] + sizes["rows and results"]
+            beside = max(_opening_bytes(laid_out), sizes["activations"] + sizes[ROWS_AND_RESULTS])
+            taken = widest + int(_kept_bytes(laid_out.model)) + beside
         if room is None or taken <= room:
             found[layout.name] = taken
             widest = max(widest, taken) if layout.threads != 1 else widest
@@ -179,13 +178,16 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
     }
     held = job.input.held_bytes
     values = value_bytes(job, batch, _tensor_bytes)
+    rows = _row_sizes(job, batch, result).bytes(job.input.rows)
+    opening = _opening_bytes(job) - (activations or 0) - rows - values - held
     found = (
         MemoryPart(what=_PROCESS, size=_process_bytes(job)),
         MemoryPart(what="weights", size=_weight_bytes(job)),
         MemoryPart(what="activations", size=activations or 0),
-        MemoryPart(what=ROWS_AND_RESULTS, size=_row_sizes(job, batch, result).bytes(job.input.rows)),
+        MemoryPart(what=ROWS_AND_RESULTS, size=rows),
         *((MemoryPart(what="values of steps", size=values),) if values else ()),
         *((MemoryPart(what="input held whole", size=held),) if held else ()),
+        *((MemoryPart(what="opening beyond a run", size=opening),) if opening > 0 else ()),
     )
     return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
 
@@ -290,10 +292,9 @@ def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
 
 
 def _weight_bytes(job: ResolvedJob) -> int:
-    """Return the bytes of the weights of all models and adapters; opening counts for the largest model only."""
-    opening = max(map(_opening_bytes, job.models), default=0)
+    """Return the bytes of the weights of all models and adapters."""
     adapters = sum(_file_bytes(facts.path) for facts in job.adapter_facts.values())
-    return int(sum(map(_kept_bytes, job.models)) + opening) + adapters
+    return int(sum(map(_kept_bytes, job.models))) + adapters
 
 
 def _kept_bytes(model: ResolvedModel) -> float:
@@ -303,15 +304,24 @@ def _kept_bytes(model: ResolvedModel) -> float:
         return weights.size
     probed = any({p.name for p in session.chain} != {CPU} for session in sessions) and model.spec.probe is not None
     kept = _KEPT * (weights.size - weights.of_convolutions) + _KEPT_CONVOLUTIONS * weights.of_convolutions
-    return kept * (_count(model) + probed)
+    return (kept + _KEPT_INNER * weights.of_inner_graphs) * (_count(model) + probed)
 
 
-def _opening_bytes(model: ResolvedModel) -> float:
+def _opening_bytes(job: ResolvedJob) -> int:
+    """Return what opening takes beside the weights for a while: models open one after the other, so the most counts.
+
+    It goes back to the system before rows run.
+    """
+    return int(max(map(_opening_bytes_of, job.models), default=0))
+
+
+def _opening_bytes_of(model: ResolvedModel) -> float:
+    """Return what opening a model takes beside its weights: a copy of the largest is made while it is packed."""
     weights = model.facts.weights
-    others = weights.size - weights.of_convolutions
-    opening = _OPENING_EXTERNAL * others if weights.external else _OPENING * others
-    opening += 0 if weights.external else _OPENING_INNER * weights.of_inner_graphs
-    return opening + _OPENING_CONVOLUTIONS * weights.of_convolutions / (2 if weights.external else 1)
+    if weights.external:
+        return max(weights.largest, _OPENING_EXTERNAL * weights.size)
+    constants = _OPENING_CONSTANTS * weights.of_constant_nodes
+    return max(weights.largest, constants + _OPENING_CONVOLUTIONS * weights.of_convolutions)
 
 
 def _count(model: ResolvedModel) -> int:

@@ -1,0 +1,75 @@
+"""Tests of the heap's settings while models are opened."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortdeploy.process.heap import _LARGE, _MMAP_THRESHOLD, _SMALL, _Heap, _mallopt
+
+MIB = 1024 * 1024
+
+
+def test_big_blocks_are_mapped_alone_until_the_last_model_is_open() -> None:
+    told: list[int] = []
+
+    def note(parameter: int, value: int) -> int:
+        if parameter == _MMAP_THRESHOLD:
+            told.append(value)
+        return 1
+
+    heap = _Heap()
+    with heap.opening(note):
+        with heap.opening(note):
+            pass
+        assert told == [_SMALL, _SMALL]
+    assert told == [_SMALL, _SMALL, _LARGE]
+
+
+def test_a_model_that_cannot_be_opened_leaves_the_heap_as_others_do() -> None:
+    told: list[tuple[int, int]] = []
+    with pytest.raises(ValueError, match="damaged"), _Heap().opening(lambda *both: told.append(both) or 1):
+        raise ValueError("damaged")
+    assert (_MMAP_THRESHOLD, _LARGE) in told
+
+
+_OPEN = """\
+import json, sys
+from ortdeploy.process.memory import peak_memory, resident_memory
+from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.runtime.session import OrtRuntime
+candidate = PlannedSession(name="m", providers=(PlannedProvider(name="CPUExecutionProvider", options={}),))
+step = OpenSession(
+    session="m", model="m", path=sys.argv[1], sha256="", candidates=(candidate,), use="first", on_unavailable="fail",
+    cpu_fallback="warn", probe=None, options={"intra_op_num_threads": 1}, run_options={}, cache=False,
+)
+block = bytearray(20 << 20)  # freed, it raises what glibc takes from its heap
+del block
+before = resident_memory()
+session = OrtRuntime().open_session(step, candidate)
+print(json.dumps(peak_memory() - before))
+"""
+
+
+@pytest.mark.skipif(_mallopt() is None, reason="the C library is not glibc")
+def test_opening_a_model_takes_less_than_twice_its_weights(tmp_path: Path) -> None:
+    width, layers = 512, 32
+    random = np.random.default_rng(1)
+    weights = [
+        numpy_helper.from_array(random.normal(size=(width, width)).astype(np.float32), f"w{number}")
+        for number in range(layers)
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"]) for n in range(layers)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in ("x0", f"x{layers}"))
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN, str(tmp_path / "m.onnx")], capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) < 1.8 * layers * width * width * 4
