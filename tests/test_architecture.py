@@ -66,9 +66,14 @@ def private_imports(path: Path) -> list[str]:
 def test_the_picture_shows_the_layers() -> None:
     (picture,) = re.findall(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)
     drawn = [set(re.findall(r"^        (\w+)", group, re.MULTILINE)) for group in picture.split("subgraph")[1:]]
-    assert [group - {"leaves"} for group in drawn] == [layer & rooms() for layer in layers()]
+    named = [layer - {"__main__"} for layer in layers()]
+    assert [group - {"leaves"} for group in drawn] == [*named[:-1], named[-1] & rooms()]
     (leaves,) = re.findall(r'leaves\["(.+?)"\]', picture)
     assert set(leaves.split(", ")) == layers()[-1] - rooms()
+
+
+def test_every_room_has_tests_of_its_own() -> None:
+    assert rooms() <= {path.parent.name for path in (REPOSITORY / "tests").rglob("test_*.py")}
 
 
 def test_every_room_has_a_sentence() -> None:

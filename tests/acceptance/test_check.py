@@ -13,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 from support.models import lora_model, make_adapter, save_model, scale_model
 from support.plugins import needs_qnn
 
-from ortdeploy.checks.golden import difference
 from ortdeploy.checks.run import CheckResult
 from ortdeploy.cli.commands.check import run_checks
 from ortdeploy.process.child import child_command
@@ -335,26 +334,3 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
     (only,) = results(cli, folder)
     assert (only.status, only.message) == ("error", "the process that ran it was ended by SIGABRT")
     assert list(run_checks((), None, ())) == []
-
-
-@pytest.mark.parametrize(
-    ("value", "expected", "passes"),
-    [
-        (np.array([1, np.nan, np.inf], np.float32), np.array([1, np.nan, np.inf], np.float32), True),
-        (np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32), False),
-        (np.array([np.nan], np.float32), np.array([1], np.float32), False),
-        (np.array([1], np.float32), np.array([np.nan], np.float32), False),
-        (np.array([1], np.float32), np.array([1], np.float64), False),
-        (np.array([[1]], np.float32), np.array([1], np.float32), False),
-        (np.array([np.nan], ml_dtypes.bfloat16), np.array([np.nan], ml_dtypes.bfloat16), True),
-        (np.array([np.nan], ml_dtypes.float8_e5m2), np.array([np.nan], ml_dtypes.float8_e5m2), True),
-        (np.array([1], ml_dtypes.bfloat16), np.array([2], ml_dtypes.bfloat16), False),
-        (np.array([True]), np.array([False]), False),
-        (np.array(["a"], object), np.array(["a"], object), True),
-        (np.array([1 + 1j], np.complex64), np.array([1 + 1j], np.complex64), True),
-        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), True),
-        (np.array([2**62], np.int64), np.array([2**62 + 1], np.int64), False),
-    ],
-)
-def test_what_is_equal_and_what_is_not(value: np.ndarray, expected: np.ndarray, passes: bool) -> None:
-    assert (difference(value, expected, 1e-3, 1e-5)[1] is None) == passes

@@ -5,18 +5,12 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from support.fakes import FakeRuntime
 
-from ortdeploy.checks.provider_trial import ProviderTrial, run_trial, trial_step
 from ortdeploy.cli.commands import doctor
 from ortdeploy.facts.host import DeviceFacts
-from ortdeploy.plan.steps import PlannedProvider
 from ortdeploy.process.child import Answer
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime import probe
-from ortdeploy.sessions.opening import ModelOpener
-
-CPU_ALONE = PlannedProvider(name=CPU, options={})
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +74,3 @@ def test_devices_of_plugin_packages_are_tried_each() -> None:
         ("WebGpuExecutionProvider", "GPU", {}),
         ("QNNExecutionProvider", "CPU", {"backend_type": "htp"}),
     ]
-
-
-def tried(run: Any) -> ProviderTrial:
-    opener = ModelOpener(runtime=FakeRuntime(run), on_native_call=lambda _doing: None, native_text=lambda: "")
-    return run_trial(trial_step(CPU_ALONE), opener)
-
-
-def test_wrong_results_are_a_problem() -> None:
-    assert "away from the CPU's" in (tried(lambda feeds: {"y": feeds["x"]}).problem or "")

@@ -9,8 +9,6 @@ import pytest
 from onnx.backend.test.case.node import collect_testcases
 
 from ortdeploy.deployment.placement_prediction import Prediction, predict_placement
-from ortdeploy.facts.host import Kernel
-from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.graph.nodes import read_nodes
 from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
@@ -72,17 +70,6 @@ def test_no_operator_that_runs_is_called_impossible() -> None:
             impossible += 1
             assert recorded(raw) is None, name
     assert impossible > 50
-
-
-def test_kernels_survive_as_text() -> None:
-    for kernels in KERNELS.values():
-        assert parse_kernels(dump_kernels(kernels)) == dict(sorted(kernels.items()))
-    assert parse_kernels({"a.B": ["1-", "2-3 T=x|y"]}) == {
-        "a.B": (
-            Kernel(first=1, last=2147483647, types={}),
-            Kernel(first=2, last=3, types={"T": frozenset({"x", "y"})}),
-        )
-    }
 
 
 @pytest.mark.parametrize(

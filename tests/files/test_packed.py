@@ -5,16 +5,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.file_states import NAMES, NUMBERS, STATES
 
-from ortdeploy.facts.data import FileState, FileStates, KnownFile, KnownFiles
+from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files import packed
 from ortdeploy.files.packed import Names, Packer, in_order, joined
 
-NAMES = st.text(st.characters(exclude_characters="\0", max_codepoint=0xDCFF), max_size=4).filter(
-    lambda text: not any("\ud800" <= sign < "\udc80" for sign in text)
-)
-NUMBERS = st.integers(-(2**63), 2**63 - 1)
-STATES = st.lists(st.builds(FileState, NAMES, NUMBERS, NUMBERS), max_size=9)
+LISTS = st.lists(STATES, max_size=9)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,7 +23,7 @@ def small_blocks() -> "object":
         yield
 
 
-@given(STATES)
+@given(LISTS)
 def test_a_packed_list_is_the_list_that_was_packed(states: Sequence[FileState]) -> None:
     held = FileStates.of(states)
     assert list(held) == states == [held[at] for at in range(len(states))]
@@ -43,7 +40,7 @@ def test_a_packed_list_is_the_list_that_was_packed(states: Sequence[FileState]) 
         held[len(states)]
 
 
-@given(STATES, STATES)
+@given(LISTS, LISTS)
 def test_lists_are_equal_where_their_entries_are(some: Sequence[FileState], others: Sequence[FileState]) -> None:
     assert (FileStates.of(some) == FileStates.of(others)) == (some == others) == (FileStates.of(some) == others)
 
@@ -62,26 +59,6 @@ def test_lists_are_joined_by_name(some: dict[str, int], others: dict[str, int]) 
 
     wanted = [((name, some[name], 0) if name in some else None, (name, others[name], 0)) for name in sorted(others)]
     assert list(joined(held(some), held(others))) == wanted
-
-
-@given(
-    st.lists(
-        st.builds(
-            KnownFile,
-            state=st.builds(FileState, NAMES, NUMBERS, NUMBERS),
-            done=st.booleans(),
-            span=st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
-            repaired=st.just(()) | st.tuples(st.builds(FileState, NAMES, NUMBERS, NUMBERS)),
-            rerun=st.none() | st.builds(FileState, NAMES, NUMBERS, NUMBERS),
-        ),
-        max_size=6,
-        unique_by=lambda one: one.state.path,
-    )
-)
-def test_known_files_keep_all_that_is_known(known: Sequence[KnownFile]) -> None:
-    held = KnownFiles.of(known)
-    assert list(held) == known
-    assert [held[at] for at in range(len(known))] == known
 
 
 def test_a_million_states_take_no_more_than_fifteen_bytes_each() -> None:

@@ -10,8 +10,6 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import gather_model, save_model, scale_model
 
-from ortdeploy.checks.synthetic_inputs import synthetic_feeds
-from ortdeploy.plan.steps import SyntheticInput
 from ortdeploy.process import leaks
 from ortdeploy.process.leaks import EVERY, judge
 from ortdeploy.process.memory import private_memory
@@ -83,26 +81,6 @@ def test_samples_are_judged_by_slope_and_certainty() -> None:
     falling = judge(rising[::-1], 1000)
     assert not falling.leaks
     assert falling.confidence < 0.001
-
-
-def test_synthetic_inputs_keep_types_sizes_and_limits() -> None:
-    inputs = [
-        SyntheticInput(name="image", dtype="float32", shape=("batch", 3, "side", "side"), limits=(-1.0, 1.0)),
-        SyntheticInput(name="ids", dtype="int64", shape=("batch", None), limits=(0.0, 9.0)),
-        SyntheticInput(name="text", dtype="string", shape=("batch",), limits=None),
-        SyntheticInput(name="bits", dtype="int4", shape=("batch", 2), limits=(-8.0, 7.0)),
-    ]
-    feeds = synthetic_feeds(inputs)
-    assert len({feed["image"].shape for feed in feeds}) == len(feeds)
-    for feed in feeds:
-        rows, channels, height, width = feed["image"].shape
-        assert channels == 3
-        assert height == width
-        assert {len(array) for array in feed.values()} == {rows}
-        assert feed["ids"].dtype == np.int64
-        assert 0 <= feed["ids"].min() <= feed["ids"].max() <= 9
-        assert feed["image"].min() < 0
-        assert feed["bits"].dtype.name == "int4"
 
 
 @needs_private_memory

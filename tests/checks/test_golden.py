@@ -1,0 +1,30 @@
+"""Outputs are compared with golden ones: which values are equal, with NaN and every element type."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ortdeploy.checks.golden import difference
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "passes"),
+    [
+        (np.array([1, np.nan, np.inf], np.float32), np.array([1, np.nan, np.inf], np.float32), True),
+        (np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32), False),
+        (np.array([np.nan], np.float32), np.array([1], np.float32), False),
+        (np.array([1], np.float32), np.array([np.nan], np.float32), False),
+        (np.array([1], np.float32), np.array([1], np.float64), False),
+        (np.array([[1]], np.float32), np.array([1], np.float32), False),
+        (np.array([np.nan], ml_dtypes.bfloat16), np.array([np.nan], ml_dtypes.bfloat16), True),
+        (np.array([np.nan], ml_dtypes.float8_e5m2), np.array([np.nan], ml_dtypes.float8_e5m2), True),
+        (np.array([1], ml_dtypes.bfloat16), np.array([2], ml_dtypes.bfloat16), False),
+        (np.array([True]), np.array([False]), False),
+        (np.array(["a"], object), np.array(["a"], object), True),
+        (np.array([1 + 1j], np.complex64), np.array([1 + 1j], np.complex64), True),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), True),
+        (np.array([2**62], np.int64), np.array([2**62 + 1], np.int64), False),
+    ],
+)
+def test_what_is_equal_and_what_is_not(value: np.ndarray, expected: np.ndarray, passes: bool) -> None:
+    assert (difference(value, expected, 1e-3, 1e-5)[1] is None) == passes
