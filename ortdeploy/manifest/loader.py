@@ -8,8 +8,9 @@ from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.files.names import is_folder
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.empty_options import drop_empty_options
+from ortdeploy.manifest.read_spec import build_spec
 from ortdeploy.manifest.schema_check import check_document
-from ortdeploy.manifest.spec import Spec, build_spec
+from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.secrets import remember_secrets
 from ortdeploy.records import record
 

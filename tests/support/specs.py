@@ -1,8 +1,9 @@
 """Specs from manifest text, without files."""
 
 from ortdeploy.manifest.document import parse_document
+from ortdeploy.manifest.read_spec import build_spec
 from ortdeploy.manifest.schema_check import check_document
-from ortdeploy.manifest.spec import Spec, build_spec
+from ortdeploy.manifest.spec import Spec
 
 MANIFEST = """\
 version: 1
