@@ -5,9 +5,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, start_logging, write_findings
+from ortdeploy.cli.commands.shared import chosen_jobs, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import open_parts
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
@@ -15,26 +15,16 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.job_order import readers_of
 from ortdeploy.manifest.spec import ROW, JobSpec, Spec
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.running.compaction import Compacted, Small
 from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Put the parts of each job together. A manifest that is refused keeps no other from it."""
-    validated = validate(arguments.paths, load_options(arguments))
-    rejected = has_errors(validated.diagnostics)
-    write_findings(validated.diagnostics if rejected else (), arguments, sys.stderr)
-    names = [job.name for spec in validated.specs for job in spec.jobs]
-    wanted = select_jobs(arguments.jobs, arguments.excluded, names) if names else ()
+    """Put the parts of each job together."""
+    jobs, rejected = chosen_jobs(arguments)
     with ExitStack() as stack:
         start_logging(arguments, stack)
-        done = [
-            _compact(spec, job, state_folder(spec.folder, arguments.state_dir, spec.roots))
-            for spec in validated.specs
-            for job in spec.jobs
-            if job.name in wanted
-        ]
+        done = [_compact(spec, job, state_folder(spec.folder, arguments.state_dir, spec.roots)) for spec, job in jobs]
     if arguments.format == "json":
         sys.stdout.write(json.render_compaction(done))
     elif not arguments.quiet:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.cli.streams import failure_of, lasting
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.names import is_folder
 from ortdeploy.process.python_warnings import warnings_to
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ortdeploy.cli.log import KeptLog
     from ortdeploy.facts.models import ModelFacts
     from ortdeploy.manifest.loader import LoadOptions
+    from ortdeploy.manifest.spec import JobSpec, Spec
     from ortdeploy.plan.steps import Plan
     from ortdeploy.views.live_line import Piece
 
@@ -86,6 +87,21 @@ def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespa
 
     color = wants_color(stream, arguments.color)
     return text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=terminal_width(stream))
+
+
+def chosen_jobs(arguments: argparse.Namespace) -> "tuple[list[tuple[Spec, JobSpec]], bool]":
+    """Return the jobs that the command line chooses, and whether a manifest was refused, which is then reported.
+
+    A manifest that is refused keeps no other from the command.
+    """
+    from ortdeploy.planning.workflow import select_jobs, validate  # noqa: PLC0415  brings all that planning does
+
+    validated = validate(arguments.paths, load_options(arguments))
+    rejected = has_errors(validated.diagnostics)
+    write_findings(validated.diagnostics if rejected else (), arguments, sys.stderr)
+    jobs = [(spec, job) for spec in validated.specs for job in spec.jobs]
+    wanted = select_jobs(arguments.jobs, arguments.excluded, [job.name for _, job in jobs]) if jobs else ()
+    return [(spec, job) for spec, job in jobs if job.name in wanted], rejected
 
 
 def write_plan(plans: Sequence["Plan"], arguments: argparse.Namespace) -> None:

@@ -4,25 +4,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
+from ortdeploy.cli.commands.shared import chosen_jobs, log_outcome
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import has_errors
 from ortdeploy.ledger.records import output_key
 from ortdeploy.ledger.verification import VerifiedJob, verify_parts
-from ortdeploy.manifest.spec import Spec
+from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print for each job which parts have changed. A manifest that is refused does not hide the others."""
-    validated = validate(arguments.paths, load_options(arguments))
-    rejected = has_errors(validated.diagnostics)
-    write_findings(validated.diagnostics if rejected else (), arguments, sys.stderr)
-    names = [job.name for spec in validated.specs for job in spec.jobs]
-    wanted = select_jobs(arguments.jobs, arguments.excluded, names) if names else ()
-    jobs = [one for spec in validated.specs for one in _verify(spec, wanted, arguments.state_dir)]
+    """Print for each job which parts have changed."""
+    chosen, rejected = chosen_jobs(arguments)
+    jobs = [_verify(spec, job, arguments.state_dir) for spec, job in chosen]
     if arguments.format == "json":
         sys.stdout.write(json.render_verification(jobs))
     else:
@@ -32,14 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_REJECTED if rejected or damaged else EXIT_OK
 
 
-def _verify(spec: Spec, wanted: tuple[str, ...], state_dir: str | None) -> list[VerifiedJob]:
-    state = state_folder(spec.folder, state_dir, spec.roots)
-    found = []
-    for job in spec.jobs:
-        if job.name in wanted:
-            folder = Path(spec.folder) / job.output.path
-            owner = (spec.name, job.name)
-            key = output_key(folder, state)
-            parts = verify_parts(state, key, owner, folder, url=job.output.url, removable=job.output.removable)
-            found.append(VerifiedJob(job=job.name, output=job.output.shown, parts=tuple(parts)))
-    return found
+def _verify(spec: Spec, job: JobSpec, state_dir: str | None) -> VerifiedJob:
+    """Compare the parts of one job with the ledger."""
+    state, folder = state_folder(spec.folder, state_dir, spec.roots), Path(spec.folder) / job.output.path
+    key, owner = output_key(folder, state), (spec.name, job.name)
+    parts = verify_parts(state, key, owner, folder, url=job.output.url, removable=job.output.removable)
+    return VerifiedJob(job=job.name, output=job.output.shown, parts=tuple(parts))
