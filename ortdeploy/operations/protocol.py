@@ -14,9 +14,9 @@ from ortdeploy.facts.problems import Package
 from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contract_checks import ContractCheck
-from ortdeploy.tensors.contracts import PIXELS, Contract, ContractError, FormalParameter, forms
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.tensors.contracts import PIXELS, Contract, FormalParameter, forms
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Options, inferred
 
 Types = Mapping[str, TensorType]
 Call = Callable[[Mapping[str, Column]], tuple[Column, ...]]
@@ -56,10 +56,7 @@ class HeldOperation:
 
     def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
         """Return the types of the results; unknown sizes stay open. Raises InapplicableError."""
-        try:
-            return self.contract.infer(options, types)
-        except ContractError as error:
-            raise InapplicableError(str(error)) from error
+        return inferred(self.contract, options, types)
 
     def build(self, options: Options, types: Types) -> Call:
         """Return the function that computes the results; it raises ValueError for rows that break the contract."""

@@ -12,7 +12,7 @@ import numpy as np
 from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contract_checks import ContractCheck
-from ortdeploy.tensors.contracts import Contract, ContractError
+from ortdeploy.tensors.contracts import Contract, ContractError, Types
 from ortdeploy.tensors.types import InapplicableError, TensorType
 
 Options = Mapping[str, Any]
@@ -44,10 +44,7 @@ class HeldTransform:
 
     def infer(self, options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
         """Return the types of the results; unknown sizes stay open. Raises InapplicableError."""
-        try:
-            return self.contract.infer(options, {"x": tensor})
-        except ContractError as error:
-            raise InapplicableError(str(error)) from error
+        return inferred(self.contract, options, {"x": tensor})
 
     def build(self, options: Options, tensor: TensorType) -> Apply:
         """Return the function that computes the results; it raises ValueError for rows that break the contract."""
@@ -63,6 +60,14 @@ class HeldTransform:
     def bare(self, options: Options, tensor: TensorType) -> Apply:
         """Return the function that computes the results, without checks of the contract."""
         return self.module.build(self.contract.filled(options), tensor)
+
+
+def inferred(contract: Contract, options: Options, types: Types) -> tuple[TensorType, ...]:
+    """Return the types of what a contract gives; unknown sizes stay open. Raises InapplicableError."""
+    try:
+        return contract.infer(options, types)
+    except ContractError as error:
+        raise InapplicableError(str(error)) from error
 
 
 def image_axes(tensor: TensorType) -> tuple[int, int, int]:

@@ -415,6 +415,13 @@ def test_a_ledger_of_a_later_version_is_an_error(cli: Cli, deployment: Path) -> 
     assert "format version 99" in result.err
 
 
+changes = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=effort(10, 150),
+    deadline=None,
+)
+"""Settings of tests that change a good manifest."""
+
 WORDS = st.sampled_from(
     ["version", "models", "jobs", "path", "double.onnx", "data.npy", "model", "double", "input", "output", "batch", "size", "1", "8",
      "none", "null", "yes", "providers", "CPU", "CUDA", "prepare", "x", "y", "scale", "resize", "postprocess", "argmax", "as", "format",
@@ -423,11 +430,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(10, 150),
-    deadline=None,
-)
+@changes
 @given(st.data())
 def test_arbitrary_changes_to_a_good_manifest_never_end_in_a_traceback(
     deployment: Path, capsys: pytest.CaptureFixture[str], data: st.DataObject
@@ -458,11 +461,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(10, 150),
-    deadline=None,
-)
+@changes
 @given(st.data())
 def test_arbitrary_values_at_any_place_never_end_in_a_traceback(
     deployment: Path, capsys: pytest.CaptureFixture[str], data: st.DataObject
