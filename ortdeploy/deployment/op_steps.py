@@ -57,11 +57,7 @@ def type_op(
     """
     facts = find_operator(spec, operators)
     check_names(spec, facts)
-    before_it = before.graph.opsets.get(spec.domain, spec.opset) if before else spec.opset
-    if before_it != spec.opset:
-        detail = f"The steps before it are of operator set {before_it} of {spec.domain}; steps in a line are of one. "
-        detail += f"Write opset: {before_it}, or the same other one in all of them."
-        raise OpStepError((*spec.at, "opset"), detail)
+    _check_opset(spec, before)
     types = {place: _type_of(spec, place, name, values) for place, name in spec.wires()}
     variables = _bind(spec, facts, types)
     step = _Building(spec, facts, types, variables, before)
@@ -70,24 +66,9 @@ def type_op(
     if not spec.by_row and not from_sizes:
         _check_scale(spec)
         _check_axes(spec, facts, types, whole)
-    try:
-        inferred = operators.infer(graph)
-    except InapplicableError as error:
-        told = _sentence(str(error))
-        named = told if told.startswith(f"{spec.operator} (") else f"{spec.operator}: {told}"
-        raise OpStepError((*spec.at, "in"), f"{named} It gets {', '.join(step.given())}.") from error
-    made, not_by_row = {}, set()
-    for place, name in spec.results():
-        found = inferred[name]
-        if not found.is_tensor:
-            raise OpStepError((*spec.at, "out"), f"${name} of {spec.operator} is no tensor; values are tensors.")
-        if not spec.by_row and found.follows is not None and found.follows != (0,):
-            if not from_sizes:
-                raise OpStepError(_out_at(spec, place), _mixing(spec, name, found))
-            not_by_row.add(name)
-        by_row = name not in not_by_row
-        dtype = found.tensor.dtype or step.dtype_of(name)
-        made[name] = TensorType(dtype, _rows(found.tensor.shape, spec) if by_row else found.tensor.shape)
+    inferred = _inferred(step, graph, operators)
+    not_by_row = frozenset(_not_by_row(spec, inferred, may_be=from_sizes))
+    made = {name: _made(step, name, inferred[name], by_row=name not in not_by_row) for _, name in spec.results()}
     typed = {value.name: value for value in graph.outputs} | {
         name: PlannedValue(name=name, dtype=one.dtype, shape=_inside(one.shape, spec), layout=None)
         for name, one in made.items()
@@ -95,8 +76,46 @@ def type_op(
     return OpStep(
         graph=replace(graph, outputs=tuple(typed.values())),
         made=made,
-        whole=(before.whole if before else frozenset()) | frozenset(not_by_row),
+        whole=(before.whole if before else frozenset()) | not_by_row,
     )
+
+
+def _check_opset(spec: OpSpec, before: OpStep | None) -> None:
+    """Check that steps in a line are of one operator set. Raises OpStepError."""
+    before_it = before.graph.opsets.get(spec.domain, spec.opset) if before else spec.opset
+    if before_it != spec.opset:
+        detail = f"The steps before it are of operator set {before_it} of {spec.domain}; steps in a line are of one. "
+        detail += f"Write opset: {before_it}, or the same other one in all of them."
+        raise OpStepError((*spec.at, "opset"), detail)
+
+
+def _inferred(step: "_Building", graph: OpGraph, operators: KnownOperators) -> Mapping[str, InferredType]:
+    """Return what ONNX infers of the results. Raises OpStepError if it refuses the inputs."""
+    spec = step.spec
+    try:
+        return operators.infer(graph)
+    except InapplicableError as error:
+        told = _sentence(str(error))
+        named = told if told.startswith(f"{spec.operator} (") else f"{spec.operator}: {told}"
+        raise OpStepError((*spec.at, "in"), f"{named} It gets {', '.join(step.given())}.") from error
+
+
+def _not_by_row(spec: OpSpec, inferred: Mapping[str, InferredType], *, may_be: bool) -> Iterator[str]:
+    """Yield the results that do not have one row for each that comes in. Raises OpStepError unless they `may_be`."""
+    for place, name in spec.results():
+        found = inferred[name]
+        if not found.is_tensor:
+            raise OpStepError((*spec.at, "out"), f"${name} of {spec.operator} is no tensor; values are tensors.")
+        if not spec.by_row and found.follows is not None and found.follows != (0,):
+            if not may_be:
+                raise OpStepError(_out_at(spec, place), _mixing(spec, name, found))
+            yield name
+
+
+def _made(step: "_Building", name: str, found: InferredType, *, by_row: bool) -> TensorType:
+    """Return the type of a result, with the rows in front if it is `by_row`."""
+    shape = _rows(found.tensor.shape, step.spec) if by_row else found.tensor.shape
+    return TensorType(found.tensor.dtype or step.dtype_of(name), shape)
 
 
 def _rows(shape: Shape | None, spec: OpSpec) -> Shape | None:

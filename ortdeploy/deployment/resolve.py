@@ -1,6 +1,6 @@
 """Joins a spec with facts: fills defaults, chooses chains, binds dimensions, infers types."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -244,14 +244,12 @@ def _resolve_job(
     adapters = tuple(found for name in names if (found := spec.adapter(name)))
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
-    axes = _axes_of_pipeline(pipeline) if pipeline else derive_axes(model.spec, model.facts)
-    axes = axes.of_one_row_runs if job.batch.is_none else axes.of_runs_of_one if job.batch.size == 1 else axes
+    axes = _axes(job, model, pipeline)
     targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
     fed = [value for value in inputs if value.name not in job.input.values]
     values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
-    given = {one.value.name for one in values if one.axis is not None}
-    by_row = [value for value in fed if not value.optional and axes.of_input(value.name) is not None]
-    by_row += [value for value in inputs if value.name in given]
+    given = [one.value for one in values if one.axis is not None]
+    by_row = [*(value for value in fed if not value.optional and axes.of_input(value.name) is not None), *given]
     batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
     bindings = _bind_all(job, model, columns, fed, targets, axes, operators=operators)
     outputs = {
@@ -262,11 +260,6 @@ def _resolve_job(
     models = {part.spec.name: part.facts for part in (pipeline.parts if pipeline else (model,))}
     steps, unnamed = _with_labels(job, facts, models)
     types = infer_postprocess(steps, outputs, operators)
-    unwritable = tuple(
-        StepProblem(step=step, reason=f"{name} {NOT_OF_EACH_ROW}, so it is no column. Leave it out of columns")
-        for step in steps
-        for name in types.whole.intersection(step.results, job.output.columns)
-    )
     return ResolvedJob(
         spec=job,
         model=model,
@@ -283,10 +276,24 @@ def _resolve_job(
         outputs=outputs,
         results=types.results,
         postprocess=steps,
-        postprocess_problems=(*unnamed, *types.problems, *unwritable),
+        postprocess_problems=(*unnamed, *types.problems, *_unwritable(job, steps, types.whole)),
         postprocess_ops=tuple(types.ops),
         columns=job.output.columns or tuple(name for name in types.results if name not in types.whole),
     )
+
+
+def _axes(job: JobSpec, model: ResolvedModel, pipeline: ResolvedPipeline | None) -> RowAxes:
+    """Return the axes that count rows in what a job runs, for the rows that its runs have."""
+    axes = _axes_of_pipeline(pipeline) if pipeline else derive_axes(model.spec, model.facts)
+    return axes.of_one_row_runs if job.batch.is_none else axes.of_runs_of_one if job.batch.size == 1 else axes
+
+
+def _unwritable(job: JobSpec, steps: Sequence[StepSpec], whole: frozenset[str]) -> Iterator[StepProblem]:
+    """Yield the steps that make a column of a value that no row has."""
+    for step in steps:
+        for name in sorted(whole.intersection(step.results, job.output.columns)):
+            reason = f"{name} {NOT_OF_EACH_ROW}, so it is no column. Leave it out of columns"
+            yield StepProblem(step=step, reason=reason)
 
 
 def _axes_of_pipeline(pipeline: ResolvedPipeline) -> RowAxes:
