@@ -15,7 +15,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.member import Member
-from ortdeploy.running.report import ran_on, write_report
+from ortdeploy.running.report import committed, ran_on, write_report
 from ortdeploy.running.statistics import JobStatistics
 
 
@@ -50,13 +50,10 @@ class JobReport:
             record = replace(record, statistics=statistics)
         if record is not None and context.folder.is_dir():
             write_report(
-                folder=context.folder,
-                record=record,
-                failures=context.ledger.failures(context.output),
-                origins=context.ledger.provenance(record.origins),
-                makers=context.ledger.makers(record),
-                plan=context.plan,
-                step=context.step,
+                context.folder,
+                committed(context.ledger, record),
+                context.plan,
+                context.step,
                 digest=context.plan_digest,
                 ran=self.ran(),
                 seconds=self.statistics.seconds,

@@ -10,10 +10,12 @@ from typing import Any
 
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
+from ortdeploy.records import record
 from ortdeploy.redaction import masked_setting
 from ortdeploy.results.shares import Shares
 from ortdeploy.running.member import Member
@@ -53,27 +55,64 @@ def ran_on(
     }
 
 
+@record
+class Committed:
+    """An output as the ledger has it: its entry, its failed rows as lines of JSON, and what made its parts.
+
+    `origins` and `makers` are by digest.
+    """
+
+    entry: OutputRecord
+    failures: Iterable[str]
+    origins: Mapping[str, Any]
+    makers: Mapping[str, MadeBy]
+
+
+def committed(ledger: Ledger, entry: OutputRecord) -> Committed:
+    """Return what a report says of an output; `entry` may say of it what the ledger does not know yet."""
+    return Committed(
+        entry=entry,
+        failures=ledger.failures(entry.output),
+        origins=ledger.provenance(entry.origins),
+        makers=ledger.makers(entry),
+    )
+
+
 def write_report(
-    *,
-    folder: Path,
-    record: OutputRecord,
-    failures: Iterable[str],
-    origins: Mapping[str, Any],
-    makers: Mapping[str, MadeBy],
-    plan: Plan,
-    step: RunJob,
-    digest: str,
-    ran: Mapping[str, Any],
-    seconds: float,
+    folder: Path, of: Committed, plan: Plan, step: RunJob, *, digest: str, ran: Mapping[str, Any], seconds: float
 ) -> None:
     """Write the files, each whole or not at all. Raises OSError.
 
-    `digest` is that of what the plan says of the job; `ran` is what `ran_on` returns.
+    `digest` is that of what the plan says of the job; `ran` is what `ran_on` returns; the last run took `seconds`.
     """
     failed = FailedRows(wanted=_PAGE in step.output.reports)
-    counts = _write_failed(folder, failures, failed)
     report = {
         "format_version": FORMAT_VERSION,
+        **_course(of.entry, seconds),
+        "failures": _write_failed(folder, of.failures, failed),
+        "plan": digest,
+        "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
+        "invocation": _invocation(plan),
+        "identity": dict(of.entry.identity),
+        "model": _model(plan, step),
+        **({"components": ran["components"]} if step.pipeline else {}),
+        "adapter": " + ".join(step.adapters.always) or None,
+        **{name: ran[name] for name in _SESSIONS},
+        "row_independence": _row_independence(step.row_check, of.entry.statistics),
+        **_measured(of.entry.statistics),
+        "memory": _memory(step, ran),
+        **({"machine": ran["machine"]} if "machine" in ran else {}),
+        **({"workers": ran["workers"], "shares": reported_shares(ran["shares"])} if "workers" in ran else {}),
+        **_parts(of),
+        "versions": versions(),
+    }
+    shown = _illustrations(folder, plan.folder, of.entry, step, failed) if step.output.reports else Illustrations()
+    _write(folder, report, step.output.reports, shown)
+
+
+def _course(record: OutputRecord, seconds: float) -> dict[str, Any]:
+    """Return the entries on how the job went."""
+    return {
         "run": record.run,
         "deployment": record.deployment,
         "job": record.job,
@@ -83,35 +122,29 @@ def write_report(
         "ended": record.ended,
         "seconds": round(seconds, 6),
         "rows": _row_counts(record),
-        "failures": counts,
-        "plan": digest,
-        "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
-        "invocation": _invocation(plan),
-        "identity": dict(record.identity),
-        "model": _model(plan, step),
-        **({"components": ran["components"]} if step.pipeline else {}),
-        "adapter": " + ".join(step.adapters.always) or None,
-        **{name: ran[name] for name in _SESSIONS},
-        "row_independence": _row_independence(step.row_check, record.statistics),
-        **_measured(record.statistics),
-        "memory": {
-            "limit_bytes": step.limits.memory,
-            "predicted_bytes": step.limits.forecast.total_of(ran["layout"]) if step.limits.forecast else None,
-            "resident_bytes": ran["memory"]["last_rows"]["resident_bytes"],
-            "proportional_bytes": ran["memory"]["last_rows"]["proportional_bytes"],
-            "by_stage": ran["memory"],
-        },
-        **({"machine": ran["machine"]} if "machine" in ran else {}),
-        **({"workers": ran["workers"], "shares": reported_shares(ran["shares"])} if "workers" in ran else {}),
-        "parts": [reported_part(part) for part in record.parts],
-        "forgotten": asdict(record.forgotten),
-        "kept": None if record.begun is None else reported_part(record.begun.part),
-        "provenance": dict(origins),
-        "deployments": {digest: _maker(one) for digest, one in makers.items()},
-        "versions": versions(),
     }
-    shown = _illustrations(folder, plan.folder, record, step, failed) if step.output.reports else Illustrations()
-    _write(folder, report, step.output.reports, shown)
+
+
+def _memory(step: RunJob, ran: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry on memory: what was allowed and predicted, and what was taken."""
+    return {
+        "limit_bytes": step.limits.memory,
+        "predicted_bytes": step.limits.forecast.total_of(ran["layout"]) if step.limits.forecast else None,
+        "resident_bytes": ran["memory"]["last_rows"]["resident_bytes"],
+        "proportional_bytes": ran["memory"]["last_rows"]["proportional_bytes"],
+        "by_stage": ran["memory"],
+    }
+
+
+def _parts(of: Committed) -> dict[str, Any]:
+    """Return the entries on parts, and on what made them."""
+    return {
+        "parts": [reported_part(part) for part in of.entry.parts],
+        "forgotten": asdict(of.entry.forgotten),
+        "kept": None if of.entry.begun is None else reported_part(of.entry.begun.part),
+        "provenance": dict(of.origins),
+        "deployments": {digest: _maker(one) for digest, one in of.makers.items()},
+    }
 
 
 def _write(folder: Path, report: Mapping[str, Any], forms: Iterable[str], shown: Illustrations) -> None:

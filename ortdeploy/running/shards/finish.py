@@ -29,7 +29,7 @@ from ortdeploy.running.ending import Ending
 from ortdeploy.running.error_budget import BudgetError, ErrorBudget
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
-from ortdeploy.running.report import write_report
+from ortdeploy.running.report import committed, write_report
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.shares import shares_of, worker_name
@@ -177,14 +177,12 @@ class Finish:
         ended, record = now(), self.ledger.output(self._output)
         if record is not None and receipts:
             with decisions.reports() as folder:
+                told = replace(record, status=ending.status, reason=ending.reason, ended=ended)
                 write_report(
-                    folder=folder,
-                    record=replace(record, status=ending.status, reason=ending.reason, ended=ended),
-                    failures=self.ledger.failures(self._output),
-                    origins=self.ledger.provenance(record.origins),
-                    makers=self.ledger.makers(record),
-                    plan=self.plan,
-                    step=self.step,
+                    folder,
+                    committed(self.ledger, told),
+                    self.plan,
+                    self.step,
                     digest=plan_digest(self.plan, self.step.job),
                     ran=_ran(list(receipts.values()), shares),
                     seconds=float(record.statistics.get("seconds", 0.0)),
