@@ -22,7 +22,7 @@ class Pace:
         self._begin = self._last = time.monotonic()
 
     def told(self, done: int) -> tuple[float, int | None] | None:
-        """Return rows per second and the seconds left, where those can be told; None while it is not yet time."""
+        """Return rows per second and the seconds left, if those can be told; None while it is not yet time."""
         now = time.monotonic()
         if now - self._last < self._between:
             return None

@@ -16,7 +16,7 @@ class NodeFacts:
     """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.
 
     `expandable`: ONNX Runtime can replace it by the body of its function, if it knows the domain; `local`: by the body
-    that the model itself has for it. `body` are the nodes of that function, where onnx can tell. `attributes` are by
+    that the model itself has for it. `body` are the nodes of that function, if onnx can tell. `attributes` are by
     name; numbers and short text as text, the others empty.
     """
 

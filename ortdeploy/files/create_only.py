@@ -1,8 +1,8 @@
 """Files that the first of several processes creates, whole, and nobody changes afterwards: how machines decide.
 
 `link(2)` fails if the name exists, on local file systems and on NFS; a rename would replace the file. On NFS the answer
-may be lost although the link was made; then the file tells, by its number of links, or, where the client remembers an
-old number, because both names lead to it.
+may be lost although the link was made. Then the number of links shows it; or, if the client remembers an old number,
+that both names lead to one file.
 """
 
 import errno

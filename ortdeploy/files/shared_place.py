@@ -16,7 +16,7 @@ DECISIONS = "_parts"
 
 
 BOUND = "bound.json"
-"""The file in a plan's folder there that lists the plan's parts. Where it is not, nothing is decided."""
+"""The file in a plan's folder there that lists the plan's parts. If it is not there, nothing is decided."""
 
 
 class SharedPlace(Protocol):

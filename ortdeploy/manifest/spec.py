@@ -91,7 +91,7 @@ class ModelSpec:
     `auto_threads`: how many sessions of how many threads it gets is measured. `free_threads`: the manifest says nothing
     of that, and its jobs may try. `unchecked`: the manifest says that there
     are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
-    None: by element type, where `checks_rows`. `external_data` are the digests of the files beside a model by URL.
+    None: by element type, if `checks_rows`. `external_data` are the digests of the files beside a model by URL.
     """
 
     name: str

@@ -128,7 +128,7 @@ CONTRACT = Contract(
         Attribute(
             "classes",
             "INT",
-            "how many classes there are, where other values follow; if left out, all that come",
+            "how many classes there are, if other values follow; if left out, all that come",
             least=1,
         ),
         Attribute(

@@ -57,7 +57,7 @@ class PlannedDevice:
 class PlannedSession:
     """A session by its name, with the chain that it is given, how many of it are opened, and the callers of each.
 
-    `predicted` are nodes by provider before optimization, where kernel definitions decide.
+    `predicted` are nodes by provider before optimization, if kernel definitions decide.
     """
 
     name: str

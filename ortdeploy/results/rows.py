@@ -45,7 +45,7 @@ class FailedRow:
 class Block:
     """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
 
-    `places` say of each of them where it stands, where its file has lines.
+    `places` say of each of them where it stands, if its file has lines.
     """
 
     start: int

@@ -1,6 +1,6 @@
 """Models that find lines of text: a map of heat as large as the picture (PaddleOCR, RapidOCR).
 
-Where a reader of lines lies beside it, both make one pipeline from pages to their text.
+If a reader of lines lies beside it, both make one pipeline from pages to their text.
 """
 
 from collections.abc import Iterator

@@ -51,7 +51,7 @@ class ContractCheck:
         return values
 
     def _check_rows(self, values: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Hold each row by itself, where rows differ in shape."""
+        """Hold each row by itself, because rows differ in shape."""
         counts = {one.name: len(values[one.name]) for one in self._inputs}
         if len(set(counts.values())) > 1 or not any(counts.values()):
             shown = ", ".join(f"{count} of {name}" for name, count in counts.items())

@@ -228,7 +228,7 @@ Arithmetic = Callable[[Solved, Types], None]
 class Contract:
     """What a step takes, gives and is set with. `row_wise`: a row's result does not depend on other rows.
 
-    Where it is not `even`, rows of one shape may give rows of several, so that each is taken alone.
+    If it is not `even`, rows of one shape may give rows of several, so that each is taken alone.
     """
 
     name: str
