@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,10 @@ def instead(patch: pytest.MonkeyPatch, name: str, do: Callable[..., Any]) -> Ite
     """Let the first call of a method of the commit log be something else."""
     original, calls = getattr(CommitLog, name), []
 
-    def first_only(log: CommitLog, *arguments: Any) -> Any:
+    def first_only(log: CommitLog, *arguments: Any, **named: Any) -> Any:
         calls.append(name)
-        return do(original, log, *arguments) if len(calls) == 1 else original(log, *arguments)
+        as_called = partial(original, **named)
+        return do(as_called, log, *arguments) if len(calls) == 1 else as_called(log, *arguments)
 
     with patch.context() as patched:
         patched.setattr(CommitLog, name, first_only)
