@@ -23,6 +23,8 @@ BESIDE = {
 }
 """Files of the repository that are pages of the site, though they do not lie in docs/."""
 
+PICTURES = "docs/pictures"
+
 _DOCS = "docs/"
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
@@ -35,6 +37,7 @@ def write(folder: Path) -> None:
     for source, page in {**own, **BESIDE}.items():
         text = (REPOSITORY / source).read_text(encoding="utf-8")
         _put(folder / page, _relinked(text, source, page))
+    shutil.copytree(REPOSITORY / PICTURES, folder / PICTURES.removeprefix(_DOCS))
     _put(folder / "decisions/index.md", _decisions())
     for page, text in pages():
         _put(folder / page, text)
@@ -76,7 +79,8 @@ def _page_of(path: str) -> str | None:
         return "decisions/index.md"
     if path in BESIDE:
         return BESIDE[path]
-    return path.removeprefix(_DOCS) if path.startswith(_DOCS) and path.endswith(".md") else None
+    is_here = path.startswith(_DOCS) and (path.endswith(".md") or path.startswith(f"{PICTURES}/"))
+    return path.removeprefix(_DOCS) if is_here else None
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from support import take_pictures
 from support.pages import run_page, shell, snippets
 
 DOCS = REPOSITORY / "docs"
@@ -65,6 +66,21 @@ def test_every_link_between_pages_leads_somewhere(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
         assert (DOCS / link).exists(), link
+
+
+PAGES = [*sorted(DOCS.rglob("*.md")), *(REPOSITORY / name for name in ("README.md", "README.zh-CN.md"))]
+
+
+def test_every_picture_is_shown_and_made_by_the_script() -> None:
+    shown = {
+        (page.parent / image).resolve()
+        for page in PAGES
+        for image in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
+    assert shown == set((DOCS / "pictures").iterdir())
+    taken = {*(f"{name}.svg" for name in take_pictures.SCREENS), *(f"{name}.webp" for name in take_pictures.PAGES)}
+    assert {path.name for path in shown} == taken
+    assert sum(path.stat().st_size for path in shown) < 600_000
 
 
 def test_keys_and_steps_for_those_who_come_from_elsewhere_exist() -> None:

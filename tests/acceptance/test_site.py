@@ -98,6 +98,12 @@ def test_the_navigation_names_pages_and_leaves_none_out(site: Path) -> None:
     assert {page for page in own - set(named) if not page.startswith(grouped)} == set()
 
 
+def test_pages_show_pictures_that_are_on_the_site(site: Path) -> None:
+    start = (site / "index.md").read_text(encoding="utf-8")
+    assert "](pictures/apply-live.svg)" in start
+    assert (site / "pictures/apply-live.svg").is_file()
+
+
 @pytest.mark.process
 def test_the_site_is_built_without_a_warning(site: Path) -> None:
     zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
