@@ -125,9 +125,12 @@ def test_wrong_keys_and_values_are_marked_while_typing(server: Server) -> None:
     assert "parquet" in value
 
 
-def test_hovering_over_a_key_says_what_it_is(server: Server) -> None:
+def test_hovering_over_a_key_says_what_it_is_and_shows_an_example(server: Server) -> None:
     assert server.problems()  # which come once it has its settings
     assert "Job output" in json.dumps(server.at("textDocument/hover", 9, 5))
+    models = json.dumps(server.at("textDocument/hover", 2, 2))
+    assert "Example" in models
+    assert "models/digits.onnx" in models
 
 
 def test_keys_are_completed(server: Server) -> None:

@@ -183,18 +183,37 @@ def test_a_schema_is_a_schema_with_words_for_people(name: str) -> None:
     assert schema["description"]
 
 
-def test_every_property_of_a_manifest_has_a_title_or_a_description() -> None:
+SHOWS = {"const", "default", "enum", "examples"}
+"""What an editor offers for a key, or shows beside it."""
+
+
+def keys_of_manifests(node: Any, at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas of all keys that a manifest may have, by their places; those of conditions are left out."""
+    inner = enumerate(node) if isinstance(node, list) else node.items() if isinstance(node, dict) else ()
+    for name, value in inner:
+        if name in {"examples", "x-relations", "if", "else", "providerEntry"}:
+            continue
+        if name == "properties":
+            yield from ((f"{at}/{key}", one) for key, one in value.items() if isinstance(one, dict))
+        yield from keys_of_manifests(value, f"{at}/{name}")
+
+
+def resolved(schema: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    name = part.get("$ref", "").rpartition("#/$defs/")[2]
+    return {**resolved(schema, schema["$defs"][name]), **part} if name else part
+
+
+def test_every_key_of_a_manifest_has_words_and_something_that_editors_show() -> None:
     schema = json.loads(schema_text("deployment"))
-    parts = [schema, *schema["$defs"].values()]
-    for part in parts:
-        for name, value in part.get("properties", {}).items():
-            known = value if "$ref" not in value else schema["$defs"][value["$ref"].rpartition("/")[2]] | value
-            is_step_part = (
-                part.get("title") in {name, "layout"}
-                or "as" in part.get("properties", {})
-                or name in {"value", "method", "from"}
-            )
-            assert is_step_part or "title" in known or "description" in known, name
+    keys = dict(keys_of_manifests(schema))
+    assert len(keys) > 450
+    for at, key in keys.items():
+        known = resolved(schema, key)
+        choices = [resolved(schema, one) for one in (*known.get("anyOf", ()), *known.get("oneOf", ()))]
+        is_argument_of_a_step = at.endswith("/then/in")  # `in` itself has words and examples, for every step
+        is_plain = known.get("type") == "boolean" or "x-secret" in known or is_argument_of_a_step
+        assert {"title", "description"} & known.keys(), at
+        assert is_plain or SHOWS & known.keys() or any("examples" in one for one in choices), at
 
 
 def parts_with_examples(node: Any) -> Iterator[dict[str, Any]]:
