@@ -2,11 +2,16 @@
 
 import os
 import platform
+import re
 import sys
 from contextlib import suppress
 from functools import cache
 
 from ortdeploy.diagnostics import Certainty
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PACKAGES = ("ortdeploy", "onnxruntime", "onnx", "numpy")
 OPTIONAL = ("onnxruntime-extensions",)
@@ -42,6 +47,37 @@ def _installed(path: tuple[str, ...]) -> dict[str, str]:
                 if entry.endswith(".dist-info") and version:
                     found.setdefault(name.lower().replace("-", "_").replace(".", "_"), version)
     return found
+
+
+_FOR_BUILDERS = frozenset({"all", "dev", "docs", "test"})
+"""Extras that add nothing which a manifest can use."""
+
+
+def missing_of_extras(requires: "Iterable[str] | None" = None) -> dict[str, tuple[str, ...]]:
+    """Return each extra that this machine can have with the packages that it lacks, as `s3fs>=2025.7`.
+
+    `requires` are requirements as metadata of a package has them, by default those of ortdeploy.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  see `_installed`
+
+    from packaging.requirements import Requirement  # noqa: PLC0415  comes with onnxruntime, and only doctor needs it
+
+    if requires is None:
+        try:
+            requires = distribution("ortdeploy").requires or ()
+        except PackageNotFoundError:  # runs from a folder of sources
+            return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for one in map(Requirement, requires):
+        for extra in set(_EXTRA.findall(str(one.marker))) - _FOR_BUILDERS:
+            if one.marker is not None and one.marker.evaluate({"extra": extra}):
+                version = package_version(one.name.lower())
+                fits = version != _MISSING and one.specifier.contains(version, prereleases=True)
+                found[extra] = (*found.get(extra, ()), *(() if fits else (f"{one.name}{one.specifier}",)))
+    return dict(sorted(found.items()))
+
+
+_EXTRA = re.compile(r"""extra == ["']([\w-]+)["']""")
 
 
 def versions() -> dict[str, str]:

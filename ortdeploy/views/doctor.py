@@ -2,72 +2,88 @@
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from textwrap import wrap
 
 from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
+from ortdeploy.records import record
 from ortdeploy.units import format_size
 from ortdeploy.versions import package_version, versions
-from ortdeploy.views.text import GREEN, RED, Paint, painter, safe
+from ortdeploy.views.text import GREEN, RED, WIDTH, Paint, painter, safe, wrapped
 
 FORMAT_VERSION = 1
-_WIDTH, _INDENT = 100, "         "
-_EXTRAS = {
-    "images": ("PIL",), "audio": ("soundfile", "soxr"), "tables": ("pyarrow",), "text": ("tokenizers",),
-    "extensions": ("onnxruntime_extensions",), "diffusion": ("optimum",),
-}  # fmt: skip
+_INDENT = "         "
+_APART = frozenset({"diffusion"})
+"""Extras whose packages need older versions of what others have."""
 _SHOWN_FLAGS = ("avx512_vnni", "avx512f", "avx2", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve")
 
 
-def render_text(runtime: RuntimeFacts, machine: MachineFacts, trials: Sequence[ProviderTrial], *, color: bool) -> str:
-    """Return one screen of text about the machine."""
+@record
+class Findings:
+    """What is known of a machine: ONNX Runtime, the machine, how each provider did, and what each extra lacks."""
+
+    runtime: RuntimeFacts
+    machine: MachineFacts
+    trials: Sequence[ProviderTrial]
+    missing: Mapping[str, Sequence[str]]
+
+
+def render_text(found: Findings, *, color: bool, quiet: bool = False, width: int | None = None) -> str:
+    """Return one screen of text about the machine; with `quiet`, the providers that fail. None: not on a terminal."""
+    paint, room = painter(color=color), width or WIDTH
+    if quiet:
+        return safe("".join(_of_trial(trial, paint, room) for trial in found.trials if trial.problem is not None))
+    lines = "".join(wrapped(line, room) if line else "\n" for line in (*_of_machine(found), "", "Providers"))
+    lines += "".join(_of_trial(trial, paint, room) for trial in found.trials)
+    if found.missing:
+        names = max(map(len, found.missing))
+        lines += "\nExtras\n" + "".join(
+            wrapped(_of_extra(name, lacks), room, first=f"  {name:<{names}}  ", indent=" " * (names + 4))
+            for name, lacks in found.missing.items()
+        )
+    return safe(lines)
+
+
+def _of_machine(found: Findings) -> Iterator[str]:
+    runtime, machine = found.runtime, found.machine
     installed = ", ".join(runtime.runtime_packages) or "onnxruntime"
     quota = "" if machine.cpu_quota is None else f", of which this process may use {machine.cpu_quota:g}"
     memory = "unknown" if machine.memory_bytes is None else format_size(machine.memory_bytes)
     opset = runtime.max_opsets.get("ai.onnx", "unknown")
     flags = [flag for flag in _SHOWN_FLAGS if flag in machine.cpu_flags]
-    lines = [
-        f"ortdeploy {package_version('ortdeploy')}, Python {machine.python}",
-        f"onnxruntime {runtime.version} ({installed}), operators up to set {opset}",
-        f"{machine.system} {machine.architecture}, {machine.cores} cores{quota}, {memory} of memory",
-        *([f"processor: {', '.join(flags)}"] if flags else []),
-        f"sensors: {', '.join(sorted(machine.sensors or ())) or 'none that can be read'}",
-        "",
-        "Providers",
-        *(line for trial in trials for line in _of_trial(trial, painter(color=color))),
-        "",
-        "Extras",
-        *(_of_extra(name, packages, runtime) for name, packages in _EXTRAS.items()),
-    ]
-    return safe("".join(f"{line}\n" for line in lines))
+    yield f"ortdeploy {package_version('ortdeploy')}, Python {machine.python}"
+    yield f"onnxruntime {runtime.version} ({installed}), operators up to set {opset}"
+    yield f"{machine.system} {machine.architecture}, {machine.cores} cores{quota}, {memory} of memory"
+    if flags:
+        yield f"processor: {', '.join(flags)}"
+    yield f"sensors: {', '.join(sorted(machine.sensors or ())) or 'none that can be read'}"
 
 
-def _of_trial(trial: ProviderTrial, paint: Paint) -> list[str]:
+def _of_trial(trial: ProviderTrial, paint: Paint, width: int) -> str:
     name = trial.provider.removesuffix("ExecutionProvider")
     where = f" on {trial.device}" if trial.device else ""
     if trial.problem is None:
-        return [f"  {paint('works', GREEN)}  {name}{where}: opened in {trial.seconds:.2f} s"]
-    reason = wrap(trial.problem, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    return [f"  {paint('fails', RED)}  {name}{where}", *reason]
+        return f"  {paint('works', GREEN)}  {name}{where}: opened in {trial.seconds:.2f} s\n"
+    return f"  {paint('fails', RED)}  {name}{where}\n{wrapped(trial.problem, width, first=_INDENT, indent=_INDENT)}"
 
 
-def _of_extra(name: str, packages: Sequence[str], runtime: RuntimeFacts) -> str:
-    missing = [package for package in packages if package not in runtime.packages]
-    return f"  {name:<11}" + (f"missing: pip install 'ortdeploy[{name}]'" if missing else "installed")
+def _of_extra(name: str, lacks: Sequence[str]) -> str:
+    if not lacks:
+        return "installed"
+    where = " in an environment of its own" if name in _APART else ""
+    return f"lacks {', '.join(lacks)}: pip install 'ortdeploy[{name}]'{where}"
 
 
-def render_json(runtime: RuntimeFacts, machine: MachineFacts, trials: Sequence[ProviderTrial], *, color: bool) -> str:
-    """Return the same as JSON, never colored."""
-    del color
+def render_json(found: Findings) -> str:
+    """Return the same as JSON."""
     document = {
         "format_version": FORMAT_VERSION,
         "host": platform.node(),
         "versions": versions(),
-        "runtime_packages": list(runtime.runtime_packages),
-        "machine": {**asdict(machine), "sensors": sorted(machine.sensors or ())},
-        "providers": [asdict(trial) for trial in trials],
-        "extras": {name: all(one in runtime.packages for one in packages) for name, packages in _EXTRAS.items()},
+        "runtime_packages": list(found.runtime.runtime_packages),
+        "machine": {**asdict(found.machine), "sensors": sorted(found.machine.sensors or ())},
+        "providers": [asdict(trial) for trial in found.trials],
+        "extras": {name: not lacks for name, lacks in found.missing.items()},
     }
     return json.dumps(document, indent=2) + "\n"

@@ -11,6 +11,7 @@ from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.process.child import Answer
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime import probe
+from ortdeploy.versions import missing_of_extras
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +34,30 @@ def test_json_has_versions_machine_and_providers(cli: Cli) -> None:
     assert document["machine"]["cores"] >= 1
     (trial,) = [one for one in document["providers"] if one["provider"] == CPU]
     assert (trial["nodes"], trial["problem"]) == (2, None)
+
+
+def test_each_extra_says_what_it_lacks() -> None:
+    found = missing_of_extras(
+        [
+            "onnx>=1", "pytest; extra == 'dev'", "pillow>=10; extra == 'images'", "pillow>=99999; extra == 'late'",
+            "no-such-package>=2; extra == 's3'", "onnx; extra == 's3'", "onnx; extra == 'here'",
+            "onnx; (platform_machine == 'pdp11') and extra == 'elsewhere'",
+        ]
+    )  # fmt: skip
+    assert found == {"here": (), "images": (), "late": ("pillow>=99999",), "s3": ("no-such-package>=2",)}
+
+
+def test_every_extra_for_users_is_shown() -> None:
+    assert {"objects", "s3", "adapters", "otel", "nvidia", "ray", "diffusion", "images"} <= missing_of_extras().keys()
+    assert not {"all", "dev", "docs", "test"} & missing_of_extras().keys()
+
+
+def test_quietly_only_what_fails_is_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("doctor", "-q").out == ""
+    answer = Answer([{"provider": CPU, "device": None, "problem": "no driver"}], 0, late=False, printed="")
+    monkeypatch.setattr(doctor, "ask", lambda *_, **__: answer)
+    failed = cli("doctor", "-q")
+    assert (failed.code, failed.out) == (1, "  fails  CPU\n         no driver\n")
 
 
 def device(kind: str, provider: str = "WebGpuExecutionProvider") -> DeviceFacts:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 
 from ortdeploy.checks.provider_trial import ProviderTrial, device_name, trial_options
-from ortdeploy.cli.commands.shared import use_color
+from ortdeploy.cli.commands.shared import terminal_width, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.facts.host import RuntimeFacts
 from ortdeploy.plan.plan_file import encode
@@ -14,6 +14,7 @@ from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.providers.catalogue import PROVIDERS, find_provider
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.runtime.probe import probe_runtime
+from ortdeploy.versions import missing_of_extras
 from ortdeploy.views import doctor
 
 _MOST_SECONDS = 60.0  # a GPU's first kernels may take a while to compile
@@ -23,8 +24,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Try every provider and print the results; return 1 if one that is offered does not work."""
     runtime, machine = probe_runtime({one.name: None for one in PROVIDERS if one.plugin}), probe_machine()
     trials = (*_problems(runtime), *map(_tried, _offered(runtime)))
-    render = doctor.render_json if arguments.format == "json" else doctor.render_text
-    sys.stdout.write(render(runtime, machine, trials, color=use_color(arguments)))
+    found = doctor.Findings(runtime=runtime, machine=machine, trials=trials, missing=missing_of_extras())
+    if arguments.format == "json":
+        sys.stdout.write(doctor.render_json(found))
+    else:
+        color, width = use_color(arguments), terminal_width(sys.stdout)
+        sys.stdout.write(doctor.render_text(found, color=color, quiet=arguments.quiet, width=width))
     return EXIT_REJECTED if any(trial.problem for trial in trials) else EXIT_OK
 
 
