@@ -113,24 +113,27 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
 
 _SLIP, _LIKE = 0.8, 0.6
 """From which likeness on a name is another one with a slip of the finger, and from which on it is a guess."""
+_SHORT = 4
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like another; None if none is.
 
     A name that has the other as one of its words comes before names that only look a little like it: somebody who
-    writes `crop` means `center_crop` rather than `op`.
+    writes `crop` means `center_crop` rather than `op`. Many names look a little like a short
+    one, so of these only those with its first letter are guessed.
     """
     import difflib  # noqa: PLC0415  only after a mistake
 
     folded = {candidate.casefold(): candidate for candidate in sorted(known)}
     alike = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_SLIP)
     holding = [candidate for candidate in folded if name.casefold() in candidate.split("_")]
-    found = alike or holding or difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_LIKE)
+    likely = [one for one in folded if len(name) > _SHORT or one[:1] == name[:1].casefold()]
+    found = alike or holding or difflib.get_close_matches(name.casefold(), likely, n=1, cutoff=_LIKE)
     return folded[found[0]] if found else None
 
 
-def did_you_mean(name: str, known: Iterable[str], most: int = 12) -> str:
+def did_you_mean(name: str, known: Iterable[str], most: int = 15) -> str:
     """Return a sentence that names the nearest known name, or lists `most` of those that there are."""
     names = sorted(known)
     found = nearest(name, names)
@@ -138,5 +141,5 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 12) -> str:
         return f'Did you mean "{found}"?'
     if not names:
         return "There is none to choose from."
-    shown = ", ".join(names[:most]) + (", …" if len(names) > most else "")
+    shown = ", ".join(names[:most]) + (f", and {len(names) - most:,} more" if len(names) > most else "")
     return f"Known: {shown}."

@@ -82,6 +82,8 @@ _AS_WRITTEN = frozenset({"ortdeploy diff", "ortdeploy lock"})
 """Commands about the text of manifests, which take a profile from their flag alone."""
 _NEEDED = "the following arguments are required: "
 _WORDS = {"expected one argument": "needs a value", "expected at least one argument": "needs a value"}
+_KINDS = {"int": "a whole number", "float": "a number"}
+"""What argparse calls the types of values, in words."""
 _PATHS = frozenset({"DIR", "FILE", "FILE.onnx_adapter", "FILE|FOLDER", "MODEL.onnx", "PATH", "PLAN", "SOURCE"})
 """The placeholders of arguments that take local files and folders."""
 
@@ -112,9 +114,21 @@ class _Parser(argparse.ArgumentParser):
         self.register("action", "store", _Once)
 
     def error(self, message: str) -> "NoReturn":
+        unknown = self._unknown_flag() if message.startswith(_NEEDED) else None
+        if unknown is not None:  # what was typed wrongly comes before what was not typed
+            message = self._unknown(unknown)
         from ortdeploy.diagnostics import UsageError  # noqa: PLC0415  only when something is wrong
 
         raise UsageError(f"{self._in_words(message)}\n{self._usage()}")
+
+    def _unknown_flag(self) -> str | None:
+        """Return the first flag on the command line that this command does not have."""
+        flags = self._option_string_actions
+        for text in self._typed[: self._typed.index("--") if "--" in self._typed else None]:
+            is_flag = text.startswith("-") and len(text) > 1 and not text[1].isdecimal()
+            if is_flag and text.partition("=")[0] not in flags and (text.startswith("--") or text[:2] not in flags):
+                return text
+        return None
 
     def _in_words(self, message: str) -> str:
         """Return a complaint of argparse as a sentence about the command that was typed."""
@@ -126,6 +140,9 @@ class _Parser(argparse.ArgumentParser):
             return message
         if rest.startswith("ignored explicit argument"):
             return f"{flag} takes no value"
+        for kind, words in _KINDS.items():
+            if rest.startswith(f"invalid {kind} value: "):
+                return f"{flag}: {rest.partition(': ')[2]} is not {words}"
         return f"{flag} {_WORDS[rest]}" if rest in _WORDS else f"{flag}: {rest}"
 
     def _described(self, name: str) -> str:
@@ -160,6 +177,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # of the two ways to call it, ours
         self, args: "Sequence[str] | None" = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
+        self._typed = list(sys.argv[1:] if args is None else args)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._unknown(unknown[0]))
@@ -172,13 +190,15 @@ class _Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _hold_local(self, action: argparse.Action, value: "Any") -> None:
-        """Refuse a URL for a local path: its parts, with secrets, would become the names of folders."""
+        """Refuse an empty path, and a URL for a local path: its parts, with secrets, would become names of folders."""
         for path in value if isinstance(value, list) else [value]:
+            flag = "/".join(action.option_strings) or action.metavar
+            if isinstance(path, str) and not path:
+                self.error(f"{flag} is empty; a variable that the shell replaced may not be set")
             if isinstance(path, str) and "://" in path:
                 from ortdeploy.files.urls import is_url, parse_url  # noqa: PLC0415  only when something may be wrong
 
                 if is_url(path):
-                    flag = "/".join(action.option_strings) or action.metavar
                     self.error(f'{flag} takes a local path, and "{parse_url(path).shown}" is a URL')
 
     def _take_variable(self, known: argparse.Namespace, action: argparse.Action) -> None:
@@ -200,10 +220,13 @@ class _Parser(argparse.ArgumentParser):
     def _unknown(self, text: str) -> str:
         if not text.startswith("-"):
             return f'"{text}" is one argument too many'
-        from ortdeploy.diagnostics import did_you_mean  # noqa: PLC0415  only when something is wrong
+        from ortdeploy.diagnostics import nearest  # noqa: PLC0415  only when something is wrong
 
-        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        return f"{self.prog} has no flag {text.partition('=')[0]}. {did_you_mean(text.partition('=')[0], flags)}"
+        flag = text.partition("=")[0]
+        names = sorted(one[2:] for action in self._actions for one in action.option_strings if one.startswith("--"))
+        found = nearest(flag.lstrip("-"), names)
+        advice = f'Did you mean "--{found}"?' if found else f"Known: {', '.join(f'--{name}' for name in names)}."
+        return f"{self.prog} has no flag {flag}. {advice}"
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -251,8 +274,18 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     form = "form of the log (default: console on a terminal, json elsewhere; also: ORTDEPLOY_LOG_FORMAT)"
     add("--log-format", choices=("console", "json"), help=form)
     add("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
-    add("-q", "--quiet", action="store_true", help="print only what is wrong")
+    _add_common(parser, "print only what is wrong")
     add("-v", "--verbose", action="store_true", help="log more details")
+
+
+_AS_ASKED = "print only what is wrong, besides what was asked for"
+"""What -q means for commands whose output is what somebody asks for, such as a page or a script."""
+
+
+def _add_common(parser: argparse.ArgumentParser, quiet: str = _AS_ASKED) -> None:
+    """Add the flags of every command."""
+    add = parser.add_argument
+    add("-q", "--quiet", action="store_true", help=quiet)
     color = "whether to use colors (default: auto, on a terminal; also: ORTDEPLOY_COLOR, NO_COLOR, FORCE_COLOR)"
     add("--color", choices=("auto", "always", "never"), help=color)
     add("--no-color", action="store_const", const="never", dest="color", help="the same as --color never")
@@ -351,7 +384,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     add("--job", metavar="NAME", required=True, help="the job whose settings are searched")
     bound = "memory=512MiB or p99=50ms: the most that a setting may take; may be given for both"
     add("--limit", metavar="KEY=VALUE", action="append", default=[], dest="limits", type=_key_value, help=bound)
-    add("--seconds", metavar="N", type=float, default=3.0, help="how long each setting runs (default: 3)")
+    add("--seconds", metavar="N", type=_seconds, default=3.0, help="how long each setting runs (default: 3)")
     overlay = "the overlay to write (default: overlays/MANIFEST.JOB.yaml beside the manifest)"
     add("-o", "--output", metavar="FILE", help=overlay)
     add("--report", metavar="FILE", help="write an HTML page with what was tried")
@@ -367,6 +400,13 @@ def _rows(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, at least 1")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) <= _LONGEST:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, up to {_LONGEST:.0f}")
 
 
 def _workers(text: str) -> int:
@@ -408,6 +448,7 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
         state = "folder of the ledger (default: .ortdeploy in this folder; also: ORTDEPLOY_STATE_DIR)"
         one.add_argument("--state-dir", metavar="DIR", help=state)
         one.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
+        _add_common(one, "print only which outputs were not compared")
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
@@ -455,6 +496,7 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
     data = "the data that the job reads: the input section fits it, and no sample rows are made up"
     parser.add_argument("--from", metavar="FILE|FOLDER", dest="data", help=data)
+    _add_common(parser, "print nothing if the manifest runs")
 
 
 def _add_lock(parser: argparse.ArgumentParser) -> None:
@@ -472,6 +514,8 @@ def _add_adapter(parser: argparse.ArgumentParser) -> None:
     for one in (show, fit):
         one.add_argument("file", metavar="FILE.onnx_adapter", help="the adapter")
         one.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
+    _add_common(show)
+    _add_common(fit, "print only what does not fit")
     convert = actions.add_parser("convert", help="convert a PEFT folder, a safetensors file or a .npz archive")
     add = convert.add_argument
     add("source", metavar="SOURCE", help="the folder or file to convert")
@@ -492,6 +536,7 @@ def _add_adapter(parser: argparse.ArgumentParser) -> None:
     )
     add("--adapter-version", metavar="N", type=int, default=0, help="its own version (default: 0, none)")
     add("--model-version", metavar="N", type=int, default=0, help="version of the model (default: 0, none)")
+    _add_common(convert, "do not print what was written")
 
 
 def _rename(text: str) -> tuple[str, str]:
@@ -509,26 +554,31 @@ def _add_schema(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="deployment, device, diagnostics, plan, report or providers/NAME (default: deployment)",
     )
+    _add_common(parser)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="a rule, a provider or a step (default: list all, rules by area)"
     )
+    _add_common(parser)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="the device's name (default: the host's)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+    _add_common(parser)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
-    parser.add_argument("--color", choices=("auto", "always", "never"), help="whether to use colors (default: auto)")
+    _add_common(parser, "print only the providers that do not work")
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that it is for")
+    shells = ("bash", "zsh", "tcsh")
+    parser.add_argument("shell", choices=shells, metavar="SHELL", help="the shell that it is for: bash, zsh or tcsh")
+    _add_common(parser)
 
 
 _ADD = {

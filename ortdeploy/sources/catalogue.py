@@ -14,9 +14,11 @@ from ortdeploy.facts.data import ArrivalPolicy, DeclaredInput, FileState, FileSt
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.files.names import is_folder
 from ortdeploy.files.object_store import fetched
 from ortdeploy.files.packed import Names, Packer
 from ortdeploy.files.stored_file import in_place
+from ortdeploy.files.urls import is_url
 from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.records import ordered_record
 from ortdeploy.redaction import shown_path
@@ -225,8 +227,18 @@ def _without_files(
     if policy.on_empty == "done":
         detail = f"no file matches {shown_patterns}"
         return InputFacts(gone=arrivals.gone, problem=Problem(kind=WAITING, detail=detail))
-    detail = f"No file matches {shown_patterns} in {folder}. Paths are relative to the manifest."
-    return InputFacts(problem=Problem(kind="unmatched", detail=detail))
+    return InputFacts(problem=Problem(kind="unmatched", detail=_unmatched(folder, patterns)))
+
+
+def _unmatched(folder: str, patterns: Sequence[str]) -> str:
+    """Return why patterns match nothing: a folder stands for the files directly in it, and may have none."""
+    for pattern in patterns:
+        place = Path(folder) / pattern
+        if not is_url(pattern) and is_folder(str(place)):
+            deeper = any(map(is_folder, map(str, place.iterdir())))
+            advice = f" Write {pattern.rstrip('/')}/**/* for those of the folders in it." if deeper else ""
+            return f"{pattern} is a folder without files directly in it.{advice} Paths are relative to the manifest."
+    return f"No file matches {', '.join(map(shown_path, patterns))} in {folder}. Paths are relative to the manifest."
 
 
 def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -> "KeptIndexes | None":

@@ -282,13 +282,16 @@ def _verified(one: "VerifiedJob") -> str:
     return text
 
 
-def render_state_copy(action: str, state: str, copy: str, outputs: int, not_compared: Sequence[str] = ()) -> str:
+def render_state_copy(
+    action: str, state: str, copy: str, outputs: int, not_compared: Sequence[str] = (), *, quiet: bool = False
+) -> str:
     """Return one line with the paths of the state folder and of the copy, and the number of outputs.
 
-    A line follows for each output that a copy was not compared with, and why.
+    A line follows for each output that a copy was not compared with, and why; with `quiet`, these lines alone.
     """
     way = f"{state} is copied to {copy}" if action == "backup" else f"{copy} is brought back to {state}"
-    lines = [f"{way}: {count(outputs, 'output')}", *(f"not compared with the copy: {why}" for why in not_compared)]
+    lines = [] if quiet else [f"{way}: {count(outputs, 'output')}"]
+    lines += [f"not compared with the copy: {why}" for why in not_compared]
     return safe("".join(f"{line}\n" for line in lines))
 
 

@@ -75,6 +75,8 @@ def test_fit_says_what_keeps_an_adapter_from_a_model(cli: Cli, tmp_path: Path) -
     bad = make_adapter(tmp_path / "bad.onnx_adapter", lora_A=A, lora_C=B.T)
     fits = cli("adapter", "fit", model, good)
     assert (fits.code, fits.out) == (0, f"{good} fits {model}.\n")
+    assert cli("adapter", "fit", model, good, "-q").out == ""
+    assert "does not fit" in cli("adapter", "fit", model, bad, "--quiet", "--no-color").out
     refused = cli("adapter", "fit", model, bad, "--format", "json")
     assert refused.code == 1
     assert refused.json["problems"] == [
@@ -129,7 +131,8 @@ def test_a_safetensors_file_alone_needs_its_alpha_and_takes_the_graphs_type(cli:
 def test_an_npz_archive_is_taken_as_the_graph_wants_it(cli: Cli, tmp_path: Path) -> None:
     model, target = lora_model(tmp_path / "m.onnx"), tmp_path / "a.onnx_adapter"
     np.savez(tmp_path / "w.npz", lora_A=A.T.astype(np.float64), lora_B=B.T)
-    assert cli("adapter", "convert", tmp_path / "w.npz", "--model", model, "-o", target).code == 0
+    quiet = cli("adapter", "convert", tmp_path / "w.npz", "--model", model, "-o", target, "-q")
+    assert (quiet.code, quiet.out) == (0, "")
     x = np.ones((2, WIDTH), np.float32)
     np.testing.assert_allclose(result(model, target, x), x + x @ A.T @ B.T, rtol=1e-6)
 

@@ -1,5 +1,6 @@
 """The program as a user calls it: commands, outputs, exit codes."""
 
+import argparse
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import struct
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from support.forks import start_program
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy import durations
-from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.cli.arguments import COMMANDS, build_parser
 from ortdeploy.cli.commands import status
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.opening import open_ledger
@@ -340,10 +342,23 @@ def test_flags_are_whole_known_and_given_once(cli: Cli, arguments: list[str], sa
         (["adapter"], "ortdeploy adapter needs ACTION"),
         (["adapter", "shw"], 'ACTION: there is no "shw". Did you mean "show"?'),
         (["plan", "m.yaml", "--format", "jsn"], '--format: there is no "jsn". Did you mean "json"?'),
-        (["completion", "fish"], 'shell: there is no "fish". Known: bash, tcsh, zsh.'),
+        (["completion", "fish"], 'SHELL: there is no "fish". Known: bash, tcsh, zsh.'),
         (["plan", "m.yaml", "--out"], "--out needs a value"),
         (["plan", "m.yaml", "--quiet=3"], "-q/--quiet takes no value"),
         (["try", "m.yaml", "--rows", "0"], "--rows: '0' is not a number of rows, at least 1"),
+        (["plan", "--nonsense"], "ortdeploy plan has no flag --nonsense. Known: --allow-root, "),
+        (["plan", "--nonsense"], "--state-dir, --verbose.\n"),
+        (["tune", "--jbo", "a"], 'ortdeploy tune has no flag --jbo. Did you mean "--job"?'),
+        (["tune", "--limit=p99=1s", "-qv"], "ortdeploy tune needs PATH (a manifest) and --job NAME"),
+        (["tune", "--", "--job"], "ortdeploy tune needs --job NAME"),
+        (["--nonsense"], "ortdeploy has no flag --nonsense. Known: --help, --version."),
+        (["tune", "m.yaml", "--job", "a", "--seconds", "x"], "--seconds: 'x' is not a number of seconds, up to 86400"),
+        (["tune", "m.yaml", "--job", "a", "--seconds", "nan"], "--seconds: 'nan' is not a number of seconds"),
+        (["tune", "m.yaml", "--job", "a", "--seconds", "0"], "--seconds: '0' is not a number of seconds"),
+        (["adapter", "convert", "--adapter-version", "x"], "--adapter-version: 'x' is not a whole number"),
+        (["plan", ""], "PATH is empty"),
+        (["plan", "m.yaml", "--state-dir", ""], "--state-dir is empty"),
+        (["explain", "nope"], 'there is no rule, provider or step "nope". ortdeploy explain lists all'),
         (["help"], "ortdeploy --help says what each command does."),
     ],
 )
@@ -353,6 +368,29 @@ def test_wrong_usage_is_told_in_words_of_the_command(cli: Cli, arguments: list[s
     assert refused.err.startswith("ortdeploy: ")
     assert said in refused.err
     assert len(refused.err.splitlines()) <= 3
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parser of each command, and of each action of those that have some."""
+    for action in parser._actions:  # noqa: SLF001  argparse has no other way
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for one in action.choices.values():
+                yield from parsers(one)
+            return
+    yield parser
+
+
+def test_every_command_takes_the_flags_of_all() -> None:
+    for parser in parsers(build_parser()):
+        flags = {flag for action in parser._actions for flag in action.option_strings}  # noqa: SLF001
+        assert flags >= {"-q", "--quiet", "--color", "--no-color", "--help"}, parser.prog
+
+
+@pytest.mark.parametrize(
+    "arguments", [["explain", "CUDA"], ["explain"], ["schema", "plan"], ["completion", "bash"], ["device"]]
+)
+def test_what_is_asked_for_is_printed_quietly_too(cli: Cli, arguments: list[str]) -> None:
+    assert cli(*arguments, "-q", "--no-color").out == cli(*arguments).out != ""
 
 
 def test_a_profile_may_come_from_the_environment(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

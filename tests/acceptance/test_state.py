@@ -70,7 +70,7 @@ def test_parts_that_a_copy_does_not_know_are_written_again(cli: Cli, deployment:
 
 
 def test_a_copy_that_does_not_fit_changes_nothing(cli: Cli, deployment: Path, job: Path) -> None:
-    assert state(cli, "backup", deployment)[0] == 0
+    assert state(cli, "backup", deployment, "-q") == (0, "")
     shutil.rmtree(deployment / ".ortdeploy")
     part = deployment / "out/part-00000001.jsonl"
     content = part.read_bytes()

@@ -103,6 +103,13 @@ def test_what_the_format_is(tmp_path: Path) -> None:
     assert "No file matches" in problem(probe(tmp_path, "*.nothing"))
 
 
+def test_a_folder_without_files_is_called_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "outbox").mkdir()
+    assert problem(probe(tmp_path, "outbox")).startswith("outbox is a folder without files directly in it. Paths")
+    (tmp_path / "outbox/read").mkdir()
+    assert "Write outbox/**/* for those of the folders in it" in problem(probe(tmp_path, "outbox/"))
+
+
 # npy, npz
 
 

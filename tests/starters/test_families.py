@@ -136,6 +136,8 @@ def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: 
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").out
     assert f"In {tmp_path / 'm.yaml'}, the scale is assumed: nothing in the file tells; check it.\n" in said
     assert "# the scale is assumed" in (tmp_path / "m.yaml").read_text()
+    quiet = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "quiet.yaml", "--quiet", "--no-color")
+    assert (quiet.code, quiet.out) == (0, "")
 
 
 def test_a_text_detector_gets_boxes_of_lines(cli: Cli, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     missing = _left_out(adapter, model)
     if arguments.format == "json":
         sys.stdout.write(json.render_fit(problems, missing))
-    else:
+    elif problems or not arguments.quiet:
         sys.stdout.write(text.render_fit(arguments.file, arguments.model, problems, missing))
     return EXIT_REJECTED if problems else EXIT_OK
 
@@ -57,7 +57,8 @@ def _convert(arguments: argparse.Namespace) -> int:
         raise OrtdeployError(f"{arguments.source} does not fit {arguments.model}: {' '.join(problems)}".rstrip("."))
     versions = {"adapter_version": arguments.adapter_version, "model_version": arguments.model_version}
     write_adapter(target, arrays, **versions)
-    sys.stdout.write(text.render_adapter(_adapter(str(target))))
+    written = _adapter(str(target))
+    sys.stdout.write("" if arguments.quiet else text.render_adapter(written))
     return EXIT_OK
 
 

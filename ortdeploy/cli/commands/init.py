@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     subject = _subject(model, manifest, arguments)
     first: _Tried | None = None
     for starter in starters_for(subject):
-        tried = _try(starter, manifest, crashes=subject.ran.crashed)
+        tried = _try(starter, manifest, crashes=subject.ran.crashed, color=arguments.color)
         if tried.works:
-            sys.stdout.write(_told(tried, manifest, instead_of=first))
+            sys.stdout.write("" if arguments.quiet else _told(tried, manifest, instead_of=first))
             return EXIT_OK
         first = first or tried
         _remove(starter, manifest)
@@ -111,7 +111,7 @@ class _Tried:
         return self.findings + "".join(f"  {reason}\n" for reason in ended)
 
 
-def _try(starter: Starter, manifest: Path, *, crashes: bool) -> _Tried:
+def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tried:
     """Write a manifest and run its first rows in a scratch folder. Raises OrtdeployError if it cannot be written.
 
     `crashes`: every invented input crashed the process that ran it, so nothing is run in this process.
@@ -121,6 +121,7 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool) -> _Tried:
     try:
         log_file = str(scratch / "log")
         flags = ["try", str(manifest), "--format", "text", "--log-format", "json", "--log-file", log_file, "--quiet"]
+        flags += ["--color", color]
         arguments = build_parser("try").parse_args(flags)
         tryout = Tryout(folder=scratch, rows=_TRIED_ROWS)
         with ExitStack() as stack:

@@ -17,6 +17,9 @@ def run(arguments: argparse.Namespace) -> int:
     copy = Path(arguments.file)
     is_backup = arguments.action == "backup"
     done = BroughtBack(outputs=back_up(state, copy)) if is_backup else bring_back(copy, state)
-    render = json.render_state_copy if arguments.format == "json" else text.render_state_copy
-    sys.stdout.write(render(arguments.action, str(state), str(copy), done.outputs, done.not_compared))
+    said = (arguments.action, str(state), str(copy), done.outputs, done.not_compared)
+    if arguments.format == "json":
+        sys.stdout.write(json.render_state_copy(*said))
+    else:
+        sys.stdout.write(text.render_state_copy(*said, quiet=arguments.quiet))
     return EXIT_OK
