@@ -1,6 +1,7 @@
 """`ortdeploy diff`, and what `plan` says of a job whose last run was made from something else."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,18 @@ def test_two_reports(cli: Cli, deployment: Path) -> None:
     np.save(deployment / "data.npy", np.ones((9, 4), np.float32))
     assert cli("apply", path, "--new-run").code == 0
     shown = cli("diff", before, report)
-    assert "rows.committed: 20 -> 9\n" in shown.out
-    assert "samples" not in shown.out
+    lines = shown.out.splitlines()
+    assert lines[:2] == [f"A: {before}", f"B: {report}"]
+    assert lines[3].split() == ["rows", "committed", "20", "9", "-55.0%"]
+    assert re.search(r"^session\.run p99 +\S+ [µmn]?s ", shown.out, re.MULTILINE), "with units"
+    assert "buckets" not in shown.out
+    assert not re.search("[0-9a-f]{64}", shown.out)
+    assert re.search(r"^[0-9,]+ more differences in measurements, parts and provenance: -v shows them\.$", lines[-1])
+    whole = cli("diff", before, report, "-v").out
+    assert "rows.committed: 20 -> 9\n" in whole
+    assert "session_run.buckets" in whole
+    assert "samples" not in whole
+    assert cli("diff", report, report).out == ""
     page = deployment / "page.html"
     assert cli("diff", before, report, "--report", page).out == shown.out
     assert "rows.committed" in page.read_text()
@@ -63,6 +74,8 @@ def test_two_reports(cli: Cli, deployment: Path) -> None:
     assert f"{page}/x" in cli("diff", before, report, "--report", f"{page}/x").err
     damaged = {name: value for name, value in json.loads(report.read_text()).items() if name != "rows"}
     before.write_text(json.dumps(damaged))
+    assert "CHANGE" not in cli("diff", before, report).out
+    assert "rows.skipped: nothing -> 0\n" in cli("diff", before, report).out
     refused = cli("diff", before, report, "--report", page)
     assert (refused.code, "is not a report as a run leaves it" in refused.err) == (1, True)
 

@@ -17,10 +17,12 @@ from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedProvider
 from ortdeploy.planning.differences import NOTHING, Difference
 from ortdeploy.planning.last_run import Changes
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.reports.comparison import figures
 from ortdeploy.tuning.search import Bounds, Setting, Trial
 from ortdeploy.views import closing_table
 from ortdeploy.views.checks import render_checks
 from ortdeploy.views.plan_tree import render_plan
+from ortdeploy.views.report_diff import render_report_diff
 from ortdeploy.views.text import render_changes, render_diagnostics, render_results
 from ortdeploy.views.tuning import render_table
 
@@ -139,6 +141,22 @@ def tuned(*, color: bool = False, width: int | None = None) -> str:
     return render_table(TRIALS, TRIALS[1], "overlays/digits.read.yaml", color=color, width=width, bounds=Bounds(p99=1))
 
 
+REPORT = {
+    "rows": {"input": 20, "committed": 20, "failed": 0}, "seconds_of_all_runs": 2.0, "session_run_share": 0.5,
+    "session_run": {"p50": 0.0012, "p90": 0.002, "p99": 0.5}, "peak_memory_bytes": 2**27,
+}  # fmt: skip
+OTHER_REPORT = {**REPORT, "seconds_of_all_runs": 1.0, "session_run": {"p50": 0.0012, "p90": 0.0022, "p99": None}}
+REPORT_DIFFERENCES = (
+    Difference(path="sessions[digits 0].batch_size", old=64, new=4),
+    Difference(path="session_run.p90", old=0.002, new=0.0022),
+)
+
+
+def reports(*, color: bool) -> str:
+    told = figures((REPORT, OTHER_REPORT))
+    return render_report_diff(("a/_run.json", "b/_run.json"), told, REPORT_DIFFERENCES, color=color)
+
+
 def live(encoding: str = "utf-8") -> str:
     """Return the live line at several widths."""
     return "".join(f"{shown_of_job(width, encoding=encoding)}\n" for width in (40, 60, 80, 100, 120))
@@ -155,6 +173,8 @@ CASES: dict[str, Callable[[Path], str]] = {
     "tune.txt": lambda _: tuned(),
     "tune-60.txt": lambda _: tuned(width=60),
     "tune-color.txt": lambda _: tuned(color=True, width=100),
+    "reports.txt": lambda _: reports(color=False),
+    "reports-color.txt": lambda _: reports(color=True),
     "check.txt": lambda _: render_checks(CHECKS, color=False),
     "check-60.txt": lambda _: render_checks(CHECKS, color=False, width=60),
     "check-color.txt": lambda _: render_checks(CHECKS, color=True, width=100),

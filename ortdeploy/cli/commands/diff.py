@@ -4,6 +4,7 @@ import argparse
 import json as decoder
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,30 @@ def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
     found = list(find_differences(before.value, after.value))
     if arguments.format == "json":
         sys.stdout.write(json.render_differences(found))
+    elif not arguments.quiet and before.kind == REPORT:
+        _write_reports((old, new), found, arguments)
     elif not arguments.quiet:
         sys.stdout.write(text.render_differences(found, color=use_color(arguments)))
     if arguments.report:
         _write_page((old, new), found, arguments.report)
     return len(found)
+
+
+def _write_reports(paths: tuple[str, str], found: Sequence[Difference], arguments: argparse.Namespace) -> None:
+    """Print two reports side by side; of one that lacks some numbers, only the differences."""
+    from ortdeploy.running.reports.comparison import Figure, figures  # noqa: PLC0415  only for reports
+    from ortdeploy.views.report_diff import render_report_diff  # noqa: PLC0415
+
+    told: Sequence[Figure] = ()
+    if found:
+        with suppress(*_NO_REPORT):
+            told = figures((_read_report(paths[0]), _read_report(paths[1])))
+    color, verbose = use_color(arguments), arguments.verbose
+    sys.stdout.write(render_report_diff(paths, told, found, color=color, verbose=verbose))
+
+
+_NO_REPORT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a damaged report raises."""
 
 
 def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str) -> None:
@@ -76,7 +96,7 @@ def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str
     differences = [(one.path, text.shown_value(one.old), text.shown_value(one.new)) for one in found]
     try:
         page = render((old, new), paths, differences)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _NO_REPORT as error:
         what = f"{type(error).__name__}: {error}"
         raise OrtdeployError(f"{paths[0]} or {paths[1]} is not a report as a run leaves it ({what})") from error
     try:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ortdeploy.records import record
 from ortdeploy.running.reports import charts, html
 from ortdeploy.running.reports.page import numbers, page, section, soft, table
 
@@ -45,29 +46,51 @@ def _invocation(report: Report) -> str:
     return soft("; ".join(f"{name}: {value}" for name, value in said.items())) if said else ""
 
 
+@record
+class Figure:
+    """A number of two reports, as text; `kind` is `up` if the change is for the better, `down` if not, else empty."""
+
+    name: str
+    old: str
+    new: str
+    change: str
+    kind: str
+
+
+def figures(reports: Pair) -> tuple[Figure, ...]:
+    """Return the most important numbers of both. Raises what `render` does if they are no reports."""
+    return tuple(_figure(reports, *one) for one in _MEASURED)
+
+
+def _figure(
+    reports: Pair, name: str, of: Callable[[Report], float | None], written: Callable[[float], str], better: int
+) -> Figure:
+    old, new = (of(one) for one in reports)
+    texts = ["-" if one is None else written(one) for one in (old, new)]
+    change, kind = _change(old, new, better)
+    return Figure(name=name, old=texts[0], new=texts[1], change=change, kind=kind)
+
+
+def _change(old: float | None, new: float | None, better: int) -> tuple[str, str]:
+    """Return by how much a number has changed, and whether that is `up` (better) or `down`."""
+    if old is None or new is None or old == new:
+        return "", ""
+    if not old:
+        return "new", ""
+    share = (new - old) / abs(old)
+    return f"{share:+.1%}", "up" if share * better > 0 else "down"
+
+
 def _measured(reports: Pair) -> str:
-    rows = "".join(_row(reports, *one) for one in _MEASURED)
+    rows = "".join(map(_row, figures(reports)))
     head = '<tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">change</th></tr>'
     return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
 
 
-def _row(
-    reports: Pair, name: str, of: Callable[[Report], float | None], written: Callable[[float], str], better: int
-) -> str:
-    old, new = (of(one) for one in reports)
-    cells = "".join(f'<td class="n">{"-" if one is None else escape(written(one))}</td>' for one in (old, new))
-    return f'<tr><td>{escape(name)}</td>{cells}<td class="n">{_change(old, new, better)}</td></tr>'
-
-
-def _change(old: float | None, new: float | None, better: int) -> str:
-    """Return by how much a number has changed, with the color of what is better or worse."""
-    if old is None or new is None or old == new:
-        return ""
-    if not old:
-        return "new"
-    share = (new - old) / abs(old)
-    kind = "up" if share * better > 0 else "down"
-    return f'<span class="{kind}">{share:+.1%}</span>'
+def _row(one: Figure) -> str:
+    cells = "".join(f'<td class="n">{escape(text)}</td>' for text in (one.old, one.new))
+    change = f'<span class="{one.kind}">{one.change}</span>' if one.kind else one.change
+    return f'<tr><td>{escape(one.name)}</td>{cells}<td class="n">{change}</td></tr>'
 
 
 def _charts(reports: Pair) -> Iterator[str]:
