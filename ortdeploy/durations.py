@@ -38,6 +38,13 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def moment(text: str) -> str:
+    """Return a moment in ISO 8601 to the second, for people: `2026-11-23 20:45:15 UTC`."""
+    from datetime import datetime  # noqa: PLC0415  jobs that run measure durations alone
+
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S %Z}"
+
+
 class Histogram:
     """Counts durations in logarithmic buckets, so that ten million of them take as little room as ten.
 

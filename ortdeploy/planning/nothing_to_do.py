@@ -259,8 +259,17 @@ def _links(folder: str) -> "Iterator[str]":
 
 
 def _key(arguments: "argparse.Namespace") -> str:
-    asked = [sorted(vars(arguments).items()), os.getcwd(), sys.stdout.isatty(), sys.argv[:1]]  # noqa: PTH109
+    asked = [sorted(vars(arguments).items()), os.getcwd(), _terminal(), sys.argv[:1]]  # noqa: PTH109
     return hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _terminal() -> int | None:
+    """Return the columns of the terminal, by which the output is broken; None without one, 0 if they are not known."""
+    if not sys.stdout.isatty():
+        return None
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    return 0
 
 
 def _folder_of(arguments: "argparse.Namespace") -> str:

@@ -31,6 +31,7 @@ class JobStatus:
     job: str
     output: str
     record: "OutputRecord | None"
+    deployment: str = ""
     live: Mapping[str, Any] | None = None
     removable: bool = False
     delivered: tuple[DeliveredFile, ...] = ()

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from ortdeploy.planning.differences import Difference
 from ortdeploy.running.reports.comparison import Figure
-from ortdeploy.views.text import BOLD, GREEN, RED, count, painter, render_differences, safe
+from ortdeploy.views.table import Cell, Column, render_columns
+from ortdeploy.views.text import GREEN, RED, count, painter, render_differences, safe
 
 _IN_ANY_RUN = re.compile(
     r"(?:run|started|ended|seconds|plan|seconds_of_all_runs|session_run|session_run_share|stages|peak_memory_bytes|process"
@@ -37,11 +38,14 @@ def render_report_diff(
 def _table(names: tuple[str, str], figures: Sequence[Figure], *, color: bool) -> str:
     if not figures:
         return ""
-    paint = painter(color=color)
-    rows = [("", "A", "B", "CHANGE"), *((one.name, one.old, one.new, one.change) for one in figures)]
-    widths = [max(len(row[at]) for row in rows) for at in range(4)]
-    justified = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
-    lines = ["  ".join(cells).rstrip() for cells in justified]
-    codes = [BOLD, *(_COLORS[one.kind] for one in figures)]
-    table = "".join(f"{paint(line, code) if code else line}\n" for line, code in zip(lines, codes, strict=True))
-    return safe(f"A: {names[0]}\nB: {names[1]}\n{table}\n")
+    rows = [
+        {
+            "": Cell(text=one.name),
+            "A": Cell(text=one.old),
+            "B": Cell(text=one.new),
+            "CHANGE": Cell(text=one.change, code=_COLORS[one.kind]),
+        }
+        for one in figures
+    ]
+    columns = (Column(name=""), *(Column(name=name, right=True) for name in ("A", "B", "CHANGE")))
+    return safe(f"A: {names[0]}\nB: {names[1]}\n{render_columns(columns, rows, painter(color=color))}\n")

@@ -1,7 +1,7 @@
 """Diagnostics, plans and results for the person at the terminal."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
@@ -12,14 +12,12 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.planning.differences import Difference
-    from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
     from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
     from ortdeploy.running.compaction import Compacted
-    from ortdeploy.views.job_status import JobStatus
 
 BOLD, RED, YELLOW, GREEN, CYAN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 WIDTH = 100
@@ -133,14 +131,14 @@ def count(number: int, noun: str) -> str:
 def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
     """Return one line for each job."""
     paint = painter(color=color)
-    lines = [line for one in results for line in (_render_result(one, paint), *_render_shares(one.job, one.shares))]
+    lines = [line for one in results for line in (_render_result(one, paint), *render_shares(one.job, one.shares))]
     return safe("".join(f"{line}\n" for line in lines))
 
 
 def _render_result(result: "JobResult", paint: Paint) -> str:
     name = paint(f"job {result.job}", BOLD)
     counts = f"{result.committed:,} rows committed, {result.failed:,} failed, {result.skipped:,} skipped"
-    counts += f"; {_more_rows(result.kept)} kept for the next run" if result.kept else ""
+    counts += f"; {more_rows(result.kept)} kept for the next run" if result.kept else ""
     match result.status:
         case "nothing-to-do":
             return f"{name}: nothing to do, {result.reason or f'{result.output} is finished'}."
@@ -151,7 +149,8 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
     return f"{name}: {paint(result.status, color)}: {counts}. {result.reason}".rstrip(". ") + "."
 
 
-def _more_rows(number: int) -> str:
+def more_rows(number: int) -> str:
+    """Return `1 more row is`, `4 more rows are`."""
     return f"{number:,} more {'row is' if number == 1 else 'rows are'}"
 
 
@@ -175,41 +174,7 @@ def render_lock(files: "Sequence[Digested]") -> str:
     return safe("".join(f"{file.sha256}  {file.path}  {file.state}\n" for file in files))
 
 
-def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal]" = (), *, verbose: bool = False) -> str:
-    """Return one line for each job: name, state, rows, times, progress of a run; with `verbose`, also its parts.
-
-    Refused manifests come last, if their last good versions run in their place.
-    """
-    rows: list[tuple[str, ...]] = [("JOB", "STATE", "COMMITTED", "FAILED", "SKIPPED", "OUTPUT", "LAST RUN")]
-    for one in jobs:
-        if one.record is None:
-            rows.append((one.job, "never run", "0", "0", "0", one.output, "-"))
-            continue
-        counts = (str(one.record.committed), str(one.failed), str(one.record.skipped))
-        rows.append((one.job, one.record.status, *counts, one.output, one.record.ended or one.record.started))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    live = [_render_live(one.job, one.live) for one in jobs if one.live]
-    kept = [f"{one.job}: {_more_rows(one.kept)} kept for the next run" for one in jobs if one.kept]
-    kept += [f"{one.job}: {count(one.rerun, 'row')} of changed files to run again" for one in jobs if one.rerun]
-    kept += [
-        f"{one.job}: {count(one.leaving, 'row')} of changed files to leave their parts" for one in jobs if one.leaving
-    ]
-    needed = [line for one in jobs if one.delivered for line in _render_delivered(one, verbose=verbose)]
-    files = [
-        f"{one.output}/{part.file}: {part.rows} rows from {part.start}"
-        for one in jobs
-        if one.record
-        for part in one.record.parts
-        if verbose
-    ]
-    shared = [line for one in jobs for line in _render_shares(one.job, one.shares)]
-    shared += [f"{one.job}: how far shards are is not known: {one.unread}" for one in jobs if one.unread]
-    refused = [one.text for one in refusals]
-    return safe("".join(f"{line}\n" for line in (*table, *live, *shared, *kept, *needed, *files, *refused)))
-
-
-def _render_shares(job: str, shares: "Shares | None") -> Iterator[str]:
+def render_shares(job: str, shares: "Shares | None") -> Iterator[str]:
     """Yield how far several workers are, what each has made, and what is slow or left."""
     if shares is None:
         return
@@ -219,14 +184,14 @@ def _render_shares(job: str, shares: "Shares | None") -> Iterator[str]:
     runs = [f"{first}" if first == last else f"{first} to {last}" for first, last in shares.left]
     if runs:
         left = sum(last - first + 1 for first, last in shares.left)
-        yield f"{job}: {count(left, 'part')} left: {_some(runs, _MOST_FILES)}"
+        yield f"{job}: {count(left, 'part')} left: {some_of(runs, MOST_FILES)}"
     slowest = sorted(shares.workers, key=lambda one: (-one.failed, -one.seconds_a_part))
-    for one in slowest[:_MOST_FILES]:
+    for one in slowest[:MOST_FILES]:
         failed = f", {one.failed:,} failed" if one.failed else ""
         made = f"{count(one.parts, 'part')}, {count(one.rows, 'row')}{failed}"
         yield f"{job}: {one.name}: {made}, {one.seconds_a_part:.2f} s a part"
-    if len(slowest) > _MOST_FILES:
-        yield f"{job}: and {count(len(slowest) - _MOST_FILES, 'more worker')}, with fewer failed rows and quicker"
+    if len(slowest) > MOST_FILES:
+        yield f"{job}: and {count(len(slowest) - MOST_FILES, 'more worker')}, with fewer failed rows and quicker"
     for part in shares.slow:
         where = f"{job}: part {part.part} (rows {part.start} to {part.end})"
         median = "" if shares.median is None else f"; the median is {shares.median:.2f} s"
@@ -236,27 +201,11 @@ def _render_shares(job: str, shares: "Shares | None") -> Iterator[str]:
             yield f"{where} took {part.seconds:.2f} s on {part.worker}{median}"
 
 
-_MOST_FILES = 8
+MOST_FILES = 8
 
 
-def _render_delivered(one: "JobStatus", *, verbose: bool) -> Iterator[str]:
-    """Yield the files of a job that its readers still need, and those that may be carried away."""
-    needed: dict[tuple[str, ...], list[str]] = {}
-    for one_file in one.delivered:
-        needed.setdefault(one_file.needed_by, []).append(one_file.file)
-    free = needed.pop((), [])
-    most = len(one.delivered) if verbose else _MOST_FILES
-    for jobs, names in needed.items():
-        yield f"{one.job}: {' and '.join(jobs)} still {_needs(jobs)} {count(len(names), 'file')}: {_some(names, most)}"
-    if one.removable and free:
-        yield f"{one.job}: {count(len(free), 'file')} may be carried away, every reader has them: {_some(free, most)}"
-
-
-def _needs(jobs: "Sequence[str]") -> str:
-    return "needs" if len(jobs) == 1 else "need"
-
-
-def _some(names: "Sequence[str]", most: int) -> str:
+def some_of(names: "Sequence[str]", most: int) -> str:
+    """Return the first names, and how many more there are."""
     more = f", and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
@@ -355,24 +304,3 @@ def _changed(one: "Changes") -> str:
     if one.run is None:
         return f"job {one.job} has not run yet\n"
     return f"job {one.job} since run {one.run}:{'' if one.differences else ' nothing has changed'}\n"
-
-
-def _render_live(job: str, live: Mapping[str, Any]) -> str:
-    total = "" if live["total"] is None else f" of {live['total']:,}"
-    left = "" if live["seconds_left"] is None else f", {live['seconds_left']:,} s left"
-    rate = (
-        f", {live['rows_per_second']:,.0f} rows/s" if live["rows_per_second"] else ""
-    )  # not known in the first second
-    used = "".join(f", {word}" for word in _used(live))
-    return f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed{rate}{left}{used}"
-
-
-def _used(live: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a running job uses, if the system reports it: memory, processors, page faults, context switches."""
-    if live.get("resident_bytes"):
-        peak = f" (peak {format_size(live['peak_bytes'])})" if live.get("peak_bytes") else ""
-        yield f"{format_size(live['resident_bytes'])} of memory{peak}"
-    if "cpu_seconds_user" in live and live["seconds"]:
-        yield f"{(live['cpu_seconds_user'] + live['cpu_seconds_system']) / live['seconds']:.1f} cores"
-        yield f"{live['major_faults']:,.0f} major faults"
-        yield f"{live['involuntary_switches']:,.0f} involuntary switches"

@@ -40,6 +40,7 @@ from ortdeploy.sinks import jsonl
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
 from ortdeploy.views.job_status import JobStatus
+from ortdeploy.views.status import render_status
 
 ROWS = 40
 
@@ -348,10 +349,10 @@ def test_status_and_results_say_how_many_rows_are_kept(tmp_path: Path) -> None:
     assert '"kept": 4' in json_view.render_apply([], [], [result])
     (record,) = read_outputs(tmp_path / ".ortdeploy")
     status = JobStatus(job="run", output="out", record=record)
-    assert "run: 4 more rows are kept for the next run" in text.render_status([status])
+    assert "run: 4 more rows are kept for the next run" in render_status([status])
     assert '"kept": 4' in json_view.render_status([status])
     going_on = replace(status, record=replace(record, status="running"))
-    assert "kept" not in text.render_status([going_on])
+    assert "kept" not in render_status([going_on])
 
 
 def test_the_ledger_keeps_the_last_of_an_output(tmp_path: Path) -> None:

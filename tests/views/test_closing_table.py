@@ -80,4 +80,4 @@ def test_colors_are_only_where_they_are_wanted() -> None:
 
 
 def test_without_results_there_is_no_table() -> None:
-    assert render_table([], color=True) == ""
+    assert render_table([], color=True, width=80) == ""

@@ -1,29 +1,37 @@
 """What a terminal shows, compared with `terminal/`; `pytest --update-golden tests/views` writes it."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.jobs import changed, plan_for, plan_with_all, plan_with_sessions
 from support.terminals import shown_of_job
 
+from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.checks.run import CheckResult
 from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
+from ortdeploy.facts.host import MachineFacts, RuntimeFacts
+from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedProvider
 from ortdeploy.planning.differences import NOTHING, Difference
 from ortdeploy.planning.last_run import Changes
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.reports.comparison import figures
 from ortdeploy.tuning.search import Bounds, Setting, Trial
+from ortdeploy.versions import package_version
 from ortdeploy.views import closing_table
 from ortdeploy.views.checks import render_checks
+from ortdeploy.views.doctor import Findings, render_text
+from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.plan_tree import render_plan
 from ortdeploy.views.report_diff import render_report_diff
-from ortdeploy.views.text import render_changes, render_diagnostics, render_results
+from ortdeploy.views.status import render_status
+from ortdeploy.views.text import render_changes, render_diagnostics, render_results, render_unchecked
 from ortdeploy.views.tuning import render_table
 
 GOLDEN = Path(__file__).parent / "terminal"
@@ -157,6 +165,54 @@ def reports(*, color: bool) -> str:
     return render_report_diff(("a/_run.json", "b/_run.json"), told, REPORT_DIFFERENCES, color=color)
 
 
+def known(job: str, status: str, deployment: str = "demo", **more: Any) -> JobStatus:
+    part = Part(
+        number=0, start=0, rows=1_234_567, committed=1_234_567, failed=17, skipped=1_000, file="part-00000000.jsonl",
+        bytes=1, sha256="ab" * 32,
+    )  # fmt: skip
+    record = OutputRecord(
+        output=f"outbox/{job}", deployment=deployment, job=job, identity={}, status=status, run="4cb816e6f137",
+        started="2026-01-02T03:04:05.123+00:00", ended=None if status == "running" else "2026-01-02T03:05:06.456+00:00",
+        reason=None, first_row=0, batch_size=None, statistics={}, part_digits=8, parts=(part,), begun=None,
+    )  # fmt: skip
+    return JobStatus(deployment=deployment, job=job, output=f"outbox/{job}", record=record, **more)
+
+
+STATUS = (
+    known("nightly-embeddings", "done"),
+    known("read", "running", live={
+        "done": 1_300_000, "total": 2_000_000, "failed": 17, "rows_per_second": 4_000.0, "seconds_left": 175, "seconds": 325,
+    }),
+    known("pages", "failed", "another-deployment"),
+    JobStatus(deployment="another-deployment", job="new", output="outbox/new", record=None),
+)  # fmt: skip
+
+
+def status(jobs: Sequence[JobStatus] = STATUS, *, width: int | None = None, color: bool = False) -> str:
+    return render_status(jobs, width=width, color=color, verbose=True)
+
+
+MACHINE = Findings(
+    runtime=RuntimeFacts(
+        version="1.32.0", available_providers=(), max_ir_version=13, runtime_packages=("onnxruntime",), max_opsets={"ai.onnx": 28}
+    ),
+    machine=MachineFacts(
+        system="Linux", architecture="x86_64", python="3.12.1", cores=8, cpu_quota=2.0, memory_bytes=16 * 2**30,
+        cpu_flags=("avx2", "sse"),
+    ),
+    trials=(
+        ProviderTrial(provider="CPUExecutionProvider", device=None, problem=None, seconds=0.123),
+        ProviderTrial(provider="WebGpuExecutionProvider", device="Some GPU", problem="it gave zeros. " * 9),
+    ),
+    missing={"images": (), "s3": ("s3fs>=2025.7",), "diffusion": ("torch>=2.4", "diffusers<0.40,>=0.35")},
+)  # fmt: skip
+
+
+def machine(*, width: int | None = None, color: bool = False) -> str:
+    shown = render_text(MACHINE, width=width, color=color)
+    return shown.replace(package_version("ortdeploy"), "1.2.3")
+
+
 def live(encoding: str = "utf-8") -> str:
     """Return the live line at several widths."""
     return "".join(f"{shown_of_job(width, encoding=encoding)}\n" for width in (40, 60, 80, 100, 120))
@@ -173,6 +229,15 @@ CASES: dict[str, Callable[[Path], str]] = {
     "tune.txt": lambda _: tuned(),
     "tune-60.txt": lambda _: tuned(width=60),
     "tune-color.txt": lambda _: tuned(color=True, width=100),
+    "status.txt": lambda _: status(),
+    "status-60.txt": lambda _: status(width=60),
+    "status-100.txt": lambda _: status(width=100),
+    "status-one-deployment.txt": lambda _: status(STATUS[:2], width=100),
+    "status-color.txt": lambda _: status(color=True, width=120),
+    "doctor.txt": lambda _: machine(),
+    "doctor-60.txt": lambda _: machine(width=60),
+    "doctor-color.txt": lambda _: machine(width=100, color=True),
+    "unchecked-60.txt": lambda _: render_unchecked(["deployments/devices", "deployments/gallery/models"], 60),
     "reports.txt": lambda _: reports(color=False),
     "reports-color.txt": lambda _: reports(color=True),
     "check.txt": lambda _: render_checks(CHECKS, color=False),

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.cli.children.apply import run_plan
-from ortdeploy.cli.commands.shared import load_options, start_logging, use_color, write_diagnostics, write_plan
+from ortdeploy.cli.commands.shared import (
+    load_options,
+    start_logging,
+    terminal_width,
+    use_color,
+    write_diagnostics,
+    write_plan,
+)
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED, EXIT_USAGE
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
@@ -107,10 +114,11 @@ def _tell(planned: Planned, results: Sequence[JobResult], arguments: argparse.Na
     if arguments.format == "sarif":
         return
     told = [one for one in results if not arguments.quiet or one.status in _BAD]
-    if sys.stdout.isatty():
-        from ortdeploy.views.closing_table import render_table  # noqa: PLC0415  brings rich
+    width = terminal_width(sys.stdout)
+    if width is not None:
+        from ortdeploy.views.closing_table import render_table  # noqa: PLC0415  only on a terminal
 
-        sys.stdout.write(render_table(told, color=use_color(arguments)))
+        sys.stdout.write(render_table(told, color=use_color(arguments), width=width))
     else:
         sys.stdout.write(text.render_results(told, color=use_color(arguments)))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
+from ortdeploy.cli.commands.shared import load_options, log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import OrtdeployError, has_errors
@@ -32,8 +32,9 @@ from ortdeploy.planning.rests_on import escaped_outputs, text_rests_on
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.sources.files import shown
-from ortdeploy.views import json, text
+from ortdeploy.views import json
 from ortdeploy.views.job_status import DeliveredFile, JobStatus
+from ortdeploy.views.status import render_status
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
@@ -91,7 +92,9 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     else:
         said = [one for one in records if not arguments.quiet or _is_bad(one)]
         if said or refusals or not arguments.quiet:
-            sys.stdout.write(text.render_status(said, refusals, verbose=arguments.verbose))
+            color, width = use_color(arguments), terminal_width(sys.stdout)
+            told = render_status(said, refusals, verbose=arguments.verbose, color=color, width=width)
+            sys.stdout.write(told)
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK
 
@@ -140,6 +143,7 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
         shares, unread = (None, None) if place is None else _shares(place)
         asked = place is not None and job.output.url is not None
         status = JobStatus(
+            deployment=spec.name,
             job=job.name,
             output=job.output.shown,
             record=record,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ortdeploy.durations import moment
 from ortdeploy.records import record
 from ortdeploy.running.reports import charts, html
 from ortdeploy.running.reports.page import numbers, page, section, soft, table
@@ -34,7 +35,7 @@ def render(reports: Pair, names: tuple[str, str], differences: Sequence[tuple[st
 def _head(reports: Pair, names: tuple[str, str]) -> str:
     titles = "".join(
         f"<p><b>{letter}</b> {escape(name)}: {escape(one['deployment'])} / {escape(one['job'])}, "
-        f"{escape(one['status'])}, run {escape(one['run'])} of {escape(html.moment(one['started']))}</p>"
+        f"{escape(one['status'])}, run {escape(one['run'])} of {escape(moment(one['started']))}</p>"
         f"{_invocation(one)}"
         for letter, name, one in zip("AB", names, reports, strict=True)
     )

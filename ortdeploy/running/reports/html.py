@@ -4,11 +4,11 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from html import escape
 from itertools import pairwise
 from typing import Any
 
+from ortdeploy.durations import moment
 from ortdeploy.running.reports import charts
 from ortdeploy.running.reports.charts import COLORS, Curve
 from ortdeploy.running.reports.illustrations import FAILED_COLUMNS, Example, Illustrations, Picture
@@ -59,11 +59,6 @@ def _head(report: Mapping[str, Any], title: str) -> str:
         f'<header class="wide"><h1>{escape(title)}{state}</h1><p class="soft">{escape(when)}</p>{reason}'
         f"{numbers(key_numbers(report).items())}</header>\n"
     )
-
-
-def moment(text: str) -> str:
-    """Return a moment to the second: `2026-11-23 20:45:15 UTC`."""
-    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def key_numbers(report: Mapping[str, Any]) -> dict[str, str]:

@@ -21,7 +21,8 @@ from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.shares import open_shares, shares_of
 from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.json import render_status as json_status
-from ortdeploy.views.text import render_results, render_status
+from ortdeploy.views.status import render_status
+from ortdeploy.views.text import render_results
 
 TABLE = PartTable(first_number=2, first_row=16, end=60, rows_per_part=8)  # parts 2 to 7, the last of four rows
 
