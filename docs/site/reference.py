@@ -31,8 +31,8 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "reference/providers/index.md", _providers()
     for provider in PROVIDERS:
         name = short_name(provider.name)
-        body = f"{render_page(provider)}\n\n{render_options(provider)}"
-        yield f"reference/providers/{name}.md", f"# {name}\n\n{_fenced(_without_sources(body))}"
+        body = f"{render_page(provider)}\n\n{render_options(provider, with_sources=False)}"
+        yield f"reference/providers/{name}.md", f"# {name}\n\n{_fenced(body)}"
     yield "reference/commands.md", _commands()
     yield "reference/exit-codes.md", _exit_codes()
     yield (
@@ -187,10 +187,6 @@ def _schemas() -> str:
     ]
     lines += [f"- [{name}](../schemas/{name}.schema.json)" for name in schema_names()]
     return "\n".join([*lines, ""])
-
-
-def _without_sources(text: str) -> str:
-    return re.sub(r" \(source: \S+\)", "", text)
 
 
 def _fenced(text: str) -> str:

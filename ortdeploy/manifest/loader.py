@@ -38,12 +38,16 @@ class LoadOptions:
 
 @record
 class Loaded:
-    """One manifest file: its spec when there is one, the specs of its other profiles, and what is wrong with it."""
+    """One manifest file: its spec when there is one, the specs of its other profiles, and what is wrong with it.
+
+    `is_device`: it is a device file, and has no spec.
+    """
 
     path: str
     spec: Spec | None
     variants: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
+    is_device: bool = False
 
 
 def find_manifests(paths: Sequence[str]) -> tuple[tuple[str, ...], tuple[Diagnostic, ...]]:
@@ -76,7 +80,7 @@ def load_manifest(path: str, options: LoadOptions, *, devices: bool = False) -> 
     if is_device_file(document):
         detail = f"{path} describes a device and deploys nothing. Plan for it with --device {path}."
         problems = check_document(document, "device") if devices else (_unreadable(detail, path),)
-        return Loaded(path=path, spec=None, variants=(), diagnostics=(*diagnostics, *problems))
+        return Loaded(path=path, spec=None, variants=(), diagnostics=(*diagnostics, *problems), is_device=True)
     overlays, found = _read_overlays(options.overlays, options.texts)
     diagnostics += found
     if has_errors(found):

@@ -50,23 +50,31 @@ if TYPE_CHECKING:
 
 @record
 class Validated:
-    """Manifests whose text was checked, and the diagnostics. A manifest has a spec if its text has no error."""
+    """Manifests whose text was checked, and the diagnostics. A manifest has a spec if its text has no error.
+
+    `manifests` and `devices` are the numbers of manifests and of device files that were looked at.
+    """
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
+    manifests: int = 0
+    devices: int = 0
 
 
 def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
     """Check texts, shapes, names and the rules that need no machine; `devices`: device files may be among the paths."""
     files, diagnostics = find_manifests(paths)
     specs: list[Spec] = []
+    described = 0
     for path in files:
         loaded = load_manifest(path, options, devices=devices)
+        described += loaded.is_device
         found = loaded.diagnostics + _check_specs(loaded)
         diagnostics += found
         if loaded.spec is not None and not has_errors(found):
             specs.append(loaded.spec)
-    return Validated(specs=tuple(specs), diagnostics=sort_diagnostics(diagnostics))
+    number = len(files) - described
+    return Validated(specs=tuple(specs), diagnostics=sort_diagnostics(diagnostics), manifests=number, devices=described)
 
 
 def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:

@@ -206,11 +206,20 @@ def provider_spellings() -> tuple[str, ...]:
     return tuple(sorted(provider.short for provider in PROVIDERS))
 
 
+def comes_with(provider: Provider) -> str:
+    """`comes with onnxruntime-gpu`: the package that has a provider, and the plugin package, if there is one."""
+    if provider.plugin is None:
+        return f"comes with {provider.package}"
+    if provider.plugin.package == provider.package:
+        return f"comes as a plugin beside onnxruntime, with {provider.package}"
+    return f"comes with {provider.package} or, as a plugin, with {provider.plugin.package}"
+
+
 def render_page(provider: Provider) -> str:
     """Return the page that `ortdeploy explain` prints."""
     names = ", ".join((provider.short, *other_names(provider)))
     lines = [provider.name, f"  Written {names} or {provider.name}, in upper or lower case."]
-    lines.append(f"  Comes with: {provider.package}.")
+    lines.append(f"  It {comes_with(provider)}.")
     lines.append(f"  Its tensors live in the memory of: {provider.memory or 'the CPU'}.")
     lines.append(f"  It {'compiles whole subgraphs' if provider.compiles else 'has a kernel for each node'}.")
     if provider.static_shapes:
@@ -222,5 +231,5 @@ def render_page(provider: Provider) -> str:
     if not provider.claims_nodes:
         lines.append("  It takes no node of a graph.")
     if provider.plugin:
-        lines.append(f"  As a plugin beside onnxruntime: {provider.plugin.package}. Its devices are chosen by device:.")
+        lines.append("  The devices of its plugin are chosen by device:.")
     return "\n".join(lines)

@@ -48,12 +48,19 @@ def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:
     return str(value if size is None else size)
 
 
-def render_options(provider: Provider) -> str:
-    """Return the options part of a provider's page."""
-    lines = []
-    for name, facts in options_schema(provider)["properties"].items():
-        lines += [f"  {name}: {_type(facts)}", f"      {facts['description']}", f"      {_history(facts)}"]
-    return "\n".join(["Options:", *lines]) if lines else "It has no provider options."
+def render_options(provider: Provider, *, with_sources: bool = True) -> str:
+    """Return the options part of a provider's page; the sources stand at its end, each once, with a number."""
+    options = options_schema(provider)["properties"]
+    if not options:
+        return "It has no provider options."
+    lines = ["Options:"]
+    sources = list(dict.fromkeys(facts["x-source"] for facts in options.values())) if with_sources else []
+    for name, facts in options.items():
+        number = f" [{sources.index(facts['x-source']) + 1}]" if with_sources else ""
+        lines += [f"  {name}: {_type(facts)}", f"      {facts['description']}", f"      {_history(facts)}{number}"]
+    lines += ["", "Sources:"] if sources else []
+    lines += [f"  [{number}] {source}" for number, source in enumerate(sources, start=1)]
+    return "\n".join(lines)
 
 
 def _type(facts: Mapping[str, Any]) -> str:
@@ -75,4 +82,4 @@ def _history(facts: Mapping[str, Any]) -> str:
     parts += [f"removed in {facts['x-removed']}"] if "x-removed" in facts else []
     parts += ["relative to the manifest"] if "x-path" in facts else []
     parts += [f"{facts['x-delivery']} only"] if facts.get("x-delivery") in {"built-in", "plugin"} else []
-    return f"{'; '.join(parts)} (source: {facts['x-source']})"
+    return "; ".join(parts)

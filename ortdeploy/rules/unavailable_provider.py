@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
-from ortdeploy.providers.catalogue import Provider, find_provider, full_name
+from ortdeploy.providers.catalogue import Provider, comes_with, find_provider, full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -48,8 +48,4 @@ def _advice(provider: Provider | None, problem: str | None) -> str:
         return f"{problem} List"
     if provider is None:
         return "List"
-    if provider.plugin is None:
-        return f"{provider.name} comes with {provider.package}; list"
-    if provider.plugin.package == provider.package:
-        return f"{provider.name} comes as a plugin beside onnxruntime, with {provider.package}; list"
-    return f"{provider.name} comes with {provider.package} or, as a plugin, with {provider.plugin.package}; list"
+    return f"{provider.name} {comes_with(provider)}; list"

@@ -108,11 +108,13 @@ def safe(text: str) -> str:
     return _UNSAFE.sub("\ufffd", text)
 
 
-def summarize(diagnostics: Sequence[Diagnostic], checked: int) -> str:
+def summarize(diagnostics: Sequence[Diagnostic], manifests: int, devices: int = 0) -> str:
     """Return one line that a search in logs can find."""
     errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
     warnings = len(diagnostics) - errors
-    return f"Checked {count(checked, 'manifest')}: {count(errors, 'error')}, {count(warnings, 'warning')}.\n"
+    checked = [count(manifests, "manifest")] if manifests or not devices else []
+    checked += [count(devices, "device file")] if devices else []
+    return f"Checked {' and '.join(checked)}: {count(errors, 'error')}, {count(warnings, 'warning')}.\n"
 
 
 def render_unchecked(folders: Sequence[str], width: int | None = None) -> str:

@@ -23,7 +23,7 @@ from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy import durations
 from ortdeploy.cli.arguments import COMMANDS, build_parser
-from ortdeploy.cli.commands import status
+from ortdeploy.cli.commands import explain, status
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
@@ -243,6 +243,9 @@ def test_a_folder_of_manifests(cli: Cli, deployment: Path) -> None:
     (deployment / "third.yaml").write_text("version: 2\n")
     assert cli("validate", deployment).code == 1
     assert "Checked 3 manifests" in cli("validate", deployment).out
+    assert cli("device", "-o", deployment / "device.yaml").code == 0
+    assert "Checked 3 manifests and 1 device file: " in cli("validate", deployment).out
+    assert cli("validate", deployment / "device.yaml").out == "Checked 1 device file: 0 errors, 0 warnings.\n"
 
 
 def test_github_annotations_and_sarif(cli: Cli, tmp_path: Path) -> None:
@@ -384,6 +387,14 @@ def test_every_command_takes_the_flags_of_all() -> None:
     for parser in parsers(build_parser()):
         flags = {flag for action in parser._actions for flag in action.option_strings}  # noqa: SLF001
         assert flags >= {"-q", "--quiet", "--color", "--no-color", "--help"}, parser.prog
+
+
+@pytest.mark.parametrize("name", ["webgpu", "TensorRT", None])
+def test_a_narrow_terminal_gets_broken_pages(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    monkeypatch.setattr(explain, "terminal_width", lambda _: 60)
+    lines = cli("explain", *([name] if name else [])).out.partition("\nSources:")[0].splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    assert any(len(line) > 50 for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -545,6 +556,11 @@ def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
     assert "How to fix" in cli("explain", "unavailable-provider").out
     assert "silently keep the last one" in cli("explain", "duplicate-key").out
     assert "CUDAExecutionProvider" in cli("explain", "CUDA").out
+    webgpu = cli("explain", "webgpu").out
+    assert "It comes with onnxruntime-webgpu or, as a plugin, with onnxruntime-ep-webgpu.\n" in webgpu
+    assert "It comes as a plugin beside onnxruntime, with onnxruntime-qnn.\n" in cli("explain", "QNN").out
+    assert webgpu.count("webgpu_provider_options.h") == 1, "each source stands once, at the end"
+    assert re.search(r"\n {6}since 1\.22 \[1\]\n", webgpu)
     assert "was removed from ONNX Runtime in 1.23. Use MIGraphX instead." in cli("explain", "ROCMExecutionProvider").out
     assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 import textwrap
 
+from ortdeploy.cli.commands.shared import terminal_width
 from ortdeploy.cli.exit_codes import EXIT_OK
 from ortdeploy.diagnostics import UsageError, nearest
 from ortdeploy.manifest.pages import PAGES
@@ -18,16 +19,31 @@ from ortdeploy.providers.gone import find_gone, render_gone
 from ortdeploy.providers.options import render_options
 from ortdeploy.rules.catalogue import RULES, Area, load_rule, rules_of
 from ortdeploy.rules.pages import page_of
+from ortdeploy.views.text import wrapped
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the page of a rule, provider or step; without a name, print all names."""
     if arguments.name is None:
-        sys.stdout.write(_index())
+        sys.stdout.write(_broken(_index()))
         return EXIT_OK
-    page = _provider_page(arguments.name) or page_of(arguments.name) or _step_page(arguments.name)
+    provider = _provider_page(arguments.name)
+    page = (None if provider is None else _broken(provider)) or page_of(arguments.name) or _step_page(arguments.name)
     sys.stdout.write(f"{page}\n")
     return EXIT_OK
+
+
+def _broken(page: str) -> str:
+    """Break the lines of a page that are wider than the terminal; what goes on stands two columns further in."""
+    width = terminal_width(sys.stdout)
+    if width is None:
+        return page
+    lines = []
+    for line in page.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        broken = wrapped(line.strip(), width, first=indent, indent=f"{indent}  ").rstrip("\n")
+        lines.append(line if len(line) <= width else broken)
+    return "\n".join(lines)
 
 
 def _step_page(name: str) -> str:

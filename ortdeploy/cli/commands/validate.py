@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         files, _ = find_manifests(arguments.paths)
         sys.stdout.write("".join(f"{path}\n" for path in files if arguments.verbose))
-        sys.stdout.write(text.summarize(validated.diagnostics, len(files)))
+        sys.stdout.write(text.summarize(validated.diagnostics, validated.manifests, validated.devices))
         left = find_unchecked(arguments.paths)
         sys.stdout.write(text.render_unchecked(left, terminal_width(sys.stdout)))
     log_outcome(arguments, "manifests.checked", paths=arguments.paths, diagnostics=len(validated.diagnostics))
