@@ -1,6 +1,7 @@
 """What a terminal shows, compared with `terminal/`; `pytest --update-golden tests/views` writes it."""
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.jobs import changed, plan_for, plan_with_all, plan_with_sessions
-from support.terminals import shown_of_job
+from support.logs import capture_logs
+from support.terminals import Clock, shown_of_job
 
 from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.checks.run import CheckResult
@@ -29,6 +31,7 @@ from ortdeploy.views.checks import render_checks
 from ortdeploy.views.doctor import Findings, render_text
 from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.plan_tree import render_plan
+from ortdeploy.views.progress import LogLines
 from ortdeploy.views.report_diff import render_report_diff
 from ortdeploy.views.status import render_status
 from ortdeploy.views.text import render_changes, render_diagnostics, render_results, render_unchecked
@@ -68,7 +71,7 @@ DIAGNOSTICS = (
 )
 
 
-def findings(*, width: int = 100, color: bool = False) -> str:
+def findings(*, width: int | None = 100, color: bool = False) -> str:
     return render_diagnostics(DIAGNOSTICS, color=color, line_of=lambda span: LINES.get(span.line), width=width)
 
 
@@ -151,9 +154,9 @@ def tuned(*, color: bool = False, width: int | None = None) -> str:
 
 REPORT = {
     "rows": {"input": 20, "committed": 20, "failed": 0}, "seconds_of_all_runs": 2.0, "session_run_share": 0.5,
-    "session_run": {"p50": 0.0012, "p90": 0.002, "p99": 0.5}, "peak_memory_bytes": 2**27,
+    "session_run": {"p50": 0.0000012, "p90": 0.002, "p99": 0.5}, "peak_memory_bytes": 2**27,
 }  # fmt: skip
-OTHER_REPORT = {**REPORT, "seconds_of_all_runs": 1.0, "session_run": {"p50": 0.0012, "p90": 0.0022, "p99": None}}
+OTHER_REPORT = {**REPORT, "seconds_of_all_runs": 1.0, "session_run": {"p50": 0.0000013, "p90": 0.0022, "p99": None}}
 REPORT_DIFFERENCES = (
     Difference(path="sessions[digits 0].batch_size", old=64, new=4),
     Difference(path="session_run.p90", old=0.002, new=0.0022),
@@ -213,12 +216,26 @@ def machine(*, width: int | None = None, color: bool = False) -> str:
     return shown.replace(package_version("ortdeploy"), "1.2.3")
 
 
+def logged() -> str:
+    """Return what CI gets of a job's progress: JSON lines, without their times."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch, capture_logs() as events:
+        patch.setattr("ortdeploy.durations.time.monotonic", clock)
+        lines = LogLines()
+        lines.job_started("read", 0, 1_000_000)
+        clock.now = 10.0
+        lines.rows_done(234_567, 17)
+    return "".join(f"{json.dumps(event)}\n" for event in events)
+
+
 def live(encoding: str = "utf-8") -> str:
     """Return the live line at several widths."""
     return "".join(f"{shown_of_job(width, encoding=encoding)}\n" for width in (40, 60, 80, 100, 120))
 
 
 CASES: dict[str, Callable[[Path], str]] = {
+    "findings-piped.txt": lambda _: findings(width=None),
+    "progress-piped.txt": lambda _: logged(),
     "live-line.txt": lambda _: live(),
     "live-line-ascii.txt": lambda _: live("ascii"),
     "live-line-color.txt": lambda _: f"{shown_of_job(120, color=True)}\n",
@@ -239,6 +256,7 @@ CASES: dict[str, Callable[[Path], str]] = {
     "doctor-color.txt": lambda _: machine(width=100, color=True),
     "unchecked-60.txt": lambda _: render_unchecked(["deployments/devices", "deployments/gallery/models"], 60),
     "reports.txt": lambda _: reports(color=False),
+    "reports-ascii.txt": lambda _: ascii_of(reports(color=False)),
     "reports-color.txt": lambda _: reports(color=True),
     "check.txt": lambda _: render_checks(CHECKS, color=False),
     "check-60.txt": lambda _: render_checks(CHECKS, color=False, width=60),
