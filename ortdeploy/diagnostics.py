@@ -120,8 +120,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like another; None if none is.
 
     A name that has the other as one of its words comes before names that only look a little like it: somebody who
-    writes `crop` means `center_crop` rather than `op`. Many names look a little like a short
-    one, so of these only those with its first letter are guessed.
+    writes `crop` means `center_crop` rather than `op`. Many names look a little like a short one, so of these only
+    those with its first letter are guessed.
     """
     import difflib  # noqa: PLC0415  only after a mistake
 

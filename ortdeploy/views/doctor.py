@@ -20,7 +20,7 @@ _SHOWN_FLAGS = ("avx512_vnni", "avx512f", "avx2", "amx_int8", "amx_bf16", "asimd
 
 
 @record
-class Findings:
+class Examination:
     """What is known of a machine: ONNX Runtime, the machine, how each provider did, and what each extra lacks."""
 
     runtime: RuntimeFacts
@@ -29,7 +29,7 @@ class Findings:
     missing: Mapping[str, Sequence[str]]
 
 
-def render_text(found: Findings, *, color: bool, quiet: bool = False, width: int | None = None) -> str:
+def render_text(found: Examination, *, color: bool, quiet: bool = False, width: int | None = None) -> str:
     """Return one screen of text about the machine; with `quiet`, the providers that fail. None: not on a terminal."""
     paint, room = painter(color=color), width or WIDTH
     if quiet:
@@ -45,7 +45,7 @@ def render_text(found: Findings, *, color: bool, quiet: bool = False, width: int
     return safe(lines)
 
 
-def _of_machine(found: Findings) -> Iterator[str]:
+def _of_machine(found: Examination) -> Iterator[str]:
     runtime, machine = found.runtime, found.machine
     installed = ", ".join(runtime.runtime_packages) or "onnxruntime"
     quota = "" if machine.cpu_quota is None else f", of which this process may use {machine.cpu_quota:g}"
@@ -75,7 +75,7 @@ def _of_extra(name: str, lacks: Sequence[str]) -> str:
     return f"lacks {', '.join(lacks)}: pip install 'ortdeploy[{name}]'{where}"
 
 
-def render_json(found: Findings) -> str:
+def render_json(found: Examination) -> str:
     """Return the same as JSON."""
     document = {
         "format_version": FORMAT_VERSION,

@@ -55,7 +55,7 @@ class Line:
         from rich.console import Console  # noqa: PLC0415  only a terminal needs it
         from rich.live import Live  # noqa: PLC0415  as above
 
-        self._pieces, self._color = pieces, color
+        self.stream, self._pieces, self._color = stream, pieces, color
         self.console = Console(file=stream, force_terminal=True, no_color=not color, highlight=False)
         self._live = Live(
             get_renderable=self._rendered,
@@ -93,12 +93,13 @@ class AboveLine:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write above the live line, if there is one."""
-        if not _open_lines:
+        """Write above the live line, if this stream has one; a log file has none."""
+        line = next((line for line in reversed(_open_lines) if line.stream is self._stream), None)
+        if line is None:
             return self._stream.write(text)
         from rich.text import Text  # noqa: PLC0415  is loaded where a line is open
 
-        _open_lines[-1].console.print(Text.from_ansi(text), end="", soft_wrap=True)
+        line.console.print(Text.from_ansi(text), end="", soft_wrap=True)
         return len(text)
 
     def flush(self) -> None:

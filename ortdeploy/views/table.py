@@ -48,7 +48,7 @@ def _fit(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> d
     }
     if width is None:
         return needed
-    least = {one.name: needed[one.name] if one.least is None else min(needed[one.name], one.least) for one in columns}
+    least = {one.name: _least(one, needed[one.name]) for one in columns}
     for column in sorted(columns, key=lambda one: -one.rank):
         if column.rank and _whole({name: least[name] for name in needed}) > width:
             del needed[column.name]
@@ -56,6 +56,11 @@ def _fit(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> d
         over = max(_whole(needed) - width, 0)
         needed[name] = max(needed[name] - over, least[name])
     return needed
+
+
+def _least(column: Column, needed: int) -> int:
+    """Return the width down to which a column may be folded; its name stays whole."""
+    return needed if column.least is None else min(needed, max(column.least, columns_of(column.name)))
 
 
 def _whole(widths: Mapping[str, int]) -> int:

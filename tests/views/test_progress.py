@@ -55,6 +55,16 @@ def test_a_line_counts_failures_and_lets_log_lines_stand_above_it(monkeypatch: p
         assert words in shown
 
 
+def test_a_log_file_gets_its_lines_beside_a_live_line() -> None:
+    terminal, file = io.StringIO(), io.StringIO()
+    line = LiveLine(terminal, color=False)
+    line.job_started("read", 0, 10)
+    AboveLine(file).write("a log line\n")
+    line.job_ended()
+    assert file.getvalue() == "a log line\n"
+    assert "a log line" not in terminal.getvalue()
+
+
 @pytest.mark.parametrize(
     ("width", "shown"),
     [

@@ -28,7 +28,7 @@ from ortdeploy.tuning.search import Bounds, Setting, Trial
 from ortdeploy.versions import package_version
 from ortdeploy.views import closing_table
 from ortdeploy.views.checks import render_checks
-from ortdeploy.views.doctor import Findings, render_text
+from ortdeploy.views.doctor import Examination, render_text
 from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.plan_tree import render_plan
 from ortdeploy.views.progress import LogLines
@@ -195,7 +195,7 @@ def status(jobs: Sequence[JobStatus] = STATUS, *, width: int | None = None, colo
     return render_status(jobs, width=width, color=color, verbose=True)
 
 
-MACHINE = Findings(
+MACHINE = Examination(
     runtime=RuntimeFacts(
         version="1.32.0", available_providers=(), max_ir_version=13, runtime_packages=("onnxruntime",), max_opsets={"ai.onnx": 28}
     ),

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Try every provider and print the results; return 1 if one that is offered does not work."""
     runtime, machine = probe_runtime({one.name: None for one in PROVIDERS if one.plugin}), probe_machine()
     trials = (*_problems(runtime), *map(_tried, _offered(runtime)))
-    found = doctor.Findings(runtime=runtime, machine=machine, trials=trials, missing=missing_of_extras())
+    found = doctor.Examination(runtime=runtime, machine=machine, trials=trials, missing=missing_of_extras())
     if arguments.format == "json":
         sys.stdout.write(doctor.render_json(found))
     else:
