@@ -389,12 +389,13 @@ def test_every_command_takes_the_flags_of_all() -> None:
         assert flags >= {"-q", "--quiet", "--color", "--no-color", "--help"}, parser.prog
 
 
-@pytest.mark.parametrize("name", ["webgpu", "TensorRT", None])
+@pytest.mark.parametrize("name", ["webgpu", "TensorRT", "unavailable-provider", "unusable-job-input", "resize", None])
 def test_a_narrow_terminal_gets_broken_pages(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
     monkeypatch.setattr(explain, "terminal_width", lambda _: 60)
     lines = cli("explain", *([name] if name else [])).out.partition("\nSources:")[0].splitlines()
     assert all(len(line) <= 60 for line in lines)
     assert any(len(line) > 50 for line in lines)
+    assert name != "unusable-job-input" or sum(line.startswith("- ") for line in lines) == 3
 
 
 @pytest.mark.parametrize(

@@ -27,23 +27,32 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         sys.stdout.write(_broken(_index()))
         return EXIT_OK
-    provider = _provider_page(arguments.name)
-    page = (None if provider is None else _broken(provider)) or page_of(arguments.name) or _step_page(arguments.name)
-    sys.stdout.write(f"{page}\n")
+    page = _provider_page(arguments.name) or page_of(arguments.name) or _step_page(arguments.name)
+    sys.stdout.write(f"{_broken(page)}\n")
     return EXIT_OK
 
 
 def _broken(page: str) -> str:
-    """Break the lines of a page that are wider than the terminal; what goes on stands two columns further in."""
+    """Break the lines of a page that are wider than the terminal."""
     width = terminal_width(sys.stdout)
-    if width is None:
-        return page
-    lines = []
-    for line in page.split("\n"):
-        indent = " " * (len(line) - len(line.lstrip()))
-        broken = wrapped(line.strip(), width, first=indent, indent=f"{indent}  ").rstrip("\n")
-        lines.append(line if len(line) <= width else broken)
-    return "\n".join(lines)
+    return page if width is None else "\n\n".join(_refilled(text, width) for text in page.split("\n\n"))
+
+
+def _refilled(text: str, width: int) -> str:
+    """Return a paragraph filled anew; of indented lines and of lists, what goes on stands two columns further in."""
+    lines = text.split("\n")
+    if not any(line.startswith((" ", "-")) for line in lines):
+        return text if _fits(text, width) else wrapped(" ".join(lines), width, indent="").rstrip("\n")
+    return "\n".join(line if _fits(line, width) else _with_indent(line, width) for line in lines)
+
+
+def _fits(text: str, width: int) -> bool:
+    return all(len(line) <= width for line in text.split("\n"))
+
+
+def _with_indent(line: str, width: int) -> str:
+    indent = " " * (len(line) - len(line.lstrip()))
+    return wrapped(line.strip(), width, first=indent, indent=f"{indent}  ").rstrip("\n")
 
 
 def _step_page(name: str) -> str:
