@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt, as glibc's malloc.h numbers them."""
 
-_SMALL = 32 * 1024
+SMALL = 32 * 1024
 """The smallest block that is mapped alone while a model is opened; glibc begins with four times that."""
 
-_LARGE, _KEPT = 32 * 1024 * 1024, 64 * 1024 * 1024
+LARGE, KEPT = 32 * 1024 * 1024, 64 * 1024 * 1024
 """That size afterwards, and what the heap may keep at its end: the most to which glibc raises both by itself."""
 
 
-class _Heap:
+class Heap:
     """The settings of this process's heap, which all threads share."""
 
     def __init__(self) -> None:
@@ -31,20 +31,21 @@ class _Heap:
 
     @contextmanager
     def opening(self, set_option: Callable[[int, int], int]) -> Iterator[None]:
+        """Map big blocks alone until the last model that is being opened is open."""
         with self._lock:
             self._opening += 1
-            set_option(_MMAP_THRESHOLD, _SMALL)
+            set_option(MMAP_THRESHOLD, SMALL)
         try:
             yield
         finally:
             with self._lock:
                 self._opening -= 1
                 if not self._opening:
-                    set_option(_MMAP_THRESHOLD, _LARGE)
-                    set_option(_TRIM_THRESHOLD, _KEPT)
+                    set_option(MMAP_THRESHOLD, LARGE)
+                    set_option(TRIM_THRESHOLD, KEPT)
 
 
-_heap = _Heap()
+_heap = Heap()
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def weights_mapped_alone() -> Iterator[None]:
 
     If the C library is not glibc, nothing happens.
     """
-    set_option = _mallopt()
+    set_option = mallopt()
     if set_option is None:
         yield
         return
@@ -62,7 +63,8 @@ def weights_mapped_alone() -> Iterator[None]:
 
 
 @cache
-def _mallopt() -> Callable[[int, int], int] | None:
+def mallopt() -> Callable[[int, int], int] | None:
+    """Return glibc's function that sets a parameter of the heap; None if the C library is another."""
     with suppress(OSError, AttributeError, TypeError):
         library = ctypes.CDLL(None)
         if hasattr(library, "gnu_get_libc_version"):

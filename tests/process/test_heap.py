@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortdeploy.process.heap import _LARGE, _MMAP_THRESHOLD, _SMALL, _Heap, _mallopt
+from ortdeploy.process.heap import LARGE, MMAP_THRESHOLD, SMALL, Heap, mallopt
 
 MIB = 1024 * 1024
 
@@ -19,23 +19,28 @@ def test_big_blocks_are_mapped_alone_until_the_last_model_is_open() -> None:
     told: list[int] = []
 
     def note(parameter: int, value: int) -> int:
-        if parameter == _MMAP_THRESHOLD:
+        if parameter == MMAP_THRESHOLD:
             told.append(value)
         return 1
 
-    heap = _Heap()
+    heap = Heap()
     with heap.opening(note):
         with heap.opening(note):
             pass
-        assert told == [_SMALL, _SMALL]
-    assert told == [_SMALL, _SMALL, _LARGE]
+        assert told == [SMALL, SMALL]
+    assert told == [SMALL, SMALL, LARGE]
 
 
 def test_a_model_that_cannot_be_opened_leaves_the_heap_as_others_do() -> None:
-    told: list[tuple[int, int]] = []
-    with pytest.raises(ValueError, match="damaged"), _Heap().opening(lambda *both: told.append(both) or 1):
+    told = {}
+
+    def note(parameter: int, value: int) -> int:
+        told[parameter] = value
+        return 1
+
+    with pytest.raises(ValueError, match="damaged"), Heap().opening(note):
         raise ValueError("damaged")
-    assert (_MMAP_THRESHOLD, _LARGE) in told
+    assert told[MMAP_THRESHOLD] == LARGE
 
 
 _OPEN = """\
@@ -56,7 +61,7 @@ print(json.dumps(peak_memory() - before))
 """
 
 
-@pytest.mark.skipif(_mallopt() is None, reason="the C library is not glibc")
+@pytest.mark.skipif(mallopt() is None, reason="the C library is not glibc")
 def test_opening_a_model_takes_less_than_twice_its_weights(tmp_path: Path) -> None:
     width, layers = 512, 32
     random = np.random.default_rng(1)
