@@ -215,9 +215,8 @@ def _without_files(
     declared: DeclaredInput, known: Sequence[KnownFile], later: frozenset[str], unsettled: frozenset[str]
 ) -> InputFacts:
     """Return the facts of an input without files: a problem, or an input that waits for files."""
-    policy, folder = declared.arrivals, declared.folder
+    policy = declared.arrivals
     arrivals = sort_arrivals((), known, policy, later | unsettled)
-    shown_patterns = ", ".join(map(shown_path, declared.patterns))
     if arrivals.changed:
         return InputFacts(changed=arrivals.changed, problem=Problem(kind=CHANGED, detail=""))
     if unsettled:
@@ -225,9 +224,9 @@ def _without_files(
         detail = f"{many} changed less than {policy.stable_for:g} s ago"
         return InputFacts(gone=arrivals.gone, unsettled=len(unsettled), problem=Problem(kind=WAITING, detail=detail))
     if policy.on_empty == "done":
-        detail = f"no file matches {shown_patterns}"
+        detail = f"no file matches {', '.join(map(shown_path, declared.patterns))}"
         return InputFacts(gone=arrivals.gone, problem=Problem(kind=WAITING, detail=detail))
-    return InputFacts(problem=Problem(kind="unmatched", detail=_unmatched(folder, patterns)))
+    return InputFacts(problem=Problem(kind="unmatched", detail=_unmatched(declared.folder, declared.patterns)))
 
 
 def _unmatched(folder: str, patterns: Sequence[str]) -> str:

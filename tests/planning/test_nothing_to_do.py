@@ -306,17 +306,16 @@ def test_another_command_line_has_no_answer(known: Known, options: list[str]) ->
     assert nothing_to_do.Recollection(arguments).answer() is None
 
 
-def test_a_terminal_of_another_width_has_no_answer(
-    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, remembered: str
-) -> None:
-    width = [100]
-    monkeypatch.setattr(nothing_to_do, "_terminal", lambda: width[0])
-    arguments = build_parser().parse_args(["apply", str(folder / "m.yaml")])
-    for _ in range(2):
-        assert cli("apply", folder / "m.yaml").code == 0
-    assert nothing_to_do.Recollection(arguments).answer() == remembered
-    width[0] = 60
-    assert nothing_to_do.Recollection(arguments).answer() is None
+def test_a_terminal_of_another_width_has_no_answer(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert known.answer() is not None
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.fileno", lambda: 1)
+    widths: list[int] = []
+    for width in (100, 60):
+        monkeypatch.setattr("os.get_terminal_size", lambda _, width=width: os.terminal_size((width, 24)))
+        widths.append(nothing_to_do._terminal() or 0)  # noqa: SLF001  what the answer depends on
+    assert widths == [100, 60]
+    assert known.answer() is None
 
 
 def test_another_folder_of_the_process_has_no_answer(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
