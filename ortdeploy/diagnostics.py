@@ -89,7 +89,12 @@ class OutOfMemoryError(OrtdeployError):
 
 
 class LockedError(OrtdeployError):
-    """The state is held by another live run."""
+    """The state is held by another live run; if it holds an output, `output` is the ledger's name of that."""
+
+    def __init__(self, words: str, output: str | None = None) -> None:
+        """Take what is to be said, and the output."""
+        super().__init__(words)
+        self.output = output
 
 
 class RefusedError(OrtdeployError):

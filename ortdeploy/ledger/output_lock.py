@@ -45,7 +45,8 @@ def hold_output(state_dir: Path, output: str) -> Iterator[Path]:
     lock = output_file(state_dir, FOLDER, output, ".db")
     holder = lock.with_suffix(".json")
     with _connection(lock, PATIENCE) as connection:
-        _take(connection, lock, f"{_shown(state_dir, output)} is held by a live run{_describe(holder)}")
+        refusal = f"{_shown(state_dir, output)} is held by a live run{_describe(holder)}"
+        _take(connection, lock, LockedError(refusal, output))
         _tell_what_was_left(holder, output)
         _write_holder(holder, output)
         try:
@@ -136,12 +137,12 @@ def _connection(lock: Path, patience: float) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def _take(connection: sqlite3.Connection, lock: Path, refusal: str) -> None:
+def _take(connection: sqlite3.Connection, lock: Path, refusal: LockedError) -> None:
     try:
         connection.execute("BEGIN EXCLUSIVE")
     except sqlite3.Error as error:
         if "locked" in str(error):
-            raise LockedError(refusal) from error
+            raise refusal from error
         raise OrtdeployError(f"{lock} cannot be used: {error}") from error
 
 

@@ -74,6 +74,11 @@ PAGES: dict[str, tuple[str, str]] = {
         "or one inside of it, and ortdeploy would write somewhere else. If that is what you want, name the place with "
         "--state-dir, or allow its root with --allow-root.",
     ),
+    "unworkable-manifest": (
+        "Manifest cannot be worked on",
+        "Something that this manifest needs on this machine failed. Most often its ledger is damaged, or a newer "
+        "ortdeploy wrote it; the message says what to do. The same command goes on with other manifests.",
+    ),
     "too-deep": ("Nesting too deep", "A manifest may nest 64 levels; a real one needs about eight."),
     "undefined-alias": ("Alias without an anchor", "*name repeats what &name marked earlier in the file."),
     "undefined-profile": (

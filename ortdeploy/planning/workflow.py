@@ -297,12 +297,40 @@ def _plan_one(
     elsewhere: bool,
     counting: Counting,
 ) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
-    from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
-    from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
-
+    """Plan one manifest; a failure that is expected, as of a damaged ledger, is its own and stops no other one."""
     unusable = _unusable_state(spec, state_dir)
     if unusable:
         return None, None, unusable, ()
+    try:
+        return _plan_usable(
+            spec, host, state_dir, jobs, new_run=new_run, retry=retry, elsewhere=elsewhere, counting=counting
+        )
+    except UsageError:
+        raise
+    except OrtdeployError as error:
+        return None, None, (unworkable(spec, error),), ()
+
+
+def unworkable(spec: Spec, error: OrtdeployError) -> Diagnostic:
+    """Return a failure that is expected as a diagnostic of the manifest that it stops."""
+    return stage_diagnostic("unworkable-manifest", f"{error}.", Span(path=spec.path, line=1, column=1))
+
+
+def _plan_usable(
+    spec: Spec,
+    host: "HostFacts",
+    state_dir: str | None,
+    jobs: Collection[str] | None,
+    *,
+    new_run: bool,
+    retry: bool,
+    elsewhere: bool,
+    counting: Counting,
+) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
+    """Plan a manifest whose state folder may be used. Raises OrtdeployError."""
+    from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
+    from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
+
     state = state_folder(spec.folder, state_dir, spec.roots)
     with remembered_in(state):
         deployment = _resolve(spec, host, state_dir, counting=counting, elsewhere=elsewhere, new_run=new_run)

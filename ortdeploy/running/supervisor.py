@@ -219,7 +219,7 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
             else:
                 attempt.results.append(result)
         case "locked":
-            raise LockedError(message["reason"])
+            raise LockedError(message["reason"], message.get("output"))
         case "error":
             raise OrtdeployError(message["reason"])
         case _:

@@ -248,7 +248,7 @@ def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Pat
     for command in ("plan", "apply", "status"):
         result = cli(command, deployment / "m.yaml")
         assert result.code == 1
-        assert "state.db is damaged (file is not a database). Restore it" in result.err
+        assert "state.db is damaged (file is not a database). Restore it" in result.words
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_a_ledger_of_a_later_version_is_an_error(cli: Cli, deployment: Path) -> 
     connection.close()
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 1
-    assert "format version 99" in result.err
+    assert "format version 99" in result.words
 
 
 changes = settings(

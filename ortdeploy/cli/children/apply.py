@@ -222,7 +222,7 @@ def main(asked: "Asked") -> None:
         try:
             _serve(asked.request, asked.say, asked.native_output())
         except LockedError as error:
-            asked.say(kind="locked", reason=str(error))
+            asked.say(kind="locked", reason=str(error), output=error.output)
 
 
 def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:

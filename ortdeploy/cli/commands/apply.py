@@ -3,9 +3,10 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,32 +19,44 @@ from ortdeploy.cli.commands.shared import (
     write_diagnostics,
     write_plan,
 )
-from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED, EXIT_USAGE
+from ortdeploy.cli.exit_codes import (
+    EXIT_BUG,
+    EXIT_LOCKED,
+    EXIT_OK,
+    EXIT_PAUSED,
+    EXIT_REJECTED,
+    EXIT_USAGE,
+    worst_of,
+)
+from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import OrtdeployError, Severity, has_errors
+from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, has_errors
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
+from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import Shard
+from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.checked_plan import recall_plan
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.run_text import keep_text
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.redaction import shown_arguments
+from ortdeploy.records import record
+from ortdeploy.redaction import shown_arguments, without_secrets
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.gone_files import note_gone_files
 from ortdeploy.views import text
 
 if TYPE_CHECKING:
+    from ortdeploy.cli.engines import Engine
+    from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.planning.keep_checked import ToKeep
 
-if TYPE_CHECKING:
-    from ortdeploy.cli.engines import Engine
-
 _BAD = (Status.FAILED, Status.INTERRUPTED)
+_CODES = {Status.FAILED: EXIT_REJECTED, Status.PAUSED: EXIT_PAUSED}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,20 +101,25 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
             kept.keep_in(state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots))
         if planned.plans or planned.stand_ins:
             with stopped.installed():
-                ended = _execute(planned, arguments, stopped, shard, engine)
-        results = tuple(result for _, of_plan in ended for result in of_plan)
+                runner = _Runner(planned=planned, arguments=arguments, stopped=stopped, shard=shard, engine=engine)
+                ended = list(runner.run())
+        results = tuple(result for one in ended for result in one.results)
         if arguments.command == "apply":
             _tell_others(planned, ended, arguments)
-    _tell(planned, results, arguments)
-    if any(result.status is Status.INTERRUPTED for result in results):
-        return planned, stopped.exit_code, None
-    failed = [result for result in results if result.status is Status.FAILED]
-    if shard is not None and (rejected or failed) and all(result.refused for result in failed):
-        return planned, EXIT_USAGE, None  # a scheduler that runs shards again need not run this one
-    if rejected or failed:
-        return planned, EXIT_REJECTED, None
-    is_paused = any(result.status is Status.PAUSED for result in results)
-    return planned, EXIT_PAUSED if is_paused else EXIT_OK, to_keep
+    if results or all(one.error is None for one in ended):
+        _tell(planned, results, arguments)
+    _complain(ended, planned)
+    bug = next((one.error for one in ended if one.error is not None and one.why is None), None)
+    if bug is not None:
+        raise bug
+    codes = [code for one in ended for code in one.codes(stopped)]
+    if rejected:
+        codes.append(EXIT_REJECTED)
+    lasting = all(one.error is None for one in ended) and all(one.refused for one in results if one.status in _BAD)
+    if shard is not None and lasting:
+        codes = [EXIT_USAGE if code == EXIT_REJECTED else code for code in codes]  # running it again changes nothing
+    code = worst_of(codes)
+    return planned, code, to_keep if code == EXIT_OK else None
 
 
 def _tell(planned: Planned, results: Sequence[JobResult], arguments: argparse.Namespace) -> None:
@@ -166,46 +184,137 @@ def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
     return load_or_plan(arguments, in_shards=in_shards)
 
 
-_Ended = tuple[Plan, tuple[JobResult, ...]]
-"""A plan, and how its jobs ended."""
+@record
+class _Ended:
+    """A plan, and how its jobs ended; or the error that kept all of them, or that of `locked`, from running."""
+
+    plan: Plan
+    results: tuple[JobResult, ...] = ()
+    error: Exception | None = None
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a live run holds what the plan writes, which the next apply may find free."""
+        return isinstance(self.error, LockedError)
+
+    @property
+    def why(self) -> str | None:
+        """What the error is; None if there is none, or if it is a bug of ours."""
+        if self.error is None or isinstance(self.error, OrtdeployError):
+            return None if self.error is None else f"{self.error}"
+        return fault_of_the_machine(self.error)
+
+    def codes(self, stopped: StopFlag) -> Iterator[int]:
+        """Yield the exit codes of what has happened."""
+        if self.error is not None:
+            yield EXIT_LOCKED if self.is_locked else EXIT_BUG if self.why is None else EXIT_REJECTED
+        for result in self.results:
+            if result.status is Status.INTERRUPTED:
+                yield stopped.exit_code
+            else:
+                yield _CODES.get(result.status, EXIT_OK)
 
 
-def _execute(
-    planned: Planned,
-    arguments: argparse.Namespace,
-    stopped: StopFlag,
-    shard: Shard | None,
-    engine: "Engine | None" = None,
-) -> list[_Ended]:
-    """Run the plans one after the other; with --last-good, run the last good version of refused manifests."""
-    run_id = os.urandom(6).hex()
-    ended: list[_Ended] = []
-    deployments = [*planned.deployments, *[None] * (len(planned.plans) - len(planned.deployments))]
-    for plan, deployment in zip(planned.plans, deployments, strict=True):
-        if stopped():
-            return ended
-        state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
-        refused = refused_by_gates(plan, arguments.state_dir) if plan.steps else None
+@record
+class _Runner:
+    """Runs plans one after the other; none is stopped by what another one cannot do."""
+
+    planned: Planned
+    arguments: argparse.Namespace
+    stopped: StopFlag
+    shard: Shard | None
+    engine: "Engine | None"
+    run_id: str = field(default_factory=lambda: os.urandom(6).hex())
+
+    def run(self) -> Iterator[_Ended]:
+        """Run all plans; with --last-good, run the last good version of refused manifests."""
+        planned = self.planned
+        deployments = [*planned.deployments, *[None] * (len(planned.plans) - len(planned.deployments))]
+        for plan, deployment in zip(planned.plans, deployments, strict=True):
+            yield from self._apart(plan, partial(self._run_planned, plan, deployment))
+        for plan in planned.stand_ins:
+            yield from self._apart(plan, partial(self._run_whole, plan))
+
+    def _apart(self, plan: Plan, run: Callable[[], Iterator[_Ended]]) -> Iterator[_Ended]:
+        """Run a plan, unless a signal has come; an error is yielded, so that it stops no other plan."""
+        if self.stopped():
+            yield _Ended(plan=plan, results=_not_begun(plan))
+            return
+        try:
+            yield from run()
+        except Exception as error:  # noqa: BLE001  a bug is raised when all plans have run
+            yield _Ended(plan=plan, error=error)
+
+    def _run_planned(self, plan: Plan, deployment: "Deployment | None") -> Iterator[_Ended]:
+        state_dir = state_folder(plan.folder, self.arguments.state_dir, plan.roots)
+        refused = refused_by_gates(plan, self.arguments.state_dir) if plan.steps else None
         if refused is not None:
-            if shard is None:
+            if self.shard is None:
                 note_gone_files(plan, state_dir)
-            ended.append((plan, refused))
-            for one in _last_good(plan, refused[0].reason or "", arguments) if arguments.last_good else ():
-                ended.append((one, _run_one(one, state_dir, run_id, arguments, stopped)))  # noqa: PERF401
-            continue
-        if plan.steps and shard is None and engine is None:
-            _keep_text(planned, plan, state_dir, run_id)
-        ended.append((plan, _run_one(plan, state_dir, run_id, arguments, stopped, shard=shard, engine=engine)))
-        well = all(one.status is not Status.FAILED for one in ended[-1][1])
-        if arguments.last_good and deployment is not None and well:
+            yield _Ended(plan=plan, results=refused)
+            good = _last_good(plan, refused[0].reason or "", self.arguments) if self.arguments.last_good else ()
+            for one in good:
+                yield from self._run_whole(one)
+            return
+        if plan.steps and self.shard is None and self.engine is None:
+            _keep_text(self.planned, plan, state_dir, self.run_id)
+        well = True
+        for ended in self._run_whole(plan, shard=self.shard, engine=self.engine):
+            well = well and ended.error is None and all(one.status is not Status.FAILED for one in ended.results)
+            yield ended
+        if self.arguments.last_good and deployment is not None and well:
             from ortdeploy.planning.last_good import keep_good  # noqa: PLC0415  only if asked for
 
             keep_good(deployment, state_dir, now())
-    for plan in planned.stand_ins:
-        if not stopped():
-            state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
-            ended.append((plan, _run_one(plan, state_dir, run_id, arguments, stopped)))
-    return ended
+
+    def _run_whole(self, plan: Plan, *, shard: Shard | None = None, engine: "Engine | None" = None) -> Iterator[_Ended]:
+        """Run a plan without the jobs whose outputs are locked; no job has run before all locks are taken."""
+        state_dir = state_folder(plan.folder, self.arguments.state_dir, plan.roots)
+        while True:
+            try:
+                results = _run_one(
+                    plan, state_dir, self.run_id, self.arguments, self.stopped, shard=shard, engine=engine
+                )
+            except LockedError as error:
+                others = _without_output(plan, state_dir, error.output)
+                yield _Ended(plan=plan, error=error)
+                if others is None:
+                    return
+                plan = others
+            else:
+                yield _Ended(plan=plan, results=results)
+                return
+
+
+def _without_output(plan: Plan, state_dir: Path, output: str | None) -> Plan | None:
+    """Return a plan without the job that writes an output; None if no other job is left."""
+    paths = {step.job: step.output.path for step in run_jobs(plan)} | {one.job: one.path for one in plan.finished}
+    others = [job for job, path in paths.items() if output_key(Path(plan.folder) / path, state_dir) != output]
+    return keep_jobs(plan, others) if 0 < len(others) < len(paths) else None
+
+
+def _not_begun(plan: Plan) -> tuple[JobResult, ...]:
+    """Return the results of a plan that did not begin because a signal came."""
+    left = (
+        JobResult(
+            job=step.job,
+            status=Status.INTERRUPTED,
+            output=step.output.shown,
+            committed=step.output.committed_rows,
+            reason="a signal came before it began",
+        )
+        for step in run_jobs(plan)
+    )
+    return (*Execution.finished(plan), *left)
+
+
+def _complain(ended: Sequence[_Ended], planned: Planned) -> None:
+    """Say which errors kept plans or jobs from running; name the manifest if there are several."""
+    is_alone = len(planned.specs) + len(planned.plans) <= 2  # noqa: PLR2004  one spec, with its plan
+    for one in ended:
+        if one.why is not None:
+            which = "" if is_alone else f"{one.plan.manifest}: "
+            sys.stderr.write(without_secrets(f"ortdeploy: {which}{one.why}.\n"))
 
 
 def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:
@@ -227,10 +336,11 @@ def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.
             continue
         from ortdeploy.cli import on_end  # noqa: PLC0415  only where somebody is told
 
-        own = [one for one in ended if _manifest_of(one[0]) == os.path.abspath(spec.path)]  # noqa: PTH100  keeps links
-        statuses = {result.status for _, results in own for result in results}
+        own = [one for one in ended if _manifest_of(one.plan) == os.path.abspath(spec.path)]  # noqa: PTH100  keeps links
+        statuses = {result.status for one in own for result in one.results}
         errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR and one.span.path == spec.path]
         refusals = [f"{one.rule}: {one.summary}. {one.detail}" for one in errors]
+        refusals += [f"{one.why or one.error}." for one in own if one.error is not None and not one.is_locked]
         if Status.INTERRUPTED in statuses:
             continue
         try:
@@ -239,8 +349,9 @@ def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.
             continue
         if refusals or statuses & {Status.FAILED, Status.PAUSED}:
             code = EXIT_REJECTED if refusals or Status.FAILED in statuses else EXIT_PAUSED
-            on_end.tell_news(spec, on_end.message(spec, code, refusals, own), state_dir)
-        else:
+            jobs = [(one.plan, one.results) for one in own]
+            on_end.tell_news(spec, on_end.message(spec, code, refusals, jobs), state_dir)
+        elif not any(one.is_locked for one in own):
             on_end.forget(spec, state_dir)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.cli.commands.shared import load_options, log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.gate import decides
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
@@ -30,7 +30,7 @@ from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.rests_on import escaped_outputs, text_rests_on
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import select_jobs, validate
+from ortdeploy.planning.workflow import select_jobs, unworkable, validate
 from ortdeploy.sources.files import shown
 from ortdeploy.views import json
 from ortdeploy.views.job_status import DeliveredFile, JobStatus
@@ -86,7 +86,10 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
         return (), [], EXIT_REJECTED
     names = [job.name for spec in validated.specs for job in spec.jobs]
     wanted = select_jobs(arguments.jobs, arguments.excluded, names)
-    records = [one for spec in validated.specs for one in _records(spec, arguments.state_dir) if one.job in wanted]
+    records, unreadable = _all_records(validated.specs, arguments.state_dir)
+    records = [one for one in records if one.job in wanted]
+    write_findings(unreadable, arguments, sys.stderr)
+    rejected = rejected or bool(unreadable)
     if arguments.format == "json":
         sys.stdout.write(json.render_status(records, refusals))
     else:
@@ -97,6 +100,18 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
             sys.stdout.write(told)
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK
+
+
+def _all_records(specs: Sequence[Spec], state_dir: str | None) -> tuple[list[JobStatus], tuple[Diagnostic, ...]]:
+    """Return what the ledgers have about the jobs of manifests, and why some of these ledgers could not be read."""
+    records: list[JobStatus] = []
+    unreadable: list[Diagnostic] = []
+    for spec in specs:
+        try:
+            records += _records(spec, state_dir)
+        except OrtdeployError as error:
+            unreadable.append(unworkable(spec, error))
+    return records, tuple(unreadable)
 
 
 def _is_bad(one: JobStatus) -> bool:
