@@ -32,6 +32,11 @@ class Arrivals:
         """The names of all jobs of manifests that are not refused."""
         return tuple(job.name for spec in self._specs.values() for job in spec.jobs)
 
+    @property
+    def stable_for(self) -> float:
+        """The longest time in seconds for which a file must not have changed before a job takes it."""
+        return max((job.input.arrivals.stable_for for spec in self._specs.values() for job in spec.jobs), default=0.0)
+
     def look(self) -> str:
         """Return a digest of the states of all files; it changes if a file comes, goes or changes."""
         try:

@@ -230,7 +230,12 @@ class Settling:
         return {}
 
     def _remember(self) -> None:
-        """Keep the states that were seen; if they cannot be written, such files stay unsettled."""
-        if self.folder is not None and self.folder.is_dir():
-            with suppress(OSError), open_whole(self.folder / FILE) as file:
-                file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": self._future}).encode())
+        """Keep the states that were seen; if they cannot be written, such files stay unsettled.
+
+        The folder is made if no job has run yet: on a new device whose clock is behind, all files are from the future.
+        """
+        if self.folder is not None:
+            with suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with open_whole(self.folder / FILE) as file:
+                    file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": self._future}).encode())

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ LINES = MANIFEST.replace("path: data.npy", "path: '*.npy'")
 class World:
     """A clock that only waiting moves, and files whose states come one after the other; the last one stays."""
 
-    def __init__(self, states: str, applies: int) -> None:
-        self.states, self.applies = list(states), applies
+    def __init__(self, states: str, applies: int, settle: float = 0) -> None:
+        self.states, self.applies, self.settle = list(states), applies, settle
         self.now = 0.0
         self.applied: list[float] = []
 
@@ -48,8 +48,11 @@ class World:
         return False
 
     def run(self, every: float) -> list[float]:
-        Watch(look=self.look, apply=self.apply, wait=self.wait, clock=lambda: self.now).until_stopped(every)
+        self.watch(self.wait).until_stopped(every)
         return self.applied
+
+    def watch(self, wait: Callable[[float], bool]) -> Watch:
+        return Watch(look=self.look, apply=self.apply, wait=wait, clock=lambda: self.now, settle=lambda: self.settle)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,19 @@ def test_when_it_applies(states: str, applied: list[float]) -> None:
     assert World(states, 3).run(60) == applied
 
 
+@pytest.mark.parametrize(
+    ("states", "settle", "applied"),
+    [
+        ("a", 5, [0, 5, 65]),  # a file may have changed just before the start
+        ("aaaaaaaabb", 5, [0, 5, 8, 13]),  # once for the change, and once when it is stable
+        ("abccc", 5, [0, 3, 8]),  # changed again: stable later
+        ("a", 90, [0, 60, 120]),  # never later than when it is time
+    ],
+)
+def test_it_applies_again_when_files_are_stable(states: str, settle: float, applied: list[float]) -> None:
+    assert World(states, len(applied), settle).run(60) == applied
+
+
 def test_files_that_never_rest_are_applied_when_it_is_time() -> None:
     states = "".join(map(chr, range(100, 400)))
     assert World(states, 3).run(30) == [0, 30, 60]
@@ -73,7 +89,7 @@ def test_files_that_never_rest_are_applied_when_it_is_time() -> None:
 
 def test_a_signal_while_it_waits_ends_it() -> None:
     world = World("a", 9)
-    Watch(look=world.look, apply=world.apply, wait=lambda _: True, clock=lambda: 0).until_stopped(60)
+    world.watch(lambda _: True).until_stopped(60)
     assert world.applied == [0]
 
 

@@ -56,6 +56,14 @@ def test_what_is_seen(folder: Path, change: str) -> None:
     assert arrivals.look() == now
 
 
+def test_the_longest_time_for_which_files_must_be_stable(folder: Path) -> None:
+    arrivals = Arrivals([str(folder)], LoadOptions(digest=False))
+    assert arrivals.stable_for == 0
+    (folder / "m.yaml").write_text(TEXT.replace("key: [row]", "stable_for: 2min"))
+    arrivals.look()
+    assert arrivals.stable_for == 120
+
+
 def test_a_manifest_that_is_refused_still_has_its_inputs_looked_at(folder: Path) -> None:
     arrivals = Arrivals([str(folder / "m.yaml")], LoadOptions(digest=False))
     assert arrivals.jobs == ("run",)

@@ -115,6 +115,13 @@ def test_a_file_that_goes_meanwhile_and_one_on_an_object_store(tmp_path: Path) -
     assert Settling(1).settled([str(tmp_path / "gone"), "s3://bucket/a"]) == (("s3://bucket/a",), ())
 
 
+def test_a_file_from_the_future_is_remembered_before_anything_has_run(tmp_path: Path) -> None:
+    write(tmp_path / "a.npy", -100_000)
+    path, state = str(tmp_path / "a.npy"), tmp_path / "new/.ortdeploy"
+    assert Settling(1, state).settled([path]) == ((), (path,))
+    assert Settling(1, state).settled([path]) == ((path,), ())
+
+
 def test_a_damaged_memory_of_future_files_lets_them_wait_once_more(tmp_path: Path) -> None:
     write(tmp_path / "a.npy", -100_000)
     path = str(tmp_path / "a.npy")

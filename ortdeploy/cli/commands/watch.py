@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             apply=lambda: apply_once(arguments, stopped, heart),
             wait=lambda seconds: _wait(seconds, stopped, heart),
             clock=time.monotonic,
+            settle=lambda: arrivals.stable_for,
         )
         watch.until_stopped(arguments.every)
         notify(STOPPING=1)
@@ -61,19 +62,26 @@ class Watch:
     """Decides when to apply.
 
     `look` returns a text that changes when files change. `wait` waits for some seconds. `wait` and `apply` return True
-    to stop.
+    to stop. An apply leaves files that have changed in the last seconds that `settle` returns.
     """
 
     look: Callable[[], str]
     apply: Callable[[], bool]
     wait: Callable[[float], bool]
     clock: Callable[[], float]
+    settle: Callable[[], float]
 
     def until_stopped(self, every: float) -> None:
-        """Apply, and apply again when files have changed since before the last time, or after `every` seconds."""
+        """Apply, and apply again when files have changed since before the last time, or after `every` seconds.
+
+        An apply that finds a change may come too early for files that must first be stable, so another one follows.
+        """
+        before = None
         while True:
             applied = self.look()
-            if self.apply() or self._wait_for_work(applied, every):
+            settle = self.settle() if applied != before else 0
+            before = applied
+            if self.apply() or self._wait_for_work(applied, min(settle or every, every)):
                 return
 
     def _wait_for_work(self, applied: str, every: float) -> bool:
