@@ -3,6 +3,7 @@
 It knows no format, no provider and no YAML. One job failing does not lose the others' results.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -63,7 +64,8 @@ class Execution:
     sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
     `most_rows`: only this number of rows of each job is run, from the first on. `shard`: only its parts of each job are
     run, or those that a driver asks for. `fatal` has by job the runs that ended an earlier process. `on_run` is called
-    with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call.
+    with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call. `began`
+    has by job when an earlier process began it, by the monotonic clock, which all processes share.
     """
 
     plan: Plan
@@ -81,6 +83,7 @@ class Execution:
     shard: "Shard | Told | None" = None
     fatal: Mapping[str, FatalRuns] = field(default_factory=dict)
     on_run: Callable[[str, Sequence[int]], None] | None = None
+    began: Mapping[str, float] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -140,22 +143,32 @@ class Execution:
         """Return the results of jobs that must pause before their sessions are opened."""
         found = {}
         for step in run_jobs(self.plan):
-            watch = self._pause_watch(step)
+            watch = self._pause_watch(step, self.began.get(step.job))
             if watch():
                 ending = Ending(status=Status.PAUSED, reason=watch.reason)
                 found[step.job] = recorded_result(step, self._record(step), ending)
+                if not step.retry and self.shard is None:
+                    self._note_pause(step, watch.reason)
                 log_end(found[step.job])
         return found
+
+    def _note_pause(self, step: RunJob, reason: str | None) -> None:
+        """Note a pause in the ledger, for `status` and for the margin to the limit; no file is taken up by that."""
+        key = self.ledger.key(Path(self.plan.folder) / step.output.path)
+        if self.ledger.output(key) is None:
+            self.ledger.begin(key, made_by=made_by(self.plan, step), job=step.job, run=self.run_id)
+        self.ledger.end(key, Status.PAUSED, reason)
 
     def _record(self, step: RunJob) -> OutputRecord | None:
         """Return the ledger's record of a job's output; None if a new run replaces it."""
         record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output.path))
         return None if record is None or record.run == step.output.replaces else record
 
-    def _pause_watch(self, step: RunJob) -> PauseWatch:
-        record = self._record(step) if step.timing.pause is not None else None
+    def _pause_watch(self, step: RunJob, began: float | None) -> PauseWatch:
+        place = Path(self.plan.folder) / step.output.path
+        record = self.ledger.output(self.ledger.key(place)) if step.timing.pause is not None else None
         paused_for = record.reason if record is not None and record.status == Status.PAUSED else None
-        return PauseWatch(step.timing, Path(self.plan.folder) / step.output.path, paused_for or "")
+        return PauseWatch(step.timing, place, paused_for or "", began=began)
 
     @staticmethod
     def finished(plan: Plan) -> tuple[JobResult, ...]:
@@ -192,7 +205,7 @@ class Execution:
 
     def _run_job(self, step: RunJob, settings: MeasuredSettings) -> JobResult:
         """Run a job. If the provider fails during it, continue where it stopped, with the model's next session."""
-        models = settings.models
+        models, began = settings.models, self.began.get(step.job, time.monotonic())
         while True:
             opened = models.of_job(step)
             if isinstance(opened, OrtdeployError):
@@ -200,14 +213,14 @@ class Execution:
             trial = settings.trial(step, opened) if step.pipeline is None else None
             if trial is not None:
                 models.by_name[step.session] = opened = trial.opened  # nobody else holds what the trial may let go of
-            result = self._run_on(step, opened, settings, trial)
+            result = self._run_on(step, opened, settings, trial, began)
             if trial is not None:
                 models.by_name[step.session] = opened = held(trial.opened)
             if not models.go_on(step, opened, result):
                 return result
 
     def _run_on(
-        self, step: RunJob, opened: OpenedModel, settings: MeasuredSettings, trial: "LayoutTrial | None"
+        self, step: RunJob, opened: OpenedModel, settings: MeasuredSettings, trial: "LayoutTrial | None", began: float
     ) -> JobResult:
         self.on_native_call({"model": step.model, "job": step.job})
         try:
@@ -230,7 +243,7 @@ class Execution:
                 ledger=self.ledger,
                 observer=self.observer,
                 stop_asked=self.stop,
-                pause=self._pause_watch(step),
+                pause=self._pause_watch(step, began),
                 native_text=self.native_text,
                 prove=partial(row_proof, self.plan, step, ProvenRows(self.tuning_cache)),
                 files=self.files,

@@ -37,7 +37,7 @@ class PauseWatch:
     """Decides whether one job must pause. Once it must, the answer stays the same until the next run.
 
     `folder` is the job's output. `paused_for` is why the run before paused: after heat or an empty battery, the job
-    continues only with a margin to the limit.
+    continues only with a margin to the limit. `began` is when the job began, by the monotonic clock; None: now.
     """
 
     timing: JobTiming
@@ -45,12 +45,12 @@ class PauseWatch:
     paused_for: str = ""
     senses: Senses = field(default_factory=Senses)
     reason: str | None = None
-    _began: float = 0.0
+    began: float | None = None
     _looked: float = float("-inf")
 
     def __post_init__(self) -> None:
-        """Start the clock of the job."""
-        self._began = self.senses.monotonic()
+        """Start the clock of the job, if it does not run yet."""
+        self.began = self.senses.monotonic() if self.began is None else self.began
 
     def __call__(self) -> bool:
         """Return whether the job must pause."""
@@ -59,7 +59,7 @@ class PauseWatch:
         now = self.senses.monotonic()
         if now - self._looked >= SECONDS_BETWEEN:
             self._looked = now
-            self.reason = next(self._reasons(now - self._began), None)
+            self.reason = next(self._reasons(now - (self.began or 0.0)), None)
         return self.reason is not None
 
     def _reasons(self, seconds: float) -> Iterator[str]:

@@ -8,6 +8,7 @@ other jobs continue without them.
 """
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,7 @@ class Supervisor:
     closely: bool = False
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     _fatal: dict[str, FatalRuns] = field(default_factory=dict)
+    _began: dict[str, float] = field(default_factory=dict)
     _child: "Child | None" = None
 
     def run(self) -> tuple[JobResult, ...]:
@@ -122,6 +124,7 @@ class Supervisor:
             "skipped": skipped,
             "fatal": encode_fatal_runs(self._fatal),
             "closely": self.closely,
+            "began": self._began,
         }
         from ortdeploy.process.child import CRASHES, Child, how_it_ended  # noqa: PLC0415  only where a plan needs one
 
@@ -129,6 +132,8 @@ class Supervisor:
         with self._child as child:
             for message in child.messages():
                 _take_message(attempt, message)
+                if message["kind"] == "doing" and "job" in message:
+                    self._began.setdefault(message["job"], time.monotonic())
             code = child.wait()
             jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
             missing = jobs - {result.job for result in attempt.results} and not self.stopped()

@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from hypothesis import strategies as st
 from support.effort import effort
 
 from ortdeploy.deployment.resolved import ResolvedJob, json_digest
+from ortdeploy.process.sensors import Temperature
+from ortdeploy.running import executor
+from ortdeploy.running.pause_watch import PauseWatch, Senses
 
 MANIFEST = """
 version: 1
@@ -261,7 +265,29 @@ def test_a_job_outside_of_its_hours_pauses_before_a_session_is_opened(cli: Cli, 
     assert paused.code == 5, paused
     assert f"job run: paused: 0 rows committed, 0 failed, 0 skipped. it runs from {hour}:00" in paused.words
     assert "session.opened" not in paused.err
+    assert "paused" in cli("status", manifest).out
     assert cli("apply", with_timing(deployment, "limits: {}")).code == 0
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_heat_before_a_session_is_opened_ends_with_a_margin(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool
+) -> None:
+    manifest = with_timing(deployment, "pause: {above: {temperature: 80C}}")
+    manifest.write_text(manifest.read_text().replace("path: data.npy", "path: '*.npy'"))
+    degrees = [20.0]
+    senses = Senses(temperature=lambda: Temperature(degrees[0], "cpu"))
+    monkeypatch.setattr(executor, "PauseWatch", partial(PauseWatch, senses=senses))
+    if has_run:
+        assert cli("apply", manifest).code == 0
+        np.save(deployment / "more.npy", np.zeros((4, 4), np.float32))
+    for now, code in ((81.0, 5), (79.0, 5), (76.0, 5), (75.0, 0)):
+        degrees[0] = now
+        assert cli("apply", manifest).code == code, now
+        state = next(line for line in cli("status", manifest).out.splitlines() if line.startswith("run "))
+        assert state.split()[1] == ("paused" if code else "done")
+    rows = [row["row"] for row in read_rows(deployment / "outbox/run")]
+    assert rows == list(range(24 if has_run else 20))
 
 
 def test_a_job_that_runs_out_of_time_goes_on_with_the_next_apply(cli: Cli, deployment: Path) -> None:

@@ -19,7 +19,10 @@ from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.opening import MARKER, open_ledger, read_outputs
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.steps import OpenSession, RunJob
+from ortdeploy.plan.timing import JobTiming
 from ortdeploy.results.results import Status
+from ortdeploy.running import executor
+from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.report import FAILED, REPORT
 
 
@@ -265,6 +268,30 @@ def test_a_provider_that_fails_during_a_run_hands_over_where_it_stopped(tmp_path
     assert rows(tmp_path) == [(row, row * 2.0) for row in range(20)]
     assert "session.failed" in [event["event"] for event in events]
     assert report(tmp_path)["sessions_passed_over"] == {"npu": "the device is gone"}
+
+
+def test_the_time_of_a_job_runs_on_when_another_session_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, range(20))
+    told: list[float | None] = []
+
+    def watch(timing: JobTiming, folder: Path, paused_for: str, *, began: float | None) -> PauseWatch:
+        told.append(began)
+        return PauseWatch(timing, folder, paused_for, began=began)
+
+    monkeypatch.setattr(executor, "PauseWatch", watch)
+    failures = iter([ProviderFailedError("the device is gone")])
+
+    def fail_once(feeds: "Mapping[str, np.ndarray]") -> "Mapping[str, np.ndarray]":
+        for failure in failures:
+            raise failure
+        return double(feeds)
+
+    assert execute(tmp_path, plan_with_sessions(tmp_path, 20), FakeRuntime(fail_once)).status == Status.DONE
+    before_sessions, first, second = told
+    assert before_sessions is None
+    assert first == second is not None
 
 
 def test_when_no_session_is_left_the_job_fails_with_every_reason(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What makes a job pause, with clocks and sensors that tests turn."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,15 @@ def test_until_counts_from_the_start() -> None:
         world.seconds = seconds
         assert watch() is paused
     assert watch.reason == "it has run for 60 s, as until: says"
+
+
+def test_until_counts_from_the_start_in_an_earlier_process() -> None:
+    world = World()
+    world.seconds = 100.0
+    watch = replace(world.watch(JobTiming(until=60)), began=50.0)
+    for seconds, paused in ((100.0, False), (109.0, False), (110.0, True)):
+        world.seconds = seconds
+        assert watch() is paused
 
 
 @pytest.mark.parametrize(

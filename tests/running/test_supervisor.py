@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,14 @@ def with_use(plan: Plan, **changes: Any) -> Plan:
 def test_only_plans_with_other_providers_need_a_child(plan: Plan) -> None:
     assert needs_supervision(plan)
     assert not needs_supervision(replace(plan, steps=tuple(s for s in plan.steps if s.session != "m")))
+
+
+def test_the_next_child_is_told_when_a_job_began(plan: Plan, tmp_path: Path) -> None:
+    before = time.monotonic()
+    family = Family(plan, tmp_path, [OPENING, RUNNING, ("exit", 1)], [RUNNING, done("run"), done("more")])
+    family.run()
+    assert family.request(0)["began"] == {}
+    assert before <= family.request(1)["began"]["run"] <= time.monotonic()
 
 
 def test_a_child_that_ends_well_leaves_its_results(plan: Plan, tmp_path: Path) -> None:

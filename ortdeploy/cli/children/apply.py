@@ -118,6 +118,7 @@ def execute(
     shard: "Shard | Told | None" = None,
     fatal: Mapping[str, FatalRuns] | None = None,
     on_run: Callable[[str, Sequence[int]], None] | None = None,
+    began: Mapping[str, float] | None = None,
 ) -> Iterator[JobResult]:
     """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
@@ -147,6 +148,7 @@ def execute(
             shard=shard,
             fatal=fatal or {},
             on_run=on_run,
+            began=began or {},
         )
         ended: dict[str, str] = {}
         for result in execution.results():
@@ -254,6 +256,7 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             shard=None if request["shard"] is None else Shard(index=request["shard"][0], count=request["shard"][1]),
             fatal=decode_fatal_runs(request["fatal"]),
             on_run=(lambda job, rows: say(kind="running", job=job, rows=list(rows))) if request["closely"] else None,
+            began=request["began"],
         ):
             say(**result_message(result))
             if result.stuck:  # a thread is left in native code; the end of this process ends it
