@@ -83,13 +83,18 @@ def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
 
 def named_ledger(folder: Path) -> str | None:
     """Return the ledger that an output folder names, as one line of text; None if it names none."""
+    return read_marker(folder).get("ledger")
+
+
+def read_marker(folder: Path) -> dict[str, str]:
+    """Return what an output folder says of itself: its `ledger`, `deployment` and `job`, each one line of text."""
     try:
         with (folder / MARKER).open("rb") as file:
             known = json.loads(file.read(_MOST_OF_A_MARKER))
     except (OSError, ValueError):
-        return None
-    name = known.get("ledger") if isinstance(known, dict) else None
-    return name if isinstance(name, str) and name.isprintable() and name else None
+        return {}
+    texts = known.items() if isinstance(known, dict) else ()
+    return {name: text for name, text in texts if isinstance(text, str) and text.isprintable() and text}
 
 
 def make_folder(folder: Path) -> None:

@@ -368,6 +368,20 @@ def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
     return Problem(kind="state", detail=detail)
 
 
+def shared_with(name: str, places: Mapping[str, DataPlaces]) -> Problem | None:
+    """Refuse an output whose folder is, by way of links, that of another job, lies in it or holds it."""
+    own = Path(os.path.realpath(places[name].place))
+    for other, one in places.items():
+        folder = Path(os.path.realpath(one.place))
+        if other != name and (folder == own or folder in own.parents or own in folder.parents):
+            detail = (
+                f'{places[name].shown} leads to {own}, and {one.shown}, where job "{other}" writes, to {folder}. Give '
+                "each job a folder of its own."
+            )
+            return Problem(kind="shared", detail=detail)
+    return None
+
+
 def _damage(
     folder: Path,
     shown: str,

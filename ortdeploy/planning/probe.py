@@ -11,7 +11,7 @@ from pathlib import Path
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import DeclaredInput, FileFacts, HashedFile, InputFacts
+from ortdeploy.facts.data import DeclaredInput, FileFacts, HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
@@ -43,6 +43,7 @@ from ortdeploy.planning.data_places import (
     look_at_output,
     look_back,
     output_elsewhere,
+    shared_with,
     unwritable,
 )
 from ortdeploy.planning.known_graphs import infer_shapes, read_model
@@ -124,7 +125,11 @@ def probe(
         outputs={
             name: output_elsewhere(one, packages)
             if elsewhere
-            else look_at_output(one, packages, before[name], state_dir, stale=name in stale, new_run=new_run)
+            else _probe_output(
+                name,
+                places,
+                look_at_output(one, packages, before[name], state_dir, stale=name in stale, new_run=new_run),
+            )
             for name, one in places.items()
         },
         labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in label_paths},
@@ -249,6 +254,11 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     except OrtdeployError as error:
         return Problem(kind="content", detail=f"{error}.")
     return None
+
+
+def _probe_output(name: str, places: Mapping[str, DataPlaces], facts: OutputFacts) -> OutputFacts:
+    """Return the facts of an output, with the problem that another job writes into the same folder."""
+    return facts if facts.problem is not None else replace(facts, problem=shared_with(name, places))
 
 
 def _probe_input(

@@ -1,9 +1,9 @@
 """What it catches: an output place where this user cannot write: a read-only file system, a file in the place of the
 folder, missing rights, or a link that leads out of the manifest's folder tree. Also an output that lies in the state
-directory, or contains it.
+directory, or contains it; and one that a link leads to the output of another job.
 
 Why: the job would fail at its first part, after the work was done. And if --new-run renames an output, the ledger must
-not be inside it.
+not be inside it. Two jobs in one folder would overwrite each other's parts.
 
 Example: output: {path: /mnt/readonly/out}
 

@@ -25,7 +25,7 @@ from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_parts, check_record
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.left_over import complete_left_over
-from ortdeploy.running.marker import write_marker
+from ortdeploy.running.marker import check_marker, write_marker
 
 
 @record
@@ -49,6 +49,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
     """Take the output over and return where the job continues; None if nothing is left. Raises OrtdeployError."""
     step, position = context.step, Position()
     known = _known_output(context)
+    check_marker(context.folder, context.ledger.state_dir, step.job, known)
     if known is not None:
         if dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue":
             raise OrtdeployError(f"{step.output.shown} holds parts of another plan")

@@ -88,6 +88,32 @@ def test_a_locked_output_stops_its_own_job_alone(two: Path, cli: Cli) -> None:
     assert len(read_rows(two / "a/outbox/reader")) == 20
 
 
+def test_two_jobs_whose_folders_are_one_by_a_link_are_refused(two: Path, cli: Cli) -> None:
+    manifest = two / "a/m.yaml"
+    manifest.write_text(manifest.read_text() + SECOND.replace("outbox/second", "link/second"))
+    (two / "a/outbox/run/second").mkdir(parents=True)
+    (two / "a/link").symlink_to("outbox/run")
+    result = cli("plan", manifest)
+    assert result.code == 1
+    assert result.words.count("error[unwritable-output]") == 2
+    assert f"link/second leads to {two}/a/outbox/run/second, and outbox/run, where job" in result.words.replace(
+        "  ", ""
+    )
+
+
+def test_a_folder_that_another_manifest_has_just_begun_is_refused(two: Path, cli: Cli) -> None:
+    (two / "a/outbox").mkdir()
+    (two / "b/outbox").symlink_to("../a/outbox")
+    for manifest in (two / "a/m.yaml", two / "b/m.yaml"):
+        manifest.write_text(manifest.read_text().replace("outbox/run", "outbox"))
+    result = cli("apply", two / "a", two / "b", "--allow-root", two)
+    assert result.code == 1
+    assert 'b/outbox is the output of job "run", which the ledger ../.ortdeploy/state.db knows.' in result.words
+    assert len(read_rows(two / "a/outbox")) == 20
+    assert cli("apply", two / "a").code == 0
+    assert cli("status", two / "a").code == 0
+
+
 def only_b(error: Exception, run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs plans, and fails with an error for those of a."""
 
