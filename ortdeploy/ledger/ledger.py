@@ -57,6 +57,8 @@ from ortdeploy.ledger.changes import (
     read_withdrawn,
     total_rows,
 )
+from ortdeploy.ledger.contents import TABLE as CONTENTS
+from ortdeploy.ledger.contents import put_contents, read_contents
 from ortdeploy.ledger.damage import translated, undamaged
 from ortdeploy.ledger.forgetting import BEGUN_WITH, forget_parts, read_forgotten
 from ortdeploy.ledger.letters import failed_before, letter
@@ -78,7 +80,7 @@ from ortdeploy.ledger.replacements import begin_replacement, end_replacement, fo
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
 
-_OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "merges", "revisions", "repairs", *OF_CHANGES)
+_OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "merges", "revisions", "repairs", CONTENTS, *OF_CHANGES)
 
 
 class Ledger:
@@ -297,6 +299,17 @@ class Ledger:
         ]
         with self._transaction() as db:
             db.executemany("INSERT OR IGNORE INTO repairs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def note_contents(self, output: str, contents: Iterable[tuple[FileState, bytes]]) -> None:
+        """Note the digests of input files whose rows are accounted for, some at once: others may want to write."""
+        for some in in_blocks(contents):
+            with self._transaction() as db:
+                put_contents(db, output, some)
+
+    def contents(self, output: str) -> Mapping[FileState, bytes]:
+        """Return the digests of input files by the states in which their rows were run."""
+        with undamaged():
+            return read_contents(self._connection, output)
 
     def note_gone(self, output: str, paths: Sequence[str]) -> None:
         """Note that input files whose rows are accounted for are gone."""

@@ -1,6 +1,6 @@
 """The tables of the ledger, and the migration of those that an older version wrote.
 
-Format version 5. A ledger of version 2 to 4 is migrated when it is opened for writing, in one transaction; a reader
+Format version 6. A ledger of version 2 to 5 is migrated when it is opened for writing, in one transaction; a reader
 migrates a copy in memory. Version 3 added to version 2:
 
 - outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
@@ -31,6 +31,9 @@ Version 5 added to version 4, for input files that change:
 - `replacements`: the files that take the place of a part's, and the part that results, see `ledger.replacements`.
 - `forgotten`: counts of the first parts that are no longer in `parts`, because they were done and carried away. The
   numbers of parts go up, but may have gaps.
+
+Version 6 added to version 5 the table `contents`: what input files held, see `ledger.contents`. Files that version 5
+ran have no entries.
 """
 
 import sqlite3
@@ -47,7 +50,7 @@ from ortdeploy.ledger.cells import (
 )
 from ortdeploy.ledger.damage import FILE, undamaged
 
-LEDGER_VERSION = 5
+LEDGER_VERSION = 6
 
 _SINCE_VERSION_3 = """
 CREATE TABLE deployments (
@@ -156,6 +159,12 @@ CREATE TABLE forgotten (
     committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL, withdrawn INTEGER NOT NULL, seal TEXT
 ) WITHOUT ROWID;
 """
+_TO_VERSION_6 = """
+CREATE TABLE contents (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL, digest BLOB NOT NULL, seal INTEGER, PRIMARY KEY (output, path)
+) WITHOUT ROWID;
+"""
 _NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
 
@@ -165,10 +174,11 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
     try:
         version = version_of(connection)  # another run may have been quicker
         migrations = {
-            0: _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5,
-            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5,
-            3: _TO_VERSION_4 + _TO_VERSION_5,
-            4: _TO_VERSION_5,
+            0: _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_6,
+            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_6,
+            3: _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_6,
+            4: _TO_VERSION_5 + _TO_VERSION_6,
+            5: _TO_VERSION_6,
             LEDGER_VERSION: "",
         }
         for statement in migrations[version].split(";"):
@@ -220,7 +230,7 @@ def _seal_all(db: sqlite3.Connection) -> None:
 def version_of(connection: sqlite3.Connection) -> int:
     """Return the version of a ledger; 0 if it has no tables yet. Raises OrtdeployError for an unknown version."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in {0, 2, 3, 4, LEDGER_VERSION}:
+    if version not in {0, 2, 3, 4, 5, LEDGER_VERSION}:
         raise OrtdeployError(
             f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}. Use "
             "the ortdeploy that wrote it, or a newer one"

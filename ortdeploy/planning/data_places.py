@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import STRICT_ARRIVALS, DeclaredInput, InputFacts, KnownFile, OutputFacts
+from ortdeploy.facts.data import STRICT_ARRIVALS, DeclaredInput, FileState, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.problems import ELSEWHERE, Package, Problem
+from ortdeploy.files.digests import content_digest
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.known_digests import DigestCache
@@ -28,11 +29,12 @@ from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import find_damage
-from ortdeploy.records import record
+from ortdeploy.records import mutable_record, record
 from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import rows_before
 from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
+from ortdeploy.sources.files import full_path
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
@@ -131,9 +133,38 @@ def look_at_input(
     places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, counting: Counting = Counting.NOT
 ) -> InputFacts:
     """Find the input files of a job that reads files, and the beginning of their data; `counting` is the source's."""
-    facts = probe_input(places.input, packages, known=before.inputs, state_dir=state_dir, counting=counting)
+    facts = probe_input(
+        places.input,
+        packages,
+        known=before.inputs,
+        state_dir=state_dir,
+        counting=counting,
+        holds_the_same=_Contents(places, state_dir),
+    )
     first_row = before.first_row
     return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))
+
+
+@mutable_record
+class _Contents:
+    """Compares input files with what the ledger says that they held; it is read for the first file that needs it."""
+
+    places: DataPlaces
+    state_dir: Path
+    _known: Mapping[FileState, bytes] | None = None
+
+    def __call__(self, before: FileState, now: FileState) -> bool:
+        """Return whether a file holds what it held before. Raises OrtdeployError if the ledger is damaged."""
+        if now.size != before.size or is_url(now.path):
+            return False
+        self._known = self._read() if self._known is None else self._known
+        digest = self._known.get(before)
+        path = full_path(self.places.input.folder, now.path)
+        return digest is not None and content_digest(path, now.size, now.mtime_ns) == digest
+
+    def _read(self) -> Mapping[FileState, bytes]:
+        with read_ledger(self.state_dir) as ledger:
+            return {} if ledger is None else ledger.contents(output_key(self.places.place, self.state_dir))
 
 
 def input_elsewhere(

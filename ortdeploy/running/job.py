@@ -18,6 +18,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
+from ortdeploy.running.input_contents import note_contents
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
@@ -69,6 +70,7 @@ class JobRun:
         open_source = partial(open_rows, context.step, context.plan.folder, context.only, context.ledger.state_dir)
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
+        note_contents(context, context.step.input.files)
         if context.step.output.keep is not None:
             from ortdeploy.running.forgetting import forget_old_parts  # noqa: PLC0415  only for jobs with `keep`
 

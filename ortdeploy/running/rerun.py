@@ -27,6 +27,7 @@ from ortdeploy.running.committed import check_inputs, check_parts, check_record
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import Ending, StoppedError, carry_out
 from ortdeploy.running.error_budget import ErrorBudget
+from ortdeploy.running.input_contents import note_contents
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.marker import write_marker
@@ -96,6 +97,7 @@ class RerunRun:
         context = self._context
         changes = self._sorted(self._own_record())
         known = self._take_up(changes)
+        note_contents(context, context.step.input.rerun)
         parts = [part for part in known.parts if any(_rows_of(one, part) for one in known.reruns)]
         self._announce(known, parts)
         for part in parts:

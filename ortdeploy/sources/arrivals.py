@@ -9,7 +9,7 @@ only, so their files are settled at once.
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from itertools import chain, takewhile
@@ -44,16 +44,22 @@ class Arrivals:
     rerun_rows: int = 0
 
 
+HoldsTheSame = Callable[[FileState, FileState], bool]
+"""Returns whether a file, in the second state, holds what it held in the first one; False if that is not known."""
+
+
 def sort_arrivals(
     states: Sequence[FileState],
     known: Sequence[KnownFile],
     policy: ArrivalPolicy,
     unsettled: Collection[str] = (),
+    holds_the_same: HoldsTheSame = lambda _before, _now: False,
 ) -> Arrivals:
     """Compare the settled files that exist with those that earlier runs have read; `unsettled` are paths of the others.
 
     Files of an unfinished run come first, in their order. They must be unchanged, unless their rows may run again. A
-    file whose rows are accounted for may go; if it comes back with other content, it counts as a new file.
+    file whose rows are accounted for may go; if it comes back with other content, it counts as a new file. A file with
+    another time and the same content is as it was.
     """
     present, files = FileStates.of(states), KnownFiles.of(known)
     if not files:
@@ -72,7 +78,7 @@ def sort_arrivals(
             continue
         if now is None:
             gone.append(one)
-        elif one.rerun is None and one.is_known(now):
+        elif one.rerun is None and (one.is_known(now) or holds_the_same(one.state, now)):
             continue
         elif policy.on_change == "append" or _is_another(one, now):
             anew.add(one.state.path)

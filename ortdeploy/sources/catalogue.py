@@ -23,7 +23,7 @@ from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.records import ordered_record
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.arrivals import Settling, sort_arrivals
+from ortdeploy.sources.arrivals import HoldsTheSame, Settling, sort_arrivals
 from ortdeploy.sources.files import (
     InputPaths,
     file_states,
@@ -74,6 +74,7 @@ def probe_input(
     known: Sequence[KnownFile] = (),
     state_dir: Path | None = None,
     counting: Counting = Counting.NOT,
+    holds_the_same: HoldsTheSame = lambda _before, _now: False,
 ) -> InputFacts:
     """Find a job's files, their format, and the beginning of the data.
 
@@ -102,7 +103,7 @@ def probe_input(
     if package and package.module not in packages:
         return InputFacts(format=name, files=files, missing_package=package)
     try:
-        arrived = _arrived(files, states, folder, known, policy, later | unsettled)
+        arrived = _arrived(files, states, folder, known, policy, later | unsettled, holds_the_same=holds_the_same)
         facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
         problem = _unfit(name, some, declared)
         if problem:
@@ -194,9 +195,11 @@ def _arrived(
     known: Sequence[KnownFile],
     policy: ArrivalPolicy,
     unsettled: frozenset[str],
+    *,
+    holds_the_same: HoldsTheSame,
 ) -> InputFacts:
     """Return which of the files that exist, in these states, are to be read."""
-    arrivals = sort_arrivals(states, known, policy, unsettled)
+    arrivals = sort_arrivals(states, known, policy, unsettled, holds_the_same)
     to_read = FileStates.of(chain(arrivals.read, arrivals.rerun)) if arrivals.rerun else arrivals.read
     read = InputPaths(folder, to_read) if known and to_read else files
     return InputFacts(

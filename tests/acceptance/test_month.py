@@ -185,6 +185,12 @@ class Camera:
             self.final.update(one for one in self.settled if one[0] == name)
         self.leaving.clear()
 
+    def copy_again(self) -> None:
+        """Let pictures be copied once more that are there and were read: each has a new time and its old content."""
+        for path in (self.folder / "inbox").iterdir():
+            if path.name not in {*self.corrupt, *self.waiting, *self.unread} and self.random.random() < 0.1:
+                os.utime(path, ns=(self.now - DAY // 24, self.now - DAY // 24))
+
     def carry(self, day: int) -> None:
         carrier = CARRIERS[self.random.choice(list(CARRIERS))]
         if (self.folder / "out").exists():
@@ -254,6 +260,7 @@ def a_day(camera: Camera, day: int, cli: Cli) -> None:
     camera.now += DAY + CLOCK_JUMPS.get(day, 0)
     camera.commit(day)
     happenings: list[Callable[[], None]] = [camera.complete_copies, camera.arrive, camera.repair, camera.clean]
+    happenings.append(camera.copy_again)
     for happening in happenings:
         happening()
     if day in REFUSED:

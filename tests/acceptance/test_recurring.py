@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -204,6 +206,37 @@ def test_a_file_of_the_future_is_taken_when_two_looks_find_it_the_same(
     assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 2
 
 
+@pytest.mark.parametrize("policy", ["on_change: refuse", "on_change: append", "on_change: rerun"])
+def test_a_file_that_is_copied_again_runs_once(cli: Cli, deployment: Path, arrivals: Write, policy: str) -> None:
+    arrivals(f"{policy}, on_empty: done")
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "inbox/a.npy").unlink()
+    assert cli("apply", deployment / "m.yaml").code == 0
+    put(deployment, "a", 1)
+    put(deployment, "b", 2)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 2
+    put(deployment, "a", 3)  # of the same size: it was gone, so it is new
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 2 + [("a", 3)] * 2
+
+
+def test_a_digest_that_is_damaged_is_an_error(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("on_change: append")
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    with closing(sqlite3.connect(deployment / ".ortdeploy/state.db")) as db:
+        db.execute("UPDATE contents SET digest = x'00'")
+        db.commit()
+    put(deployment, "a", 1)
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 1
+    assert "the digest of an input file is not what was written" in result.words
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.sampled_from("abc"), st.integers(1, 9)),
@@ -226,7 +259,7 @@ def test_every_content_that_an_apply_finds_is_committed_once(
     (folder / "m.yaml").write_text(MANIFEST.replace("ARRIVALS", "on_empty: done, on_change: append"))
     here: dict[str, tuple[str, float]] = {}
     expected: list[tuple[str, float]] = []
-    taken: set[tuple[str, int]] = set()
+    taken: dict[str, tuple[str, float]] = {}
     for what, name, value in [*events, ("apply", "", 0)]:
         path = folder / "inbox" / f"{name}.npy"
         if what == "put":
@@ -238,9 +271,8 @@ def test_every_content_that_an_apply_finds_is_committed_once(
         else:
             result = cli("apply", folder / "m.yaml")
             assert result.code == 0, result
-            stamps = {one: (one, (folder / "inbox" / f"{one}.npy").stat().st_mtime_ns) for one in sorted(here)}
-            expected += [here[one] for one in sorted(here) if stamps[one] not in taken for _ in "xx"]
-            taken.update(stamps.values())
+            expected += [here[one] for one in sorted(here) if taken.get(one) != here[one] for _ in "xx"]
+            taken.update(here)
             found = values(folder) if (folder / "out").exists() else []
             assert found == expected
     report = folder / "out/_run.json"

@@ -1,5 +1,6 @@
 """A remembered digest is used only while nothing about its file has changed, and never across a start of the machine."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -136,3 +137,18 @@ def test_those_that_were_read_last_are_remembered(
     assert len(counted) == before + 1
     known = json.loads((tmp_path / "state/known-digests.json").read_text())["files"]
     assert [Path(name).name for name in known] == ["3.bin", "4.bin", "0.bin"]
+
+
+def test_a_content_is_digested_only_as_it_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    os.utime(path, ns=(5, 5))
+    assert digests.content_digest(str(path), 3, 5) == hashlib.sha256(b"abc").digest()[:16]
+    assert digests.content_digest(str(path), 3, 6) is None
+    assert digests.content_digest(str(path), 2, 5) is None
+    assert digests.content_digest(str(path), 4, 5) is None
+    assert digests.content_digest(str(tmp_path / "b"), 3, 5) is None
+    assert digests.content_digest("a\0", 3, 5) is None
+    assert digests.content_digest(str(tmp_path), 3, 5) is None
+    monkeypatch.setattr(digests, "_MOST_OF_A_CONTENT", 2)
+    assert digests.content_digest(str(path), 3, 5) is None

@@ -23,6 +23,7 @@ from support.power_loss import STATE
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import cells, versions
 from ortdeploy.ledger.changes import OF_CHANGES
+from ortdeploy.ledger.contents import TABLE as CONTENTS
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.opening import open_ledger, read_ledger, read_outputs
 from ortdeploy.ledger.versions import LEDGER_VERSION
@@ -144,12 +145,30 @@ def test_reading_a_ledger_of_version_2_does_not_change_it(tmp_path: Path) -> Non
 
 
 def as_version_4(folder: Path) -> None:
-    """Make a ledger one of version 4, which has the same tables but those that version 5 has brought."""
+    """Make a ledger one of version 4, which has the same tables but those that later versions have brought."""
+    without(folder, 4, *OF_CHANGES, CONTENTS)
+
+
+def without(folder: Path, version: int, *tables: str) -> None:
+    """Make a ledger one of an older version, which does not have some tables."""
     with closing(sqlite3.connect(folder / ".ortdeploy" / FILE)) as db:
-        for table in OF_CHANGES:
+        for table in tables:
             db.execute(f"DROP TABLE {table}")
-        db.execute("PRAGMA user_version = 4")
+        db.execute(f"PRAGMA user_version = {version}")
         db.commit()
+
+
+def test_of_files_that_version_5_has_run_no_content_is_known(tmp_path: Path) -> None:
+    save(tmp_path, range(10))
+    plan = plan_for(tmp_path, 10)
+    execute(tmp_path, plan, FakeRuntime(double))
+    with open_ledger(tmp_path / ".ortdeploy") as ledger:
+        assert [state.path for state in ledger.contents(ledger.key(tmp_path / "out"))] == ["data.npy"]
+    without(tmp_path, 5, CONTENTS)
+    assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.NOTHING_TO_DO
+    assert version_of(tmp_path) == LEDGER_VERSION
+    with open_ledger(tmp_path / ".ortdeploy") as ledger:
+        assert ledger.contents(ledger.key(tmp_path / "out")) == {}
 
 
 def test_rows_that_version_4_has_run_stay_and_its_files_have_no_rows_that_are_known(tmp_path: Path) -> None:
