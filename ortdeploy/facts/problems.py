@@ -18,6 +18,9 @@ WAITING = "waiting"
 ELSEWHERE = "elsewhere"
 """The kind of a problem that is none: a plan for another machine, whose data was not looked at on this one."""
 
+CARRIED_AWAY = "carried-away"
+"""The kind of an input of another job's rows, some of which went before this job had them."""
+
 CHANGED = "changed"
 """The kind of an input whose files are not what an earlier run has taken up."""
 

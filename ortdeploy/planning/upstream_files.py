@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts, KnownFile
-from ortdeploy.facts.problems import Problem
+from ortdeploy.facts.problems import CARRIED_AWAY, Problem
 from ortdeploy.files.names import is_file
 from ortdeploy.ledger.deliveries import deliveries, unread
 from ortdeploy.ledger.opening import read_ledger
@@ -46,7 +46,7 @@ def probe_upstream(
         return facts
     gone = next((path for path in facts.files if not is_file(Path(path))), None)
     if gone is not None:
-        problem = Problem(kind="carried-away", detail=f"{GONE_UNREAD.format(shown(gone, spec.folder), job.name)}.")
+        problem = Problem(kind=CARRIED_AWAY, detail=f"{GONE_UNREAD.format(shown(gone, spec.folder), job.name)}.")
         return replace(facts, problem=problem)
     limit = job.limits.memory
     return look_at(
@@ -68,5 +68,5 @@ def _with_superseded(spec: Spec, job: JobSpec, upstream: JobSpec, facts: InputFa
         try:
             rows = superseded_rows(ledger, *keys, shown(str(place), spec.folder), row_numbers, through=False)
         except OrtdeployError as error:
-            return replace(facts, problem=Problem(kind="carried-away", detail=f"{error}."))
+            return replace(facts, problem=Problem(kind=CARRIED_AWAY, detail=f"{error}."))
     return replace(facts, superseded=len(rows))

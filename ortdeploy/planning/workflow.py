@@ -22,6 +22,7 @@ from ortdeploy.diagnostics import (
 )
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.preflight import Preflight
+from ortdeploy.facts.problems import CARRIED_AWAY
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
@@ -340,9 +341,35 @@ def _plan_usable(
         stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
         if stale:
             deployment = _resolve(spec, host, state_dir, stale, counting=counting, new_run=new_run)
-        deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
-    plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
-    return plan, deployment, diagnostics, changes
+        chosen = {job.spec.name for job in deployment.jobs if jobs is None or job.spec.name in jobs}
+        early = chosen & _carried_away_early(deployment)
+        judged, diagnostics = _judge(_of_jobs(deployment, chosen - early), state_dir, elsewhere=elsewhere)
+    deployment = replace(judged, jobs=deployment.jobs)
+    wanted = None if jobs is None and not early else chosen - early
+    if has_errors(diagnostics) or (early and not wanted):
+        plan = None
+    else:
+        plan = make_plan(deployment, wanted, retry=retry, new_run=new_run)
+    return plan, deployment, diagnostics + _judge_early(deployment, early), changes
+
+
+def _carried_away_early(deployment: "Deployment") -> frozenset[str]:
+    """Return the jobs whose rows were carried away before they had read them, which keeps no other job from running."""
+    problems = {job.spec.name: job.input.problem for job in deployment.jobs}
+    return frozenset(name for name, problem in problems.items() if problem is not None and problem.kind == CARRIED_AWAY)
+
+
+def _of_jobs(deployment: "Deployment", names: Collection[str]) -> "Deployment":
+    """Return a deployment as if it had some of its jobs only."""
+    return replace(deployment, jobs=tuple(job for job in deployment.jobs if job.spec.name in names))
+
+
+def _judge_early(deployment: "Deployment", names: Collection[str]) -> tuple[Diagnostic, ...]:
+    """Return what keeps these jobs from running; other findings about them wait until that is mended."""
+    if not names:
+        return ()
+    found = check_rules(load_rules(DEPLOYMENT_RULES), _of_jobs(deployment, names), deployment.spec)
+    return tuple(one for one in found if one.job in names and one.severity is Severity.ERROR)
 
 
 def _changes_of_stale(deployment: "Deployment", state: Path, jobs: Collection[str] | None) -> "tuple[Changes, ...]":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from support.upstream_jobs import COMPACTED, DIAMOND, JOBS, Site, killing, numbe
 
 from ortdeploy.ledger.deliveries import deliveries, reader_of
 from ortdeploy.ledger.opening import read_ledger
-from ortdeploy.plan.selection import keep_jobs, run_jobs
+from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs
 from ortdeploy.plan.steps import RunJob, Step
 from ortdeploy.results.results import Status
 
@@ -223,17 +224,42 @@ def test_readers_that_are_not_asked_for_start_over_when_they_run(site: Site) -> 
     check(site)
 
 
+MISFIT = """\
+  misfit:
+    model: a
+    input: {path: other.npy}
+    output: {path: out/misfit, format: csv}
+"""
+
+
 def test_a_part_that_went_too_early_is_an_error_that_names_its_reader(site: Site) -> None:
     site.put(6)
     site.apply(jobs=["a", "b"])
     with read_ledger(site.state_dir) as ledger:
         assert all(reader_of(ledger, "../out/d", "d").needs(one) for one in deliveries(site.record("b"), "out/b"))
     (site.folder / "out/b/part-00000001.jsonl").unlink()
+    site.put(2)
     planned = site.plan()
-    assert not planned.plans
     (found,) = planned.diagnostics
     assert found.rule == "unreadable-input"
     assert found.detail.startswith('out/b/part-00000001.jsonl was carried away before job "d" had read it.')
+    assert not site.plan(jobs=["d"]).plans
+    results = site.run(planned.plans[0])
+    assert {job: result.status for job, result in results.items()} == dict.fromkeys("abc", Status.DONE)
+    assert site.record("d") is None
+
+
+def test_what_is_wrong_with_a_job_that_is_not_asked_for_refuses_no_other(site: Site) -> None:
+    site.put(6)
+    site.apply()
+    np.save(site.folder / "other.npy", np.zeros((3, 7), np.float32))
+    text = (site.folder / "m.yaml").read_text()
+    (site.folder / "m.yaml").write_text(text + MISFIT)
+    site.put(2)
+    assert not site.plan().plans
+    planned = site.plan(jobs=["a", "b"])
+    assert planned.diagnostics == ()
+    assert set(job_names(planned.plans[0])) == {"a", "b"}
 
 
 def test_a_part_that_goes_between_plan_and_run_is_an_error_too(site: Site) -> None:
