@@ -26,7 +26,7 @@ from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import make_folder, named_ledger, read_ledger
-from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
 from ortdeploy.ledger.written import GONE_FILE, OnDisk, Underway, difference
 from ortdeploy.records import record
@@ -65,10 +65,14 @@ def back_up(state_dir: Path, target: Path) -> int:
 
 @record
 class BroughtBack:
-    """How many outputs a copy knows, and why it was not compared with those on stores that do not answer."""
+    """How many outputs a copy knows, and why it was not compared with those on stores that do not answer.
+
+    `may_repeat` says of outputs whose parts are carried away from where on names and numbers may be given twice.
+    """
 
     outputs: int
     not_compared: tuple[str, ...] = ()
+    may_repeat: tuple[str, ...] = ()
 
 
 def bring_back(source: Path, state_dir: Path) -> BroughtBack:
@@ -77,7 +81,7 @@ def bring_back(source: Path, state_dir: Path) -> BroughtBack:
     Nothing is changed if the copy is damaged, or does not fit an output. A store that does not answer is no reason to
     refuse the copy: machines that lost their disk may have no network either.
     """
-    not_compared = []
+    not_compared, may_repeat = [], []
     _check_absent(state_dir / FILE, "Move it away first, if the copy is to take its place")
     make_folder(state_dir)
     with tempfile.TemporaryDirectory(prefix="ortdeploy-state-", dir=state_dir) as folder:
@@ -91,13 +95,14 @@ def bring_back(source: Path, state_dir: Path) -> BroughtBack:
             if fit.why_not is not None:
                 raise OrtdeployError(f"{source} does not fit what is there: {fit.why_not}. Nothing was changed")
             not_compared += [fit.unasked] if fit.unasked is not None else []
+            may_repeat += [fit.may_repeat] if fit.may_repeat is not None else []
         try:
             for name in sorted(names, key=FILE.__eq__):  # the ledger last: it is what makes the folder a state
                 if not os.path.lexists(state_dir / name):
                     _put(Path(folder) / name, state_dir / name)
         except OSError as error:
             raise OrtdeployError(f"{state_dir} cannot be written: {error.strerror}") from error
-    return BroughtBack(outputs=len(records), not_compared=tuple(not_compared))
+    return BroughtBack(outputs=len(records), not_compared=tuple(not_compared), may_repeat=tuple(may_repeat))
 
 
 def _notes(state_dir: Path) -> Iterator[tuple[str, bytes]]:
@@ -163,13 +168,15 @@ class _Fit:
     """How a copy fits an output that it knows.
 
     `why_not` says how they differ, and `unasked` why its store was not compared; each is None if there is nothing to
-    say. A missing file is no difference: it may be carried away.
+    say. A missing file is no difference: it may be carried away. Then parts that were written after the copy may be
+    carried away too, and nothing here tells; `may_repeat` says which names and numbers the next parts get.
     """
 
     def __init__(self, record: OutputRecord, state_dir: Path, copy: Path) -> None:
         """Compare a record of a copy with what is there."""
         self._folder = Path(os.path.normpath(state_dir.absolute() / record.output))
         self.unasked: str | None = None
+        self.may_repeat: str | None = None
         self.why_not = self._other_ledger(state_dir) or next(self._differences(record, copy), None)
 
     def _other_ledger(self, state_dir: Path) -> str | None:
@@ -190,11 +197,16 @@ class _Fit:
                 how = difference(self._folder / name, records, None)
                 if how == GONE_FILE:
                     elsewhere.append((name, records))
+                    self.may_repeat = self._next_part(record)
                 elif how is not None:
                     yield f"{self._folder / name} {how}; the copy may be older than it"
         url = url_of_mirror(self._folder)
         if url is not None and elsewhere:
             yield from self._differences_there(url, elsewhere)
+
+    def _next_part(self, record: OutputRecord) -> str:
+        name = part_name(record.next_part, record.part_digits, "")
+        return f"{self._folder}: the next part is {name}, with rows from {record.rows} on"
 
     def _differences_there(self, url: str, files: Sequence[tuple[str, Sequence[OnDisk]]]) -> Iterator[str]:
         try:

@@ -9,6 +9,7 @@ from ortdeploy.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from ortdeploy.checks.run import CheckResult
     from ortdeploy.facts.models import AdapterFacts
+    from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.plan.steps import Plan
     from ortdeploy.planning.differences import Difference
@@ -152,10 +153,10 @@ def render_verification(jobs: "Sequence[VerifiedJob]") -> str:
     return _dump({"jobs": [asdict(one) for one in jobs]})
 
 
-def render_state_copy(action: str, state: str, copy: str, outputs: int, not_compared: Sequence[str] = ()) -> str:
-    """Return the paths of the state folder and of the copy, the number of outputs, and which were not compared."""
-    named = {"action": action, "state": state, "copy": copy, "outputs": outputs}
-    return _dump({**named, "not_compared": list(not_compared)})
+def render_state_copy(action: str, state: str, copy: str, done: "BroughtBack") -> str:
+    """Return the paths of the state folder and of the copy, and which outputs it knows, as `BroughtBack` has them."""
+    named = {"action": action, "state": state, "copy": copy, "outputs": done.outputs}
+    return _dump({**named, "not_compared": list(done.not_compared), "may_repeat": list(done.may_repeat)})
 
 
 def render_pruned(states: "Sequence[PrunedState]") -> str:

@@ -10,6 +10,7 @@ from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
+    from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_run import Changes
@@ -233,16 +234,20 @@ def _verified(one: "VerifiedJob") -> str:
     return text
 
 
-def render_state_copy(
-    action: str, state: str, copy: str, outputs: int, not_compared: Sequence[str] = (), *, quiet: bool = False
-) -> str:
+def render_state_copy(action: str, state: str, copy: str, done: "BroughtBack", *, quiet: bool = False) -> str:
     """Return one line with the paths of the state folder and of the copy, and the number of outputs.
 
-    A line follows for each output that a copy was not compared with, and why; with `quiet`, these lines alone.
+    A line follows for each output that a copy was not compared with, and why; and for each that may repeat itself;
+    with `quiet`, these lines alone.
     """
     way = f"{state} is copied to {copy}" if action == "backup" else f"{copy} is brought back to {state}"
-    lines = [] if quiet else [f"{way}: {count(outputs, 'output')}"]
-    lines += [f"not compared with the copy: {why}" for why in not_compared]
+    lines = [] if quiet else [f"{way}: {count(done.outputs, 'output')}"]
+    lines += [f"not compared with the copy: {why}" for why in done.not_compared]
+    lines += [
+        f"{where}. If more was committed after the copy was made, and carried away, these names and numbers are given "
+        "twice. Tell whoever reads them, or name a new folder as output"
+        for where in done.may_repeat
+    ]
     return safe("".join(f"{line}\n" for line in lines))
 
 

@@ -1,6 +1,7 @@
 """`ortdeploy state backup` and `restore`: a ledger that was lost comes back, and only where it fits."""
 
 import hashlib
+import json
 import shutil
 import sqlite3
 import zipfile
@@ -67,6 +68,19 @@ def test_parts_that_a_copy_does_not_know_are_written_again(cli: Cli, deployment:
     assert state(cli, "restore", deployment)[0] == 0
     assert cli("apply", job).code == 0
     assert {path.name: path.read_bytes() for path in (deployment / "out").glob("part-*")} == after
+
+
+def test_names_that_a_copy_may_give_twice_are_told(cli: Cli, deployment: Path, job: Path) -> None:
+    job.write_text(MANIFEST.replace("rows_per_part: 2", "rows_per_part: 2, removable: true"), encoding="utf-8")
+    assert cli("apply", job).code == 0
+    assert state(cli, "backup", deployment)[0] == 0
+    shutil.rmtree(deployment / ".ortdeploy")
+    (deployment / "out/part-00000000.jsonl").unlink()
+    code, words = state(cli, "restore", deployment)
+    assert code == 0
+    assert f"{deployment}/out: the next part is part-00000003, with rows from 5 on. If more was committed" in words
+    shutil.rmtree(deployment / ".ortdeploy")
+    assert len(json.loads(state(cli, "restore", deployment, "--format", "json")[1])["may_repeat"]) == 1
 
 
 def test_a_copy_that_does_not_fit_changes_nothing(cli: Cli, deployment: Path, job: Path) -> None:

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     copy = Path(arguments.file)
     is_backup = arguments.action == "backup"
     done = BroughtBack(outputs=back_up(state, copy)) if is_backup else bring_back(copy, state)
-    said = (arguments.action, str(state), str(copy), done.outputs, done.not_compared)
+    said = (arguments.action, str(state), str(copy), done)
     if arguments.format == "json":
         sys.stdout.write(json.render_state_copy(*said))
     else:
