@@ -4,13 +4,16 @@ Only the first parts of an output are forgotten, in order, and never the last on
 names of parts continue. A part is forgotten if none of its files is there, it was written long enough ago, and the
 input files of its rows were seen gone and are still gone. A forgotten input file that comes back runs again, so one
 that is there is never forgotten. Nor is a part that a job still has to read: that job would miss its rows and never
-learn that they existed.
+learn that they existed. Parts behind one that is kept wait for it, because counts are kept of the first parts only;
+the log says what they wait for.
 """
 
 import math
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from ortdeploy.events import log
@@ -26,14 +29,18 @@ from ortdeploy.sources.files import full_path, shown
 def forget_old_parts(context: JobContext) -> None:
     """Forget the parts of an output that its `keep` lets forget."""
     output, record = context.step.output, context.ledger.output(context.output)
-    if output.keep is None or not output.removable or record is None or record.replacements:
+    if output.keep is None or not output.removable or record is None or not record.parts or record.replacements:
         return
     if (context.folder / open_parts.FOLDER).is_dir():  # plans of shards name parts by their numbers
         return
     inputs = context.ledger.inputs(context.output)
     may_come_back = _may_come_back(context)
     held = [one for one in inputs if may_come_back(one)]
-    parts = list(_old_parts(context, record, _spans(held), time.time_ns() - int(output.keep * 1e9)))
+    kept = _rows_to_keep(context, record, held)
+    old = _carried_away(context, record, time.time_ns() - int(output.keep * 1e9))
+    first_kept = kept[0][0] if kept else record.rows
+    parts = [part for part, first in zip(old, record.parts, strict=False) if part is first and part.end <= first_kept]
+    _tell_what_waits(old[len(parts) :], record.parts[len(parts)], kept, held)
     if not parts:
         return
     end = parts[-1].end
@@ -67,16 +74,33 @@ def _spans(held: Sequence[KnownFile]) -> list[Span]:
     return [one.span or (0, 1) for one in held]
 
 
-def _old_parts(context: JobContext, record: OutputRecord, held: Sequence[Span], before: int) -> Iterator[Part]:
-    """Yield the first parts that may be forgotten, whose files were all written before a time."""
-    kept = [*held, *record.leaving, *((one.first_row, one.rows) for one in record.reruns)]
+def _carried_away(context: JobContext, record: OutputRecord, before: int) -> list[Part]:
+    """Return the parts but the last one of which no file is there, and all were written before a time."""
+    return [
+        part
+        for part, written in zip(record.parts[:-1], _times(record.parts), strict=False)
+        if written < before and not any(os.path.lexists(context.folder / str(file.file)) for file in part.files)
+    ]
+
+
+def _rows_to_keep(context: JobContext, record: OutputRecord, held: Sequence[KnownFile]) -> list[Span]:
+    """Return the rows to remember: of files that may come back, and those that are still to be worked on."""
+    kept = [*_spans(held), *record.leaving, *((one.first_row, one.rows) for one in record.reruns)]
     kept += [(part.start, part.rows) for part in _parts_to_read(context, record)]
-    first_kept = min((first_row for first_row, rows in kept if rows), default=record.rows)
-    for part, written in zip(record.parts[:-1], _times(record.parts), strict=False):
-        is_away = not any(os.path.lexists(context.folder / str(file.file)) for file in part.files)
-        if not (written < before and is_away and part.end <= first_kept):
-            return
-        yield part
+    return sorted(span for span in kept if span[1])
+
+
+def _tell_what_waits(parts: Sequence[Part], first: Part, kept: Sequence[Span], held: Sequence[KnownFile]) -> None:
+    """Log how many parts would be forgotten if the first kept one did not lie before them, and what keeps that."""
+    starts, ends = [start for start, _ in kept], list(accumulate(map(sum, kept), max))
+    free = sum(not (at := bisect_left(starts, part.end)) or ends[at - 1] <= part.start for part in parts)
+    if free:
+        by = next((one.state.path for one in held if one.span and _share_rows(one.span, first)), None)
+        log.info("parts.held_up", parts=free, part=first.number, input=by)
+
+
+def _share_rows(span: Span, part: Part) -> bool:
+    return span[0] < part.end and part.start < sum(span)
 
 
 def _parts_to_read(context: JobContext, record: OutputRecord) -> Iterator[Part]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.carriers import CARRIERS, delivered, rows_of
 from support.inbox import Inbox
+from support.logs import capture_logs
 from support.power_loss import STATE, quickly
 
 from ortdeploy.ledger.damage import FILE
@@ -71,6 +72,25 @@ def test_what_is_there_is_never_forgotten(tmp_path: Path) -> None:
         day(inbox, 5, away=False)
         day(inbox, 6)
         day(inbox, 7)
+    assert inbox.record().forgotten.parts == 7
+    inbox.check(*tmp_path.glob("away/*"))
+
+
+def test_parts_behind_one_that_is_kept_wait_for_it_and_the_log_says_so(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, removable=True, keep=0.0).make()
+    with quickly():
+        day(inbox, 0)
+        day(inbox, 1, gone=False)
+        for number in range(2, 5):
+            day(inbox, number)
+        with capture_logs() as events:
+            day(inbox, 5)
+        assert inbox.record().forgotten.parts == 1
+        inbox.remove("day-1")
+        day(inbox, 6)
+        day(inbox, 7)
+    held = [event for event in events if event["event"] == "parts.held_up"]
+    assert [(one["parts"], one["part"], one["input"]) for one in held] == [(3, 1, "inbox/day-1.npy")]
     assert inbox.record().forgotten.parts == 7
     inbox.check(*tmp_path.glob("away/*"))
 
