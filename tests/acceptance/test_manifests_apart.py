@@ -137,6 +137,7 @@ def test_what_ends_one_manifest_ends_no_other_and_is_told(
     result = cli("apply", two / "a", two / "b")
     assert result.code == code
     assert str(error.args[-1]) in result.err
+    assert (f"ortdeploy: {two}/a/m.yaml: " in result.err) == (code == 1)
     assert ("this is a bug" in result.err) == (code == 3)
     assert len(read_rows(two / "b/outbox/run")) == 20
     told = json.loads((two / "a/told").read_text())

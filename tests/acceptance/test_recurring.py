@@ -322,6 +322,22 @@ def test_heat_before_a_session_is_opened_ends_with_a_margin(
     assert rows == list(range(24 if has_run else 20))
 
 
+def test_a_pause_before_a_new_file_was_read_ends_when_the_file_goes(cli: Cli, deployment: Path) -> None:
+    cold = with_timing(deployment, "limits: {}").read_text().replace("path: data.npy", "path: '*.npy'")
+    manifest = deployment / "m.yaml"
+    manifest.write_text(cold)
+    assert cli("apply", manifest).code == 0
+    np.save(deployment / "more.npy", np.zeros((4, 4), np.float32))
+    manifest.write_text(cold.replace("limits: {}", "pause: {below: {free_disk: 1000000GiB}}"))
+    assert cli("apply", manifest).code == 5
+    assert "paused" in cli("status", manifest).out
+    (deployment / "more.npy").unlink()
+    manifest.write_text(cold)
+    assert cli("apply", manifest).code == 0
+    assert "done" in cli("status", manifest).out
+    assert len(read_rows(deployment / "outbox/run")) == 20
+
+
 def test_a_job_that_runs_out_of_time_goes_on_with_the_next_apply(cli: Cli, deployment: Path) -> None:
     manifest = with_timing(deployment, "until: 1ms")
     assert cli("apply", manifest).code == 5

@@ -31,7 +31,7 @@ from ortdeploy.cli.exit_codes import (
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, has_errors
+from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, UsageError, has_errors
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.records import output_key
@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
             _tell_others(planned, ended, arguments)
     if results or all(one.error is None for one in ended):
         _tell(planned, results, arguments)
-    _complain(ended, planned)
+    _complain(ended)
     bug = next((one.error for one in ended if one.error is not None and one.why is None), None)
     if bug is not None:
         raise bug
@@ -186,7 +186,7 @@ def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
 
 @record
 class _Ended:
-    """A plan, and how its jobs ended; or the error that kept all of them, or that of `locked`, from running."""
+    """A plan, and how its jobs ended; or the error that kept them, or the one whose output is locked, from running."""
 
     plan: Plan
     results: tuple[JobResult, ...] = ()
@@ -242,6 +242,8 @@ class _Runner:
             return
         try:
             yield from run()
+        except UsageError:
+            raise
         except Exception as error:  # noqa: BLE001  a bug is raised when all plans have run
             yield _Ended(plan=plan, error=error)
 
@@ -308,9 +310,9 @@ def _not_begun(plan: Plan) -> tuple[JobResult, ...]:
     return (*Execution.finished(plan), *left)
 
 
-def _complain(ended: Sequence[_Ended], planned: Planned) -> None:
+def _complain(ended: Sequence[_Ended]) -> None:
     """Say which errors kept plans or jobs from running; name the manifest if there are several."""
-    is_alone = len(planned.specs) + len(planned.plans) <= 2  # noqa: PLR2004  one spec, with its plan
+    is_alone = len({one.plan.manifest for one in ended}) == 1
     for one in ended:
         if one.why is not None:
             which = "" if is_alone else f"{one.plan.manifest}: "
