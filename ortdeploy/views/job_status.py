@@ -25,7 +25,7 @@ class JobStatus:
     `delivered` are its files, if other jobs read them; `shares` what several workers have made of a plan that is not
     finished, and `unread` why that cannot be told; a store was `asked` for it. `changed_rows` are those of input files
     that have changed since they were run, and that run again; for that, the files of the paths `looked_at` were looked
-    at.
+    at. With `keep`, parts are forgotten that were carried away; `held_up_by` is the input file for which they wait.
     """
 
     job: str
@@ -40,6 +40,8 @@ class JobStatus:
     asked: bool = False
     changed_rows: int = 0
     looked_at: tuple[str, ...] = ()
+    keep: float | None = None
+    held_up_by: str | None = None
 
     @property
     def failed(self) -> int:

@@ -136,6 +136,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "kept": one.kept,
         "rerun": one.rerun,
         "leaving": one.leaving,
+        "held_up_by": one.held_up_by,
         **(
             {"read": [{"file": file.file, "needed_by": list(file.needed_by)} for file in one.delivered]}
             if one.delivered

@@ -88,6 +88,9 @@ def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal]", *, verbose:
         if one.leaving:
             yield f"{one.job}: {count(one.leaving, 'row')} of changed files to leave their parts"
     for one in jobs:
+        if one.held_up_by:
+            yield f"{one.job}: parts older than keep are not forgotten while {one.held_up_by} is there"
+    for one in jobs:
         yield from _render_delivered(one, verbose=verbose)
     for one in jobs:
         for part in one.record.parts if one.record and verbose else ():

@@ -50,6 +50,19 @@ def values(*folders: Path) -> list[float]:
     return [row["y"][0] for row in rows_of(delivered(*folders)).values()]
 
 
+def test_status_names_the_file_that_keeps_old_parts_from_being_forgotten(cli: Cli, deployment: Path) -> None:
+    manifest = write(deployment, "removable: true, keep: 0.0000001min")
+    for day in range(1, 4):
+        put(deployment, f"day-{day}", day, rows=4)
+        assert cli("apply", manifest).code == 0
+    assert "not forgotten" not in cli("status", manifest).words
+    shutil.rmtree(deployment / "out")
+    assert "older than keep are not forgotten while inbox/day-1.npy is there" in cli("status", manifest).words
+    assert cli("status", manifest, "--format", "json").json["jobs"][0]["held_up_by"] == "inbox/day-1.npy"
+    (deployment / "inbox/day-1.npy").unlink()
+    assert "not forgotten" not in cli("status", manifest).words
+
+
 @pytest.mark.parametrize("name", ["parts", "the folder"])
 def test_new_inputs_go_on_behind_what_was_carried_away(cli: Cli, deployment: Path, name: str) -> None:
     manifest = write(deployment, "removable: true")

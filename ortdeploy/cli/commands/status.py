@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.gate import decides
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
+from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.live_progress import read_live
@@ -31,7 +33,7 @@ from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_o
 from ortdeploy.planning.rests_on import escaped_outputs, text_rests_on
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import select_jobs, unworkable, validate
-from ortdeploy.sources.files import shown
+from ortdeploy.sources.files import full_path, shown
 from ortdeploy.views import json
 from ortdeploy.views.job_status import DeliveredFile, JobStatus
 from ortdeploy.views.status import render_status
@@ -59,6 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
+_SOME = 2
+"""Parts that an output must have before the first one can be forgotten."""
+
 _MOVING = frozenset({"running", "stopped"})
 """States that depend on the process that locks an output, so they can change without a change of the ledger."""
 
@@ -72,7 +77,7 @@ def _stays(job: JobStatus) -> bool:
     Files that may be carried away could go at any time, and a store may have got parts of shards.
     """
     moves = job.record is not None and (job.record.status in _MOVING or (job.removable and job.delivered))
-    return job.shares is None and not job.asked and not moves
+    return job.shares is None and not job.asked and job.keep is None and not moves
 
 
 def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStatus], int]:
@@ -153,7 +158,8 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             record = replace(record, status="stopped")
         running_now = record is not None and record.status == "running"
         live = _live(folder, record) if record is not None and running_now else None
-        files = inputs.get(job.name, ()) if not running_now else ()
+        own = inputs.get(job.name, ()) if not running_now else ()
+        files = own if may_run_again(job) else ()
         place = _shared_place(spec, job)
         shares, unread = (None, None) if place is None else _shares(place)
         asked = place is not None and job.output.url is not None
@@ -170,9 +176,23 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             asked=asked,
             changed_rows=rows_of_changed_files(spec.folder, files),
             looked_at=tuple(local_files(spec.folder, files)),
+            keep=job.output.keep,
+            held_up_by=None if record is None else _held_up_by(spec, job, record, own),
         )
         found.append(status)
     return found
+
+
+def _held_up_by(spec: Spec, job: JobSpec, record: OutputRecord, inputs: Sequence[KnownFile]) -> str | None:
+    """Return the input file that keeps the first part from being forgotten, if the part is away and old enough."""
+    if job.output.keep is None or len(record.parts) < _SOME:
+        return None
+    first, place = record.parts[0], path_from_manifest(spec, job.output.path)
+    before = (time.time() - job.output.keep) * 1e9
+    if any(is_there(place / str(file.file)) or (file.mtime_ns or before) >= before for file in first.files):
+        return None
+    of_part = [one.state.path for one in inputs if one.span and one.span[0] < first.end and first.start < sum(one.span)]
+    return next((path for path in of_part if not is_url(path) and is_there(Path(full_path(spec.folder, path)))), None)
 
 
 def _live(state: Path, record: OutputRecord) -> Mapping[str, Any] | None:
@@ -213,7 +233,7 @@ _Inputs = Mapping[str, Sequence[KnownFile]]
 def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]], _Inputs]:
     """Return the records of the jobs at one moment, the files of each job that other jobs read, and its inputs.
 
-    Inputs are those of jobs whose changed files run again.
+    Inputs are those of jobs whose changed files run again, or whose parts are forgotten.
     """
     with read_ledger(folder) as ledger:
         if ledger is None:
@@ -228,7 +248,8 @@ def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, 
                 if (names := readers_of(job.name, spec.jobs)) and job.name in known
                 if (readers := [reader_of(ledger, outputs[name], name) for name in names])
             }
-            again = [job.name for job in spec.jobs if may_run_again(job) and job.name in known]
+            wanted = (job for job in spec.jobs if may_run_again(job) or job.output.keep is not None)
+            again = [job.name for job in wanted if job.name in known]
             inputs = {name: ledger.inputs(outputs[name]) for name in again}
     return known, delivered, inputs
 
