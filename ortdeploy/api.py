@@ -40,6 +40,7 @@ __all__ = [
     "validate",
 ]
 
+_SAVED = "saved-plan.json"
 Event = Mapping[str, Any]
 """A log event, as docs/events.md lists them: its name under `event`, and its fields."""
 
@@ -115,10 +116,11 @@ class PlannedJob:
 
 @record
 class SavedPlan:
-    """The text of a plan file, and the flags that it was made with; for `apply`."""
+    """The text of a plan file, and the flags that it was made with; for `apply`. `tables` lie beside it, by name."""
 
     text: bytes = field(repr=False)
     flags: tuple[str, ...]
+    tables: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @record
@@ -243,16 +245,17 @@ def plan(
     ]
     kept = [*_flags("--allow-root", roots), *_flag("--state-dir", state_dir)]
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "saved-plan.json"
+        file = Path(folder) / _SAVED
         saving = ["--out", str(file), "--root", path.anchor]
         answer = _run("plan", [str(path), *asked, *kept, *saving])
         text = file.read_bytes() if file.exists() else None
+        tables = {one.name: one.read_bytes() for one in file.parent.iterdir() if one != file}
     return Plan(
         manifest=path,
         findings=_findings(answer),
         sessions=tuple(_planned_session(one) for one in answer["steps"] if one["step"] == "open-session"),
         jobs=tuple(_planned_job(one, path.parent) for one in answer["steps"] if one["step"] == "run-job"),
-        saved=None if text is None else SavedPlan(text=text, flags=tuple(kept)),
+        saved=None if text is None else SavedPlan(text=text, flags=tuple(kept), tables=tables),
     )
 
 
@@ -288,8 +291,10 @@ def apply(
     if what.saved is None:
         return Outcome(findings=what.findings, jobs=())
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "saved-plan.json"
+        file = Path(folder) / _SAVED
         file.write_bytes(what.saved.text)
+        for name, table in what.saved.tables.items():
+            file.with_name(name).write_bytes(table)
         flags = [*chosen, *what.saved.flags, "--root", what.manifest.anchor]
         return _outcome(_run("apply", [str(file), *flags], on_event, stop), what.manifest.parent)
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,22 @@ def test_a_plan_is_what_apply_does(deployment: Path) -> None:
     assert (result.status, result.committed, result.folder) == (api.Status.DONE, 20, deployment / "outbox/other")
     assert result.report()["rows"]["committed"] == 20
     assert len(read_rows(deployment / "outbox/other")) == 20
+
+
+def test_a_plan_keeps_the_tables_that_lie_beside_it(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: str, arguments: list[str], *_: Any) -> dict[str, Any]:
+        file = Path(arguments[arguments.index("--out") + 1] if command == "plan" else arguments[0])
+        for name in (file.name, "saved-plan.files-0123.gz"):
+            if command == "plan":
+                file.with_name(name).write_bytes(name.encode())
+            assert file.with_name(name).read_bytes() == name.encode()
+        return {"diagnostics": [], "steps": [], "jobs": []}
+
+    monkeypatch.setattr(api, "_run", run)
+    plan = api.plan(deployment / "m.yaml")
+    assert plan.saved is not None
+    assert list(plan.saved.tables) == ["saved-plan.files-0123.gz"]
+    assert api.apply(plan).done
 
 
 def test_a_plan_is_refused_when_its_model_is_another(deployment: Path) -> None:

@@ -107,7 +107,8 @@ PAGES: dict[str, tuple[str, str]] = {
     ),
     "unreadable-plan": (
         "Saved plan cannot be read",
-        "A plan file is JSON written by `ortdeploy plan --out`, of a format version that this ortdeploy knows.",
+        "A plan file is JSON written by `ortdeploy plan --out`, of a format version that this ortdeploy knows. Long "
+        "lists of input files are in tables beside it: copy them with the plan.",
     ),
     "value-not-allowed": ("Value not allowed", "The value has the right type, but is not one of those allowed here."),
     "wrong-type": (

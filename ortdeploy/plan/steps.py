@@ -18,7 +18,7 @@ from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 
 
 @record

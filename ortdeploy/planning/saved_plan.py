@@ -5,7 +5,7 @@ options, the facts that the plan rested on, and its steps. `apply` plans again, 
 file needs no secrets of options and URLs, and has none: it is kept in CI and copied to workers.
 
 Paths: a manifest, its overlays and roots are relative to the plan file's folder or to --root; everything inside a plan
-is relative to its manifest.
+is relative to its manifest. Long lists of input files lie beside the plan file: see `saved_tables`.
 
 These are left out of the file, because a run changes them or another machine forecasts them differently: how much of a
 job is done, its run, memory forecasts, predicted placement, thread layouts to measure or to try, and the place of a
@@ -16,7 +16,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from ortdeploy.plan.steps import (
     Plan,
     PlannedCheck,
     PlannedDevice,
+    PlannedFiles,
     PlannedProvider,
     PlannedSession,
     RunJob,
@@ -51,6 +52,17 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.make.facts import plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
+from ortdeploy.planning.saved_tables import (
+    LONG,
+    SavedFile,
+    Table,
+    as_files,
+    as_table,
+    pack_lines,
+    read_lines,
+    within_or_beside,
+    write_table,
+)
 from ortdeploy.records import record
 from ortdeploy.redaction import secret_setting
 from ortdeploy.sources.files import full_path, state_in_stat
@@ -96,13 +108,11 @@ _OPTIONS: Mapping[type, frozenset[str]] = {
 
 
 @record
-class SavedFile:
-    """An input file by its path from the manifest; `sha256` is None if only size and time are known."""
+class PlanToSave:
+    """A plan for a plan file. `rows` are what `saved_rows` makes of the indexes of text files."""
 
-    path: str
-    size: int
-    mtime_ns: int
-    sha256: str | None
+    plan: Plan
+    rows: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @record
@@ -124,8 +134,8 @@ class SavedPlan:
     jobs: tuple[str, ...] | None
     starts_over: Mapping[str, str]
     facts: tuple[Fact, ...]
-    inputs: Mapping[str, tuple[SavedFile, ...]]
-    rows: Mapping[str, str]
+    inputs: Mapping[str, Sequence[SavedFile]]
+    rows: Mapping[str, str | Table]
     made: Mapping[str, Any]
 
     @property
@@ -150,21 +160,28 @@ def misplaced(plan_manifests: Sequence[str], overlays: Sequence[str], root: Path
     return next((path for path in named if not _allowed(path, root, roots)), None)
 
 
-def dump_plans(plans: Sequence[Plan], rows: Sequence[Mapping[str, str]], root: Path, ortdeploy_version: str) -> str:
-    """Return the text of a plan file whose paths are relative to `root`; `rows` are those of each plan.
+def dump_plans(plans: Sequence[PlanToSave], root: Path, ortdeploy_version: str, file: Path) -> str:
+    """Return the text of a plan file whose paths are relative to `root`; tables of long lists are written beside it.
 
-    Raises OrtdeployError.
+    Raises OSError, OrtdeployError.
     """
     document = {
         "format_version": FORMAT_VERSION,
         "kind": KIND,
         "made_by": f"ortdeploy {ortdeploy_version}",
-        "plans": [_dump_plan(plan, of_plan, root) for plan, of_plan in zip(plans, rows, strict=True)],
+        "plans": [_dump_plan(one, root, file) for one in plans],
     }
-    return json.dumps(document, indent=1) + "\n"
+    text = json.dumps(document, indent=1) + "\n"
+    if len(text) > MAX_BYTES:  # JSON is ASCII here
+        raise OrtdeployError(
+            f"the plan file would have {len(text):,} bytes, and apply reads {MAX_BYTES:,} at most. Save a plan for "
+            "each manifest, or for some of the jobs, with --job"
+        )
+    return text
 
 
-def _dump_plan(plan: Plan, rows: Mapping[str, str], root: Path) -> dict[str, Any]:
+def _dump_plan(saved: PlanToSave, root: Path, file: Path) -> dict[str, Any]:
+    plan = saved.plan
     secret = secret_setting(plan.sets)
     if secret is not None:
         raise OrtdeployError(
@@ -185,8 +202,12 @@ def _dump_plan(plan: Plan, rows: Mapping[str, str], root: Path) -> dict[str, Any
             "starts_over": replaced,
         },
         "facts": [_saved(fact, plan.folder) for fact in plan.facts if fact.kind != INPUTS],
-        INPUTS: {one.job: _with_digests(one.files, plan.folder) for one in plan.inputs},
-        "rows": dict(rows),
+        INPUTS: {one.job: _dump_files(one.files, plan.folder, file) for one in plan.inputs},
+        "rows": {
+            one.job: within_or_beside(file, "rows", saved.rows[one.job], len(one.files))
+            for one in plan.inputs
+            if one.job in saved.rows
+        },
         **made(plan),
     }
 
@@ -240,14 +261,19 @@ def _saved_option(value: Any, folder: str) -> Any:
     return without_folder(value, folder) if isinstance(value, str) else _saved(value, folder)
 
 
-def _with_digests(states: Sequence[FileState], folder: str) -> list[list[Any]]:
-    """Return files with size, time and digest; without a digest beyond the bytes that may be read."""
-    room, found = MAX_HASHED, []
+def _dump_files(states: Sequence[FileState], folder: str, file: Path) -> Any:
+    """Return the input files of a job; of many, what the plan says of the table that has them. Raises OSError."""
+    found = _with_digests(states, folder)
+    return list(found) if len(states) <= LONG else write_table(file, "files", pack_lines(found), len(states))
+
+
+def _with_digests(states: Sequence[FileState], folder: str) -> Iterator[list[Any]]:
+    """Yield files with size, time and digest; without a digest beyond the bytes that may be read."""
+    room = MAX_HASHED
     for state in states:
         room -= state.size
         digest = None if room < 0 or is_url(state.path) else _digest_of(state, folder)
-        found.append([state.path, state.size, state.mtime_ns, digest])
-    return found
+        yield [state.path, state.size, state.mtime_ns, digest]
 
 
 def _digest_of(state: FileState, folder: str) -> str:
@@ -277,7 +303,7 @@ def load_plans(
         try:
             plans.append(_load_plan(one, f"plans[{index}]", path, root, roots))
         except OrtdeployError as error:
-            return (), (_unreadable(path, f"plans[{index}]{error}"),)
+            return (), (unreadable(path, f"plans[{index}]{error}"),)
     return tuple(plans), ()
 
 
@@ -286,14 +312,15 @@ def read_plan_file(raw: bytes, path: str) -> tuple[Document | None, tuple[Diagno
     try:
         data = _parse(raw)
     except OrtdeployError as error:
-        return None, (_unreadable(path, f"{path} cannot be read: {error}."),)
+        return None, (unreadable(path, f"{path} cannot be read: {error}."),)
     span = Span(path=path, line=1, column=1)
     document = Document(path=path, data=data, spans={(): span}, keys={}, words={})
     wrong = check_document(document, "plan")
     return (None, wrong[:1]) if wrong else (document, ())
 
 
-def _unreadable(path: str, detail: str) -> Diagnostic:
+def unreadable(path: str, detail: str) -> Diagnostic:
+    """Return the diagnostic of a plan file that cannot be used."""
     return stage_diagnostic("unreadable-plan", detail, Span(path=path, line=1, column=1))
 
 
@@ -353,13 +380,21 @@ def _load_plan(data: Mapping[str, Any], at: str, file: str, root: Path, roots: S
         jobs=None if options["jobs"] is None else tuple(options["jobs"]),
         starts_over=options["starts_over"],
         facts=tuple(Fact(**fact) for fact in data["facts"]),
-        inputs={
-            job: tuple(SavedFile(path=p, size=s, mtime_ns=t, sha256=d) for p, s, t, d in files)
-            for job, files in data[INPUTS].items()
-        },
-        rows=data["rows"],
+        inputs={job: _load_files(files, f".{INPUTS}.{job}", file) for job, files in data[INPUTS].items()},
+        rows={job: as_table(packed) for job, packed in data["rows"].items()},
         made={key: data[key] for key in ("deployment", "gates", "steps", "finished")},
     )
+
+
+def _load_files(data: Any, at: str, file: str) -> Sequence[SavedFile]:
+    """Return the input files of a job, from the plan file or from the table beside it. Raises OrtdeployError."""
+    if isinstance(data, list):
+        return tuple(SavedFile(path=path, size=size, mtime_ns=time, sha256=sha256) for path, size, time, sha256 in data)
+    table = as_table(data)
+    try:
+        return as_files(read_lines(Path(file), table, table.files))
+    except OrtdeployError as error:
+        raise OrtdeployError(f"{at}: {error}.") from error
 
 
 def _full(path: str, root: Path) -> str:
@@ -398,7 +433,7 @@ def moved_facts(saved: SavedPlan, now: Deployment) -> tuple[Diagnostic, ...]:
     inputs = [
         (INPUTS, f"{named.get(f'job {one.job}', one.job)}: {change}")
         for one in plan_inputs(now, saved.jobs)
-        if (change := _change(saved.inputs.get(one.job, ()), one.files, now.spec.folder))
+        if (change := _change_of_input(saved, one, now.spec.folder))
     ]
     return tuple(moved_fact(saved, kind, name) for kind, name in (*moved, *inputs))
 
@@ -413,6 +448,19 @@ def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
         detail=f"The {kind} {verb} not what the plan was made from: {name}. Make the plan again.",
         span=Span(path=saved.manifest, line=1, column=1),
         certainty=Certainty.MACHINE,
+    )
+
+
+def _change_of_input(saved: SavedPlan, now: PlannedFiles, folder: str) -> str | None:
+    """Return which input file of a job changed or went; None if none did."""
+    then = saved.inputs.get(now.job, ())
+    return None if _are_same(then, now.files, folder) else _change(then, now.files, folder)
+
+
+def _are_same(then: Sequence[SavedFile], now: Sequence[FileState], folder: str) -> bool:
+    """Return whether all files are as they were, in their order; a million of them are never all objects at once."""
+    return len(then) == len(now) and all(
+        file.path == state.path and not _is_changed(file, state, folder) for file, state in zip(then, now, strict=True)
     )
 
 

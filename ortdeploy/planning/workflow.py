@@ -421,6 +421,9 @@ def _plan_saved(
     unusable = _unusable_state(loaded.spec, state_dir)
     if unusable:
         return None, unusable
+    damaged = _keep_rows(saved, loaded.spec, state_dir) if in_shards else ()
+    if damaged:
+        return None, damaged
     deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir, in_shards=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment
     moved = moved_facts(saved, deployment)
@@ -435,6 +438,18 @@ def _plan_saved(
     return make_plan(deployment, saved.jobs), found + judged
 
 
+def _keep_rows(saved: "SavedPlan", spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:
+    """Put the indexes of a plan file into the state folder; return what is wrong with them."""
+    from ortdeploy.planning.saved_plan import unreadable  # noqa: PLC0415
+    from ortdeploy.planning.saved_rows import keep_rows  # noqa: PLC0415  only for shards
+
+    try:
+        keep_rows(saved, state_folder(spec.folder, state_dir, spec.roots))
+    except OrtdeployError as error:
+        return (unreadable(saved.file, f"{error}."),)
+    return ()
+
+
 def _resolve_saved(
     saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, in_shards: bool
 ) -> "Deployment":
@@ -444,10 +459,6 @@ def _resolve_saved(
     """
     planned = {job: frozenset(one.path for one in files) for job, files in saved.inputs.items()}
     counting = Counting.TOLD if in_shards else Counting.NOT
-    if in_shards:
-        from ortdeploy.planning.saved_rows import keep_rows  # noqa: PLC0415  only for shards
-
-        keep_rows(saved, state_folder(spec.folder, state_dir, spec.roots))
     new_run = bool(saved.starts_over)
     deployment = _resolve(spec, host, state_dir, counting=counting, planned=planned, new_run=new_run)
     last = {job.spec.name: job.output.run for job in deployment.jobs}

@@ -22,7 +22,7 @@ from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning import saved_plan
-from ortdeploy.planning.saved_plan import difference, dump_plans, is_plan_file, load_plans, made
+from ortdeploy.planning.saved_plan import PlanToSave, difference, dump_plans, is_plan_file, load_plans, made
 from ortdeploy.planning.workflow import plan_again, plan_manifests
 from ortdeploy.schemas import schema_text
 
@@ -182,14 +182,15 @@ def test_a_value_that_no_plan_has_is_one_diagnostic_in_words(
 @pytest.mark.parametrize(
     "text",
     [
-        '{"format_version": 6',
+        '{"format_version": 7',
         '{"format_version": 3, "plans": []}',
         '{"format_version": true, "plans": []}',
-        '{"format_version": 6, "kind": "open", "made_by": "x", "plans": []}',
-        '{"format_version": 6, "format_version": 6, "kind": "bound", "made_by": "x", "plans": []}',
-        '{"format_version": 6, "kind": "bound", "made_by": NaN, "plans": []}',
-        '{"format_version": 6, "plans": ' + "[" * 100_000,
-        '{"format_version": 6, "plans": ' + "9" * 5000 + "}",
+        '{"format_version": 6, "kind": "bound", "made_by": "x", "plans": []}',
+        '{"format_version": 7, "kind": "ajar", "made_by": "x", "plans": []}',
+        '{"format_version": 7, "format_version": 7, "kind": "bound", "made_by": "x", "plans": []}',
+        '{"format_version": 7, "kind": "bound", "made_by": NaN, "plans": []}',
+        '{"format_version": 7, "plans": ' + "[" * 100_000,
+        '{"format_version": 7, "plans": ' + "9" * 5000 + "}",
     ],
 )
 def test_what_is_no_plan_is_refused_in_words(cli: Cli, tmp_path: Path, text: str) -> None:
@@ -206,7 +207,7 @@ def test_a_plan_file_that_is_too_large_is_refused(cli: Cli, deployment: Path, mo
 
 
 def test_a_manifest_is_not_taken_for_a_plan() -> None:
-    assert is_plan_file(dump_plans([], [], Path("/"), "1").encode())
+    assert is_plan_file(dump_plans([], Path("/"), "1", Path("/plan.json")).encode())
     assert not is_plan_file(MANIFEST.encode())
     assert not is_plan_file(b"{version: 1, models: {}}")
 
@@ -406,7 +407,7 @@ class Saved:
         text = RICH.replace("    checks: [checks]\n    gate: true\n", "")
         (folder / "m.yaml").write_text(text, encoding="utf-8")
         (self.plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
-        self.document = json.loads(dump_plans([self.plan], [{}], folder, "1"))
+        self.document = json.loads(dump_plans([PlanToSave(plan=self.plan)], folder, "1", folder / "plan.json"))
 
     def apply(self, document: Any) -> tuple[tuple[Plan, ...], tuple[Diagnostic, ...]]:
         """What `apply` makes of a plan file, up to where it would run."""

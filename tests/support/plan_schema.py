@@ -61,6 +61,21 @@ def schema() -> dict[str, Any]:
     parts: dict[str, Any] = {}
     steps = [_reference(kind, parts) for kind in STEP_NAMES]
     path = {"type": "string", "minLength": 1}
+    table = {
+        "description": "The table beside the plan file that has the list: gzip of JSON lines, one for each file.",
+        **_object({"table": NAME, "sha256": SHA256, "files": {"type": "integer", "minimum": 0, "maximum": LARGEST}}),
+    }
+    file = {
+        "type": "array",
+        "minItems": 4,
+        "maxItems": 4,
+        "prefixItems": [
+            {"type": "string"},
+            {"type": "integer", "minimum": 0, "maximum": LARGEST},
+            {"type": "integer", "minimum": -LARGEST - 1, "maximum": LARGEST},
+            {"type": ["string", "null"], "pattern": SHA256["pattern"]},
+        ],
+    }
     of_plan = {
         "manifest": {"title": "Manifest", "description": "Its path from the plan file's folder, or from --root.", **path},
         "options": {
@@ -85,26 +100,13 @@ def schema() -> dict[str, Any]:
             "title": "The input files of each job",
             "description": "Path from the manifest, size, modification time in ns or an object's version, and SHA-256.",
             "type": "object",
-            "additionalProperties": {
-                "type": "array",
-                "items": {
-                    "type": "array",
-                    "minItems": 4,
-                    "maxItems": 4,
-                    "prefixItems": [
-                        {"type": "string"},
-                        {"type": "integer", "minimum": 0, "maximum": LARGEST},
-                        {"type": "integer", "minimum": -LARGEST - 1, "maximum": LARGEST},
-                        {"type": ["string", "null"], "pattern": SHA256["pattern"]},
-                    ],
-                },
-            },
+            "additionalProperties": {"anyOf": [{"type": "array", "items": file}, table]},
         },
         "rows": {
             "title": "Where rows begin in the text files of each job",
             "description": "Of each file of inputs its rows, and places near the borders of parts; packed. Shards go by it.",
             "type": "object",
-            "additionalProperties": {"type": "string", "pattern": "^[A-Za-z0-9+/]+=*$"},
+            "additionalProperties": {"anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9+/]+=*$"}, table]},
         },
         "deployment": {"title": "Name", "type": "string"},
         "gates": {"title": "Golden checks that run first", "type": "array", "items": _reference(PlannedCheck, parts)},

@@ -23,7 +23,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.saved_plan import dump_plans, misplaced
+from ortdeploy.planning.saved_plan import PlanToSave, dump_plans, misplaced
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.versions import package_version
 from ortdeploy.views import json, text
@@ -92,9 +92,13 @@ def _save(planned: Planned, arguments: argparse.Namespace) -> None:
     from ortdeploy.planning.saved_rows import rows_of_plan  # noqa: PLC0415  only for a plan that is saved
 
     path = Path(arguments.out)
-    rows = [rows_of_plan(plan, state_folder(plan.folder, arguments.state_dir, plan.roots)) for plan in planned.plans]
-    text = dump_plans(planned.plans, rows, plan_root(arguments.root, path), package_version("ortdeploy"))
+    plans = [
+        PlanToSave(plan=plan, rows=rows_of_plan(plan, state_folder(plan.folder, arguments.state_dir, plan.roots)))
+        for plan in planned.plans
+    ]
+    root, version = plan_root(arguments.root, path), package_version("ortdeploy")
     try:
+        text = dump_plans(plans, root, version, path)
         with open_whole(path) as file:
             file.write(text.encode())
     except OSError as error:
