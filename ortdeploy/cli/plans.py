@@ -14,7 +14,7 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, load_plans
+from ortdeploy.planning.saved_plan import MAX_BYTES, OPEN, is_plan_file, load_plans
 from ortdeploy.planning.workflow import plan_again, plan_manifests, select_jobs
 
 _OPTIONS_OF_PLANS = {
@@ -92,7 +92,10 @@ def _with_last_good(planned: Planned, arguments: argparse.Namespace) -> Planned:
 
 
 def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool) -> Planned | None:
-    """Plan again from a plan file; None if the arguments name no plan file. `in_shards` is that of `plan_again`."""
+    """Plan again from a plan file; None if the arguments name no plan file.
+
+    `in_shards` is that of `plan_again`. Raises UsageError if shards are asked of an open plan.
+    """
     raw = _plan_file(arguments.paths)
     if raw is None:
         return None
@@ -106,6 +109,12 @@ def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool) -> Planned
     saved, diagnostics = load_plans(raw, str(file), plan_root(arguments.root, file), roots)
     if diagnostics:
         return Planned(plans=(), diagnostics=diagnostics)
+    if in_shards and any(one.kind == OPEN for one in saved):
+        raise UsageError(
+            f"{file} is an open plan, made with --device, which fixes no rows and parts. --shard, --engine and finish "
+            "need a bound plan: plan where the data is, with ortdeploy plan --bound --device FILE --out PLAN, or "
+            "without --device on a machine like the workers"
+        )
     planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards)
     if has_errors(planned.diagnostics):
         return replace(planned, plans=())

@@ -186,7 +186,12 @@ def input_elsewhere(
     why_not = _why_not_looked_at(places, found, [one for one in of_steps if one.module in packages - here], packages)
     if why_not is None:
         return found
-    name = places.input.format or found.format or format_by_suffix(places.input.patterns)
+    return input_unseen(places, packages, why_not)
+
+
+def input_unseen(places: DataPlaces, packages: frozenset[str], why_not: str) -> InputFacts:
+    """Return the input of a job on another machine of which only its format is known, by what the manifest says."""
+    name = places.input.format or format_by_suffix(places.input.patterns)
     return InputFacts(
         format=name,
         row_type=places.input.row_type,

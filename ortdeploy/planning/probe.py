@@ -39,6 +39,7 @@ from ortdeploy.planning.data_places import (
     Before,
     DataPlaces,
     input_elsewhere,
+    input_unseen,
     look_at_input,
     look_at_output,
     look_back,
@@ -88,6 +89,7 @@ def probe(
     elsewhere: bool = False,
     planned: Mapping[str, frozenset[str]] | None = None,
     new_run: bool = False,
+    unseen: Collection[str] = (),
 ) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
@@ -95,7 +97,7 @@ def probe(
     of text files are counted.
     `elsewhere`: the plan is for another machine. So this one's ledger and outputs say nothing, and data may be missing.
     `planned` has by job the input files of a saved plan, by path from the manifest: no others are looked at.
-    `new_run` is that of `look_at_output`.
+    The data of `unseen` jobs is not looked at, even if it is here. `new_run` is that of `look_at_output`.
     """
     roots = (spec.folder, *spec.roots)
     packages = host.runtime.packages
@@ -117,7 +119,9 @@ def probe(
         models=models,
         adapters=adapters,
         inputs={
-            job.name: _probe_input(
+            job.name: input_unseen(places[job.name], packages, "It is not part of the plan.")
+            if job.name in unseen
+            else _probe_input(
                 spec, job, places[job.name], state_dir, packages, known, counting=counting, elsewhere=elsewhere
             )
             for job in spec.jobs

@@ -50,7 +50,7 @@ from ortdeploy.plan.steps import (
     RunJob,
     UpstreamJob,
 )
-from ortdeploy.planning.make.facts import plan_facts
+from ortdeploy.planning.make.facts import OF_MACHINE, plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
 from ortdeploy.planning.saved_tables import (
     LONG,
@@ -72,8 +72,9 @@ MAX_HASHED = 1024 * 1024 * 1024
 """Bytes of input files, in the order in which they are read, whose digests a plan file has. For the others it has size
 and time, so that a plan for terabytes is saved at once."""
 
-KIND = "bound"
-"""Files and rows are fixed. Other kinds of plans will say so here."""
+BOUND, OPEN = "bound", "open"
+"""Kinds of plan files: one that fixes files, rows and parts, or one for another machine, which fixes no rows, no parts,
+and no files of inputs that were not there when it was made."""
 
 INPUTS = "inputs"
 _SEVERAL = frozenset({INPUTS, "providers", "labels"})  # kinds of facts whose name is a plural
@@ -109,7 +110,7 @@ _OPTIONS: Mapping[type, frozenset[str]] = {
 
 @record
 class PlanToSave:
-    """A plan for a plan file. `rows` are what `saved_rows` makes of the indexes of text files."""
+    """A plan for a plan file. `rows` are what `saved_rows` makes of the indexes of text files; open plans have none."""
 
     plan: Plan
     rows: Mapping[str, bytes] = field(default_factory=dict)
@@ -126,6 +127,7 @@ class SavedPlan:
 
     file: str
     at: str
+    kind: str
     manifest: str
     profile: str | None
     sets: tuple[str, ...]
@@ -144,6 +146,16 @@ class SavedPlan:
         return Span(path=self.file, line=1, column=1)
 
     @property
+    def named_files(self) -> dict[str, frozenset[str]]:
+        """The paths of the input files that the plan names, by job."""
+        return {job: frozenset(one.path for one in files) for job, files in self.inputs.items()}
+
+    @property
+    def fixed_files(self) -> dict[str, frozenset[str]]:
+        """The paths of the only input files that the plan may read, by job; an open plan takes others too."""
+        return {} if self.kind == OPEN else self.named_files
+
+    @property
     def due(self) -> frozenset[str]:
         """The jobs that were to run when the plan was made."""
         return frozenset(step["job"] for step in self.made["steps"] if step["step"] == STEP_NAMES[RunJob])
@@ -160,14 +172,14 @@ def misplaced(plan_manifests: Sequence[str], overlays: Sequence[str], root: Path
     return next((path for path in named if not _allowed(path, root, roots)), None)
 
 
-def dump_plans(plans: Sequence[PlanToSave], root: Path, ortdeploy_version: str, file: Path) -> str:
+def dump_plans(plans: Sequence[PlanToSave], root: Path, ortdeploy_version: str, file: Path, kind: str = BOUND) -> str:
     """Return the text of a plan file whose paths are relative to `root`; tables of long lists are written beside it.
 
     Raises OSError, OrtdeployError.
     """
     document = {
         "format_version": FORMAT_VERSION,
-        "kind": KIND,
+        "kind": kind,
         "made_by": f"ortdeploy {ortdeploy_version}",
         "plans": [_dump_plan(one, root, file) for one in plans],
     }
@@ -301,7 +313,7 @@ def load_plans(
     plans: list[SavedPlan] = []
     for index, one in enumerate(document.data["plans"]):
         try:
-            plans.append(_load_plan(one, f"plans[{index}]", path, root, roots))
+            plans.append(_load_plan(one, f"plans[{index}]", path, root, roots, document.data["kind"]))
         except OrtdeployError as error:
             return (), (unreadable(path, f"plans[{index}]{error}"),)
     return tuple(plans), ()
@@ -356,7 +368,7 @@ def _refuse_constant(name: str) -> Any:
     raise OrtdeployError(f"{name} is not a number of JSON")
 
 
-def _load_plan(data: Mapping[str, Any], at: str, file: str, root: Path, roots: Sequence[str]) -> SavedPlan:
+def _load_plan(data: Mapping[str, Any], at: str, file: str, root: Path, roots: Sequence[str], kind: str) -> SavedPlan:
     options = data["options"]
     try:
         json.dumps(options, ensure_ascii=False).encode()
@@ -372,6 +384,7 @@ def _load_plan(data: Mapping[str, Any], at: str, file: str, root: Path, roots: S
     return SavedPlan(
         file=file,
         at=at,
+        kind=kind,
         manifest=_named(data["manifest"], ".manifest", root, roots),
         profile=options["profile"],
         sets=tuple(options["sets"]),
@@ -423,7 +436,10 @@ def _allowed(path: str, root: Path, roots: Sequence[str]) -> bool:
 
 
 def moved_facts(saved: SavedPlan, now: Deployment) -> tuple[Diagnostic, ...]:
-    """Return a diagnostic for each fact of a saved plan that has changed."""
+    """Return a diagnostic for each fact of a saved plan that has changed.
+
+    Of the files of an open plan, only those that it names count.
+    """
     facts = plan_facts(now, saved.jobs)
     then = {(fact.kind, fact.name): fact.value for fact in saved.facts}
     present = {(fact.kind, fact.name): fact.value for fact in facts if fact.kind != INPUTS}
@@ -441,11 +457,13 @@ def moved_facts(saved: SavedPlan, now: Deployment) -> tuple[Diagnostic, ...]:
 def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
     """Return the diagnostic for one fact that has changed."""
     verb = "are" if kind in _SEVERAL else "is"
+    of_device = " with --device and the file that ortdeploy device writes on this machine"
+    how = of_device if saved.kind == OPEN and kind in OF_MACHINE else ""
     return Diagnostic(
         rule="moved-fact",
         severity=Severity.ERROR,
         summary=SUMMARIES["moved-fact"],
-        detail=f"The {kind} {verb} not what the plan was made from: {name}. Make the plan again.",
+        detail=f"The {kind} {verb} not what the plan was made from: {name}. Make the plan again{how}.",
         span=Span(path=saved.manifest, line=1, column=1),
         certainty=Certainty.MACHINE,
     )
@@ -453,8 +471,13 @@ def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
 
 def _change_of_input(saved: SavedPlan, now: PlannedFiles, folder: str) -> str | None:
     """Return which input file of a job changed or went; None if none did."""
-    then = saved.inputs.get(now.job, ())
-    return None if _are_same(then, now.files, folder) else _change(then, now.files, folder)
+    then, files = saved.inputs.get(now.job, ()), now.files
+    if saved.kind == OPEN:
+        named = {file.path for file in then}
+        files = [state for state in files if state.path in named]
+    elif now.job not in saved.inputs:
+        return "the plan names none of its files"
+    return None if _are_same(then, files, folder) else _change(then, files, folder)
 
 
 def _are_same(then: Sequence[SavedFile], now: Sequence[FileState], folder: str) -> bool:

@@ -424,7 +424,8 @@ def _plan_saved(
     damaged = _keep_rows(saved, loaded.spec, state_dir) if in_shards else ()
     if damaged:
         return None, damaged
-    deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir, in_shards=in_shards)
+    host = _probe_host([loaded.spec])
+    deployment = _resolve_saved(saved, loaded.spec, host, state_dir, in_shards=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment
     moved = moved_facts(saved, deployment)
     if moved:
@@ -432,7 +433,7 @@ def _plan_saved(
     deployment, judged = _judge(deployment, state_dir)
     if has_errors(judged):
         return None, found + judged
-    differing = compare(saved, make_plan(deployment, saved.jobs, due=saved.due))
+    differing = compare(saved, _as_saved(saved, deployment, host, state_dir))
     if differing is not None:
         return None, (differing,)
     return make_plan(deployment, saved.jobs), found + judged
@@ -450,14 +451,26 @@ def _keep_rows(saved: "SavedPlan", spec: Spec, state_dir: str | None) -> tuple[D
     return ()
 
 
+def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", state_dir: str | None) -> "Plan":
+    """Return the plan that the file must have: an open plan knows of no files that came after it."""
+    from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
+    from ortdeploy.planning.saved_plan import OPEN  # noqa: PLC0415
+
+    if saved.kind != OPEN:
+        return make_plan(deployment, saved.jobs, due=saved.due)
+    unseen = {job.spec.name for job in deployment.jobs if job.upstream is None} - saved.inputs.keys()
+    assumed = _resolve(deployment.spec, host, state_dir, elsewhere=True, planned=saved.named_files, unseen=unseen)
+    return make_plan(assumed, saved.jobs)
+
+
 def _resolve_saved(
     saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, in_shards: bool
 ) -> "Deployment":
     """Join spec and facts; a job of the file that was to start over does so if the run to replace is still the last.
 
-    Files that arrived after the plan was made belong to the next one.
+    Files that arrived after a bound plan was made belong to the next one.
     """
-    planned = {job: frozenset(one.path for one in files) for job, files in saved.inputs.items()}
+    planned = saved.fixed_files
     counting = Counting.TOLD if in_shards else Counting.NOT
     new_run = bool(saved.starts_over)
     deployment = _resolve(spec, host, state_dir, counting=counting, planned=planned, new_run=new_run)
@@ -525,11 +538,12 @@ def _resolve(
     counting: Counting = Counting.NOT,
     elsewhere: bool = False,
     planned: Mapping[str, frozenset[str]] | None = None,
+    unseen: Collection[str] = (),
     new_run: bool = False,
 ) -> "Deployment":
     """Join a spec with facts; `elsewhere`: those of the machine are of another one.
 
-    `planned` and `new_run` are those of `probe`.
+    `planned`, `unseen` and `new_run` are those of `probe`.
     """
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
@@ -538,7 +552,17 @@ def _resolve(
 
     state = state_folder(spec.folder, state_dir, spec.roots)
     spec = with_fetched(spec, state)
-    facts = probe(spec, state, host, stale, counting=counting, elsewhere=elsewhere, planned=planned, new_run=new_run)
+    facts = probe(
+        spec,
+        state,
+        host,
+        stale,
+        counting=counting,
+        elsewhere=elsewhere,
+        planned=planned,
+        unseen=unseen,
+        new_run=new_run,
+    )
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 

@@ -155,9 +155,9 @@ def test_new_files_of_a_checkout_are_settled_on_another_device(cli: Cli, deploym
 
 def test_a_plan_that_fixes_rows_needs_the_data(cli: Cli, deployment: Path) -> None:
     (deployment / "data.npy").unlink()
-    refused = planned_for_a_board(cli, deployment / "m.yaml", "--out", deployment / "plan.json")
+    refused = planned_for_a_board(cli, deployment / "m.yaml", "--bound", "--out", deployment / "plan.json")
     assert refused.code == 1
-    assert 'the data of job "run" was not looked at, and a saved plan fixes files and rows' in refused.err
+    assert 'the data of job "run" was not looked at, and a bound plan fixes files and rows' in refused.err
     assert not (deployment / "plan.json").exists()
 
 

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ortdeploy.manifest.pipelines import DIFFUSION, TEXT_TO_IMAGE
 from ortdeploy.plan.plan_file import STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, PlannedCheck
-from ortdeploy.planning.saved_plan import KIND, LEFT_OUT
+from ortdeploy.planning.saved_plan import BOUND, LEFT_OUT, OPEN
 from ortdeploy.schemas import BASE_URI, SUFFIX
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES
@@ -115,7 +115,11 @@ def schema() -> dict[str, Any]:
     }  # fmt: skip
     whole = {
         "format_version": {"title": "Format version", "const": FORMAT_VERSION},
-        "kind": {"title": "Kind", "description": "bound: files and rows are fixed.", "enum": [KIND]},
+        "kind": {
+            "title": "Kind",
+            "description": "bound: files, rows and parts are fixed. open: rows and parts are not, nor files that were not there.",
+            "enum": [BOUND, OPEN],
+        },
         "made_by": {"title": "Made by", "type": "string"},
         "plans": {"title": "One plan for each manifest", "type": "array", "items": _object(of_plan)},
     }

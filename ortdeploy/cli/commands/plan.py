@@ -3,7 +3,9 @@
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.cli.commands.shared import (
@@ -21,9 +23,10 @@ from ortdeploy.events import log
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.loader import find_manifests
-from ortdeploy.plan.steps import RunJob
+from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.saved_plan import PlanToSave, dump_plans, misplaced
+from ortdeploy.planning.saved_plan import BOUND, OPEN, PlanToSave, dump_plans, misplaced
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.versions import package_version
 from ortdeploy.views import json, text
@@ -32,7 +35,8 @@ from ortdeploy.views import json, text
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print; with --out, save the plan if nothing was refused."""
     _check_flags(arguments)
-    counting = Counting.NOT if arguments.out is None else Counting.READ
+    is_bound = arguments.bound or arguments.device is None
+    counting = Counting.READ if arguments.out is not None and is_bound else Counting.NOT
     planned = plan_as_asked(arguments, device=arguments.device, counting=counting)
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
@@ -51,9 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
     log_outcome(arguments, "plan.made", rejected=rejected, changes=changes, diagnostics=len(planned.diagnostics))
     if rejected:
         return EXIT_REJECTED
-    if arguments.out:
+    if arguments.bound:
         _check_inputs(planned)
-        _save(planned, arguments)
+    if arguments.out:
+        plans = [_bound(plan, arguments) if is_bound else _open(plan) for plan in planned.plans]
+        _save(plans, BOUND if is_bound else OPEN, arguments)
+        if is_bound:
+            _tell_what_is_not_shared(planned, arguments)
     return EXIT_CHANGES if changes and arguments.detailed_exitcode else EXIT_OK
 
 
@@ -79,38 +87,44 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 
 
 def _check_inputs(planned: Planned) -> None:
-    """Refuse to save a plan whose files and rows are not known. Raises OrtdeployError."""
-    for step in (step for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)):
+    """Refuse a plan whose files and rows are not known, if it is to fix them. Raises OrtdeployError."""
+    for step in (step for plan in planned.plans for step in run_jobs(plan)):
         if step.input.elsewhere is not None:
             raise OrtdeployError(
-                f'the data of job "{step.job}" was not looked at, and a saved plan fixes files and rows. '
-                f"{step.input.elsewhere} Plan where the data is, or check the deployment without --out"
+                f'the data of job "{step.job}" was not looked at, and a bound plan fixes files and rows. '
+                f"{step.input.elsewhere} Plan where the data is, or without --bound: apply then binds the files"
             )
 
 
-def _save(planned: Planned, arguments: argparse.Namespace) -> None:
+def _bound(plan: Plan, arguments: argparse.Namespace) -> PlanToSave:
+    """Return a plan with its files, rows and parts."""
     from ortdeploy.planning.saved_rows import rows_of_plan  # noqa: PLC0415  only for a plan that is saved
 
+    return PlanToSave(plan=plan, rows=rows_of_plan(plan, state_folder(plan.folder, arguments.state_dir, plan.roots)))
+
+
+def _open(plan: Plan) -> PlanToSave:
+    """Return a plan for another machine, with the files of those jobs alone whose data was looked at here."""
+    seen = {step.job for step in run_jobs(plan) if step.input.elsewhere is None}
+    return PlanToSave(plan=replace(plan, inputs=tuple(one for one in plan.inputs if one.job in seen)))
+
+
+def _save(plans: Sequence[PlanToSave], kind: str, arguments: argparse.Namespace) -> None:
     path = Path(arguments.out)
-    plans = [
-        PlanToSave(plan=plan, rows=rows_of_plan(plan, state_folder(plan.folder, arguments.state_dir, plan.roots)))
-        for plan in planned.plans
-    ]
     root, version = plan_root(arguments.root, path), package_version("ortdeploy")
     try:
-        text = dump_plans(plans, root, version, path)
+        text = dump_plans(plans, root, version, path, kind)
         with open_whole(path) as file:
             file.write(text.encode())
     except OSError as error:
         raise OrtdeployError(f"the plan cannot be written to {path}: {error.strerror}") from error
-    _tell_what_is_not_shared(planned, arguments)
 
 
 def _tell_what_is_not_shared(planned: Planned, arguments: argparse.Namespace) -> None:
     """Warn of jobs that --shard and --engine would refuse. Whether the place can decide, each process tries itself."""
-    from ortdeploy.running.shards.shard_run import why_not_shared  # noqa: PLC0415  as above
+    from ortdeploy.running.shards.shard_run import why_not_shared  # noqa: PLC0415  only for a plan that is saved
 
-    steps = [step for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)]
+    steps = [step for plan in planned.plans for step in run_jobs(plan)]
     reasons = [(step.job, reason) for step in steps if (reason := why_not_shared(step)) is not None]
     if not reasons:
         return

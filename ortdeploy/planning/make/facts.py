@@ -7,6 +7,10 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.plan.steps import Fact
 from ortdeploy.planning.make.arrived import fact_of_inputs
 
+VERSION, PROVIDERS = "ONNX Runtime version", "providers"
+OF_MACHINE = frozenset({VERSION, PROVIDERS, "device", "number of cores"})
+"""Kinds of facts about a machine and its ONNX Runtime; the others are about files."""
+
 
 def chosen_jobs(deployment: Deployment, only_jobs: Collection[str] | None) -> list[ResolvedJob]:
     """Return the jobs of a deployment that the plan is for; all of them if none are named."""
@@ -20,8 +24,8 @@ def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tup
     asked = {provider.name for session in sessions for provider in session.chain}
     return (
         Fact(kind="manifest", name=Path(deployment.spec.path).name, value=deployment.spec.sha256),
-        Fact(kind="ONNX Runtime version", name="onnxruntime", value=runtime.version),
-        Fact(kind="providers", name="onnxruntime", value=", ".join(runtime.available_providers)),
+        Fact(kind=VERSION, name="onnxruntime", value=runtime.version),
+        Fact(kind=PROVIDERS, name="onnxruntime", value=", ".join(runtime.available_providers)),
         *(
             Fact(
                 kind="device",
