@@ -26,9 +26,9 @@ _OPTIONS_OF_PLANS = {
 }
 
 
-def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
+def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool, computes: bool = True) -> Planned:
     """Plan from manifests, or from a plan file; a plan file's manifest is planned again and compared."""
-    saved = load_plan_file(arguments, in_shards=in_shards) if arguments.command == "apply" else None
+    saved = load_plan_file(arguments, in_shards=in_shards, computes=computes) if arguments.command == "apply" else None
     if saved is not None:
         return saved
     if in_shards:
@@ -91,10 +91,10 @@ def _with_last_good(planned: Planned, arguments: argparse.Namespace) -> Planned:
     )
 
 
-def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool) -> Planned | None:
+def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool, computes: bool = True) -> Planned | None:
     """Plan again from a plan file; None if the arguments name no plan file.
 
-    `in_shards` is that of `plan_again`. Raises UsageError if shards are asked of an open plan.
+    `in_shards` and `computes` are those of `plan_again`. Raises UsageError if shards are asked of an open plan.
     """
     raw = _plan_file(arguments.paths)
     if raw is None:
@@ -115,7 +115,7 @@ def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool) -> Planned
             "need a bound plan: plan where the data is, with ortdeploy plan --bound --device FILE --out PLAN, or "
             "without --device on a machine like the workers"
         )
-    planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards)
+    planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards, computes=computes)
     if has_errors(planned.diagnostics):
         return replace(planned, plans=())
     if arguments.jobs is None and not arguments.excluded:

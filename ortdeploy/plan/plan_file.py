@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob, Step
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedSession, RunJob, Step
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
@@ -147,7 +147,8 @@ def _expect(kind: type, value: Any) -> Any:
 def plan_digest(plan: Plan, job: str) -> str:
     """Return the SHA-256 of what a plan says of one job.
 
-    How far the job is does not change it, nor do secrets, nor where the manifest's folder is mounted.
+    How far the job is does not change it, nor do secrets, nor where the manifest's folder is mounted, nor what one
+    machine forecasts or will measure.
     """
     steps = [_lasting(step) for step in keep_jobs(plan, [job]).steps]
     text = json.dumps([encode(masked_step(step)) for step in steps], sort_keys=True)
@@ -164,8 +165,16 @@ def without_folder(text: str, folder: str) -> str:
 def _lasting(step: Step) -> Step:
     """Return what of a step is the same however far the job is, whoever reads it, and whatever room there is."""
     if isinstance(step, OpenSession):
-        return replace(step, tried_layouts=())
+        return replace(step, candidates=tuple(map(_named, step.candidates)), thread_layouts=(), tried_layouts=())
     return _lasting_job(step) if isinstance(step, RunJob) else step
+
+
+def _named(session: PlannedSession) -> PlannedSession:
+    """Return a session without the forecast of its placement, and without the places of plugins' libraries."""
+    providers = tuple(
+        one if one.device is None else replace(one, device=replace(one.device, library="")) for one in session.providers
+    )
+    return replace(session, providers=providers, predicted=None)
 
 
 def _lasting_job(step: RunJob) -> RunJob:

@@ -15,6 +15,7 @@ plugin's library.
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any
 from ortdeploy.deployment.resolved import Deployment
 from ortdeploy.diagnostics import Certainty, Diagnostic, OrtdeployError, Severity, Span
 from ortdeploy.facts.data import FileState, HashedFile
+from ortdeploy.facts.host import DeviceFacts, HostFacts, RuntimeFacts
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
@@ -50,7 +52,7 @@ from ortdeploy.plan.steps import (
     RunJob,
     UpstreamJob,
 )
-from ortdeploy.planning.make.facts import OF_MACHINE, plan_facts
+from ortdeploy.planning.make.facts import OF_MACHINE, PROVIDERS, VERSION, plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
 from ortdeploy.planning.saved_tables import (
     LONG,
@@ -92,6 +94,10 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     FinishedJob: frozenset({"rows", "new_run", "left_over"}),
 }
 """The fields of a plan that are left out of the file, by class."""
+
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,6})?([-+.a-z][-+.0-9A-Za-z]{0,40})?")
+"""The version of an ONNX Runtime, as the schema of device files has it."""
+
 
 _PATHS: Mapping[type, frozenset[str]] = {
     OpenSession: frozenset({"path"}),
@@ -435,16 +441,44 @@ def _allowed(path: str, root: Path, roots: Sequence[str]) -> bool:
         return False
 
 
-def moved_facts(saved: SavedPlan, now: Deployment) -> tuple[Diagnostic, ...]:
+def planned_host(saved: SavedPlan, here: HostFacts) -> HostFacts:
+    """Return the machine that a plan was made for, as the plan tells, for a process that makes no results itself.
+
+    So `finish` may run on a machine without the devices, and workers are held against what they have.
+    """
+    told = {fact.kind: fact.value for fact in saved.facts}
+    sessions = [one for step in saved.made["steps"] for one in step.get("candidates", ())]
+    chosen = [one for session in sessions for one in session["providers"] if one["device"] is not None]
+    devices = {
+        (one["name"], one["device"]["index"]): DeviceFacts(provider=one["name"], library="", **one["device"])
+        for one in chosen
+    }
+    version = told.get(VERSION, "")
+    runtime = RuntimeFacts(
+        version=version if _VERSION.fullmatch(version) else here.runtime.version,
+        available_providers=tuple(told.get(PROVIDERS, "").split(", ")),
+        max_ir_version=None,
+        max_opsets={},
+        packages=here.runtime.packages,
+        devices=tuple(devices.values()),
+    )
+    return HostFacts(runtime=runtime, machine=None)
+
+
+def moved_facts(saved: SavedPlan, now: Deployment, *, computes: bool) -> tuple[Diagnostic, ...]:
     """Return a diagnostic for each fact of a saved plan that has changed.
 
-    Of the files of an open plan, only those that it names count.
+    Facts of the machine count only for a process that `computes`. Of an open plan, only the files that it names do.
     """
     facts = plan_facts(now, saved.jobs)
     then = {(fact.kind, fact.name): fact.value for fact in saved.facts}
     present = {(fact.kind, fact.name): fact.value for fact in facts if fact.kind != INPUTS}
     keys = dict.fromkeys([*then, *present])
-    moved = [key for key in keys if then.get(key) != present.get(key)]
+    moved = [
+        (kind, name)
+        for kind, name in keys
+        if (computes or kind not in OF_MACHINE) and then.get((kind, name)) != present.get((kind, name))
+    ]
     named = {fact.name.partition(": ")[0]: fact.name for fact in facts if fact.kind == INPUTS}
     inputs = [
         (INPUTS, f"{named.get(f'job {one.job}', one.job)}: {change}")

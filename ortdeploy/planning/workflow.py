@@ -141,12 +141,18 @@ def plan_manifests(
 
 
 def plan_again(
-    saved: "Sequence[SavedPlan]", roots: Sequence[str], state_dir: str | None, *, in_shards: bool = False
+    saved: "Sequence[SavedPlan]",
+    roots: Sequence[str],
+    state_dir: str | None,
+    *,
+    in_shards: bool = False,
+    computes: bool = True,
 ) -> Planned:
     """Make the plans of a plan file again, from their manifests and the facts of now; report whatever has changed.
 
     The returned plans were made here; only the options, and the names of what was asked for, are from the file.
-    `in_shards`: other processes may be at work on the outputs.
+    `in_shards`: other processes may be at work on the outputs. `computes`: this one makes results, so its machine must
+    be the one that the plan was made for.
     """
     plans: list[Plan] = []
     specs: list[Spec] = []
@@ -154,7 +160,7 @@ def plan_again(
     for one in saved:
         options = LoadOptions(profile=one.profile, sets=one.sets, roots=tuple(roots), overlays=one.overlays)
         loaded = load_manifest(one.manifest, options)
-        plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards)
+        plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards, computes=computes)
         diagnostics += found
         specs += [loaded.spec] if loaded.spec is not None else []
         if plan is not None:
@@ -402,11 +408,11 @@ def compare_with_last_run(
 
 
 def _plan_saved(
-    saved: "SavedPlan", loaded: Loaded, state_dir: str | None, *, in_shards: bool
+    saved: "SavedPlan", loaded: Loaded, state_dir: str | None, *, in_shards: bool, computes: bool
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     """Plan with a plan file's options, and compare facts and steps with the file's."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
-    from ortdeploy.planning.saved_plan import compare, moved_fact, moved_facts  # noqa: PLC0415
+    from ortdeploy.planning.saved_plan import compare, moved_fact, moved_facts, planned_host  # noqa: PLC0415
 
     then = [fact for fact in saved.facts if fact.kind == "manifest"]
     if loaded.spec is None or [loaded.spec.sha256] != [fact.value for fact in then]:
@@ -424,13 +430,14 @@ def _plan_saved(
     damaged = _keep_rows(saved, loaded.spec, state_dir) if in_shards else ()
     if damaged:
         return None, damaged
-    host = _probe_host([loaded.spec])
+    here = _probe_host([loaded.spec])
+    host = here if computes else planned_host(saved, here)
     deployment = _resolve_saved(saved, loaded.spec, host, state_dir, in_shards=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment
-    moved = moved_facts(saved, deployment)
+    moved = moved_facts(saved, deployment, computes=computes)
     if moved:
         return None, moved
-    deployment, judged = _judge(deployment, state_dir)
+    deployment, judged = _judge(deployment, state_dir, elsewhere=not computes)
     if has_errors(judged):
         return None, found + judged
     differing = compare(saved, _as_saved(saved, deployment, host, state_dir))

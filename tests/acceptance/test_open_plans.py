@@ -3,15 +3,22 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from conftest import MANIFEST, Cli, read_rows
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from support.models import scale_model
 
+from ortdeploy.cli import engines
+from ortdeploy.cli.commands import apply
+from ortdeploy.facts.host import RuntimeFacts
+from ortdeploy.plan.steps import OpenSession, Plan
 from ortdeploy.running.shards import ray_crew
+from ortdeploy.runtime import machine, probe
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
 Edit = Callable[[dict[str, dict[str, object]]], None]
@@ -210,3 +217,72 @@ def test_workers_run_a_plan_that_was_bound_for_them(cli: Cli, deployment: Path, 
         assert cli("apply", plan, "--shard", f"{index}/2").code == 0
     assert cli("finish", plan).code == 0
     assert len(read_rows(deployment / "outbox/run")) == 20
+
+
+DEVICES = REPOSITORY / "deployments/devices"
+QNN = "{provider: QNN, device: NPU, options: {backend_type: htp}}"
+
+
+def bound_for(cli: Cli, deployment: Path, device: Path, model: str) -> Path:
+    """Save a bound plan for workers that a device file describes; it is refused here where rows would be computed."""
+    (deployment / "m.yaml").write_text(
+        SMALL.replace("double.onnx}", f"double.onnx, {model}}}").replace("size: 8", "size: 8, last: pad")
+    )
+    plan = deployment / "plan.json"
+    bound = cli("plan", deployment / "m.yaml", "--bound", "--device", device, "--out", plan)
+    assert bound.code == 0, bound.out + bound.err
+    computing = cli("apply", plan, "--shard", "0/1")
+    assert (computing.code, "error[moved-fact]" in computing.words) == (64, True)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("device", "model"),
+    [
+        ("jetson-orin-nano.yaml", "providers: [CUDA, CPU]"),
+        ("snapdragon-x-elite.yaml", f"providers: [{QNN}, CPU], session: {{free_dimension_overrides: {{batch: 8}}}}"),
+    ],
+)
+def test_finish_runs_where_the_devices_of_a_plan_are_not(cli: Cli, deployment: Path, device: str, model: str) -> None:
+    plan = bound_for(cli, deployment, DEVICES / device, model)
+    finished = cli("finish", plan)
+    assert (finished.code, "error[" in finished.out) == (1, False), finished.out
+    assert "no shard of this plan has run" in finished.words
+    np.save(deployment / "data.npy", np.zeros((2, 4), np.float32))
+    assert "error[moved-fact]" in cli("finish", plan).out, "files count everywhere"
+
+
+def test_finish_takes_parts_of_workers_whose_devices_it_has_not(
+    cli: Cli, deployment: Path, captured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (deployment / "m.yaml").write_text(SMALL.replace("double.onnx}", "double.onnx, threads: auto}"))
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment / "m.yaml", "--bound", "--device", captured, "--out", plan).code == 0
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    here = probe.probe_runtime
+
+    def head_node(*asked: Any) -> RuntimeFacts:
+        return replace(here(*asked), version="1.98.0", available_providers=("AzureExecutionProvider",), kernels={})
+
+    monkeypatch.setattr(probe, "probe_runtime", head_node)
+    monkeypatch.setattr(machine, "probe_machine", lambda: None)
+    assert cli("apply", plan, "--shard", "0/1").code == 64
+    assert cli("finish", plan).code == 0
+    assert len(read_rows(deployment / "outbox/run")) == 20
+
+
+def test_a_driver_of_workers_need_not_be_like_them(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven: list[Plan] = []
+
+    def drive(plan: Plan, *_: object) -> tuple[()]:
+        driven.append(plan)
+        return ()
+
+    plan = bound_for(cli, deployment, DEVICES / "jetson-orin-nano.yaml", "providers: [CUDA, CPU]")
+    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(engines, "run_on_engine", drive)
+    monkeypatch.setattr(apply, "refused_by_gates", lambda *_: pytest.fail("each worker runs the gates"))
+    assert cli("apply", plan, "--engine", "ray").code == 0
+    (one,) = driven
+    opening = next(step for step in one.steps if isinstance(step, OpenSession))
+    assert opening.candidates[0].providers[0].name == "CUDAExecutionProvider"

@@ -409,18 +409,18 @@ class Saved:
         (self.plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
         self.document = json.loads(dump_plans([PlanToSave(plan=self.plan)], folder, "1", folder / "plan.json"))
 
-    def apply(self, document: Any) -> tuple[tuple[Plan, ...], tuple[Diagnostic, ...]]:
-        """What `apply` makes of a plan file, up to where it would run."""
+    def apply(self, document: Any, *, computes: bool = True) -> tuple[tuple[Plan, ...], tuple[Diagnostic, ...]]:
+        """What `apply` makes of a plan file, up to where it would run; or `finish`, which does not compute."""
         raw = json.dumps(document).encode()
         saved, diagnostics = load_plans(raw, "plan.json", self.folder, ())
         if diagnostics:
             return (), diagnostics
-        planned = plan_again(saved, (), None)
+        planned = plan_again(saved, (), None, computes=computes)
         return planned.plans, planned.diagnostics
 
-    def hold(self, document: Any) -> None:
+    def hold(self, document: Any, *, computes: bool) -> None:
         """Refused in words, or exactly what the manifest says."""
-        plans, diagnostics = self.apply(document)
+        plans, diagnostics = self.apply(document, computes=computes)
         errors = [one for one in diagnostics if one.severity == "error"]
         assert plans or errors or not document["plans"]
         for plan in () if errors else plans:
@@ -444,7 +444,8 @@ def test_an_unchanged_plan_is_accepted(saved: Saved) -> None:
 @settings(max_examples=effort(20, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_mutated_plan_is_refused_or_carried_out_as_the_manifest_says(saved: Saved, data: st.DataObject) -> None:
-    saved.hold(mutate(saved.document, lambda most: data.draw(st.integers(0, most - 1))))
+    mutated = mutate(saved.document, lambda most: data.draw(st.integers(0, most - 1)))
+    saved.hold(mutated, computes=data.draw(st.booleans()))
 
 
 @pytest.mark.slow
@@ -456,4 +457,4 @@ def test_thousands_of_mutated_plans(saved: Saved) -> None:
             document = mutate(document, chance.randrange)
             if not isinstance(document.get("plans"), list) or not document["plans"]:
                 break
-        saved.hold({**document, "plans": document.get("plans", [None])})
+        saved.hold({**document, "plans": document.get("plans", [None])}, computes=chance.random() < 0.5)

@@ -181,7 +181,8 @@ def _recall_or_plan(
 def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
     from ortdeploy.cli.plans import load_or_plan  # noqa: PLC0415  not where the plan is remembered
 
-    return load_or_plan(arguments, in_shards=in_shards)
+    computes = getattr(arguments, "engine", None) is None  # else its workers do
+    return load_or_plan(arguments, in_shards=in_shards, computes=computes)
 
 
 @record
@@ -249,7 +250,8 @@ class _Runner:
 
     def _run_planned(self, plan: Plan, deployment: "Deployment | None") -> Iterator[_Ended]:
         state_dir = state_folder(plan.folder, self.arguments.state_dir, plan.roots)
-        refused = refused_by_gates(plan, self.arguments.state_dir) if plan.steps else None
+        is_here = self.engine is None  # each worker of an engine runs the gates itself
+        refused = refused_by_gates(plan, self.arguments.state_dir) if plan.steps and is_here else None
         if refused is not None:
             if self.shard is None:
                 note_gone_files(plan, state_dir)
