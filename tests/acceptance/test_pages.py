@@ -2,12 +2,17 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import REPOSITORY
 from support import take_pictures
 from support.pages import run_page, shell, snippets
+
+from ortdeploy.manifest.document import parse_document
+from ortdeploy.manifest.schema_check import check_document
 
 DOCS = REPOSITORY / "docs"
 
@@ -81,6 +86,73 @@ def test_every_picture_is_shown_and_made_by_the_script() -> None:
     taken = {*(f"{name}.svg" for name in take_pictures.SCREENS), *(f"{name}.webp" for name in take_pictures.PAGES)}
     assert {path.name for path in shown} == taken
     assert sum(path.stat().st_size for path in shown) < 600_000
+
+
+YAML = [
+    pytest.param(body, id=f"{page.name}:{number}")
+    for page in PAGES
+    for number, (kind, _, body) in enumerate(snippets(page.read_text(encoding="utf-8")))
+    if kind == "yaml" and page.name != "ci.md"  # whose blocks are for GitHub and pre-commit
+]
+
+
+@pytest.mark.parametrize("text", YAML)
+def test_yaml_of_a_page_is_a_manifest_or_a_part_of_one(text: str) -> None:
+    text = re.sub(r"[0-9a-f]{4}…", "a" * 64, text)  # a digest that is cut
+    if text.lstrip().startswith("- "):
+        text = in_block(text)
+    document, found = parse_document(text.encode(), "page")
+    assert document is not None
+    assert not [one for one in (*found, *check_document(document)) if one.rule != "missing-key"]
+
+
+def in_block(text: str) -> str:
+    """Steps of a pipeline as the pipeline that has them."""
+    steps = "".join(f"      {line}\n" for line in text.splitlines())
+    return f"pipelines:\n  p:\n    outputs: {{y: $y}}\n    steps:\n{steps}"
+
+
+def test_yaml_of_the_page_about_ci_names_what_is_there() -> None:
+    text = (DOCS / "ci.md").read_text(encoding="utf-8")
+    workflow, hooks = (body for kind, _, body in snippets(text) if kind == "yaml")
+    jobs = parsed(workflow)["jobs"]
+    ((step, *_),) = ([one for one in job["steps"] if "OWNER" in str(one.get("uses"))] for job in jobs.values())
+    assert set(step["with"]) <= set(parsed((REPOSITORY / "action.yml").read_text(encoding="utf-8"))["inputs"])
+    known = parsed((REPOSITORY / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    asked = [hook["id"] for repository in parsed(hooks)["repos"] for hook in repository["hooks"]]
+    assert asked
+    assert set(asked) <= {hook["id"] for hook in known}
+
+
+def parsed(text: str) -> Any:
+    document, _ = parse_document(text.encode(), "page")
+    assert document is not None
+    return document.data
+
+
+@pytest.mark.process
+def test_a_model_of_your_own_runs_as_the_readme_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    shutil.copy(REPOSITORY / "deployments/models/digits.onnx", tmp_path / "mine.onnx")
+    (tmp_path / "scans").mkdir()
+    for number in range(8):
+        shutil.copy(REPOSITORY / f"deployments/digits/{number:03}.png", tmp_path / "scans")
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    (body,) = (body for kind, _, body in snippets(readme) if kind == "sh")
+    activate, *commands = body.replace("MODEL", "mine").replace("PICTURES", "scans").splitlines()
+    assert activate == ". .venv/bin/activate"
+    with shell(tmp_path) as opened:
+        for command in commands:
+            opened.run(f"{command} 2>> log && echo well >> done", lambda _: True)
+    assert (tmp_path / "done").read_text() == "well\n" * 3, (tmp_path / "log").read_text()
+    assert list((tmp_path / "outbox/mine").glob("part-*"))
+
+
+def test_what_is_to_be_filled_in_before_a_release_is_named() -> None:
+    files = ("pyproject.toml", *(f"docs/{page.name}" for page in DOCS.glob("*.md")), "README.md", "action.yml")
+    left = {file for file in files if "OWNER/" in (REPOSITORY / file).read_text(encoding="utf-8")}
+    releasing = (REPOSITORY / "RELEASING.md").read_text(encoding="utf-8")
+    assert {file for file in files if f"`{file}`" in releasing} >= left
 
 
 def test_keys_and_steps_for_those_who_come_from_elsewhere_exist() -> None:
