@@ -29,6 +29,22 @@ def test_every_command_of_a_page_prints_what_it_says(
         assert run_page(text, opened, lambda printed, written: printed == written) == text
 
 
+@pytest.mark.process
+@pytest.mark.quick("failed-rows.md")
+@pytest.mark.parametrize("page", ["failed-rows.md", "plans.md", "recurring.md", "results.md"])
+def test_the_example_of_a_how_to_page_prints_what_it_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    for name in ("digits", "models"):
+        shutil.copytree(REPOSITORY / "deployments" / name, tmp_path / name)
+    shutil.copy(REPOSITORY / "deployments/digits.yaml", tmp_path)
+    text = (DOCS / page).read_text(encoding="utf-8")
+    examples = "\n".join(f"```{kind}\n{body}```" for kind, _, body in snippets(text) if body.startswith("$ "))
+    with shell(tmp_path) as opened:
+        assert run_page(examples, opened, lambda printed, written: printed == written) == examples
+
+
 @pytest.mark.parametrize("page", ["tutorial.md", "editors.md"])
 def test_what_a_page_does_not_run_installs_something(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
