@@ -65,9 +65,12 @@ class Store:
     """Requests that write for each part: stage, decide, publish."""
     reads: int
     """Requests that only read for each part."""
+    reads_per_second: float = math.inf
 
 
-S3 = Store(name="object store", median=0.030, p99=0.200, writes_per_second=3500, fails=1e-4, writes=4, reads=4)
+S3 = Store(name="object store", median=0.030, p99=0.200, writes_per_second=3500, fails=1e-4, writes=4, reads=4,
+    reads_per_second=5500,
+)  # fmt: skip
 """Rates as Amazon S3 documents them for a prefix; latencies as its users report them for small objects.
 
 A part is staged (PUT), decided (PUT), copied (COPY), and its staged bytes are deleted (DELETE).
@@ -139,6 +142,27 @@ def commits_predicted(alone: Mapping[str, float], processes: int) -> float:
     return min(processes * alone["rate"], CORES / alone["cpu"])
 
 
+BEGIN_READS, BEGIN_WRITES = 4, 3
+"""Requests with which a process joins a plan that is begun: it asks whether the plan is closed, for its parts and for
+the facts of the first process, and tries whether the store decides.
+"""
+PLANS_BEFORE = 1000
+"""Finished plans of an output, such as those of three years, one a day."""
+
+
+def start_seconds(parts: int, workers: int) -> float:
+    """Return how long a process on the object store takes to its first part: its own requests, or all that come."""
+    own = (BEGIN_READS + BEGIN_WRITES) * S3.median + parts / workers * S3.median / _ASKED_AT_ONCE
+    reads, writes = parts + workers * BEGIN_READS, workers * BEGIN_WRITES
+    return max(own, reads / S3.reads_per_second, writes / S3.writes_per_second)
+
+
+def begin_seconds() -> float:
+    """Return how much longer the process takes that begins a plan: it lists the plans before, and reads their parts."""
+    listed = PLANS_BEFORE * 3 / _PAGE_OF_A_LISTING + PLANS_BEFORE / _PAGE_OF_A_LISTING
+    return listed * S3.p99 + PLANS_BEFORE * S3.median / _ASKED_AT_ONCE
+
+
 ROWS = 10**12
 PARTS = (10**4, 10**5, 10**6, 10**7)
 WORKERS = (10, 100, 10_000)
@@ -154,6 +178,14 @@ def render(measured: Mapping[str, Any]) -> dict[str, str]:
         "workers": _table(
             ["Store", "Workers", "Seconds a part", "Share of time in parts", "Decisions a second", "Refused writes"],
             [_workers_row(store, count, part) for store in STORES for count in WORKERS for part in PART_SECONDS],
+        ),
+        "start": _table(
+            ["Parts", "Workers", "Seconds to the first part"],
+            [
+                [f"{parts:,}", f"{count:,}", _time(start_seconds(parts, count))]
+                for parts in (10**4, 10**6)
+                for count in WORKERS
+            ],
         ),
         "parts": _table(
             [

@@ -28,8 +28,21 @@ def test_the_text_has_the_numbers_of_the_model() -> None:
         f"One in {1 / object_store.fails:,.0f} requests to the object store fails",
         f"A prefix takes {object_store.writes_per_second:,.0f} writes a second",
         f"the NFS server takes {nfs.writes_per_second:,.0f}.",
+        f"A prefix takes {object_store.reads_per_second:,.0f} reads a second",
+        f"that takes about {scale.begin_seconds():.0f} seconds more",
     ):
         assert said in text, said
+
+
+def test_a_process_that_joins_makes_the_requests_of_the_text() -> None:
+    assert scale.BEGIN_READS + scale.BEGIN_WRITES == 7
+    assert "A process that joins a plan makes seven requests" in PAGE
+
+
+def test_the_start_is_limited_by_own_requests_or_by_the_prefix() -> None:
+    assert scale.start_seconds(10**6, 10) == pytest.approx(7 * 0.03 + 10**5 * 0.03 / 16)
+    assert scale.start_seconds(10**6, 10_000) == pytest.approx((10**6 + 4 * 10_000) / 5500)
+    assert scale.start_seconds(100, 10_000) == pytest.approx(3 * 10_000 / 3500)
 
 
 def test_the_model_gives_the_same_each_time_and_other_numbers_for_another_store() -> None:

@@ -34,10 +34,19 @@ class SlowPart:
 
 
 @record
+class ProcessorShare:
+    """How many parts workers with one kind of processor have made."""
+
+    processor: str
+    parts: int
+
+
+@record
 class Shares:
     """The parts of one job of one plan. `left` are the first and last number of each run of parts that are not decided.
 
     `median` is that of the seconds of a part; None if no part is decided. `slow` are the slowest, the worst first.
+    `mixed_workers` is empty if all parts were made on equal processors; else the last digits of results may differ.
     """
 
     parts: int
@@ -49,3 +58,4 @@ class Shares:
     slow: tuple[SlowPart, ...]
     left: tuple[tuple[int, int], ...]
     median: float | None
+    mixed_workers: tuple[ProcessorShare, ...] = ()

@@ -38,7 +38,7 @@ from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.measured_settings import MeasuredSettings
-from ortdeploy.running.opened_models import OpenedModels
+from ortdeploy.running.opened_models import Opened, OpenedModels
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.row_proofs import row_proof
 from ortdeploy.runtime.protocol import Runtime
@@ -121,20 +121,30 @@ class Execution:
                 case RunJob() if step.job in known:
                     yield known[step.job]
                 case OpenSession():
-                    laid_out, skipped = settings.laid_out(step, known), self.skipped.get(step.model, ())
-                    models.by_name[step.session] = models.open(laid_out, laid_out.candidates, skipped)
+                    models.by_name[step.session] = self._opened(step, settings, known)
                 case LoadAdapter():
                     models.load_adapter(step)
                 case RunJob():
                     yield self._run_bound(step, settings, ended)
 
+    def _opened(self, step: OpenSession, settings: MeasuredSettings, known: dict[str, JobResult]) -> Opened:
+        """Return the sessions of a model, or why there is none."""
+        try:
+            laid_out = settings.laid_out(step, known)
+        except OrtdeployError as error:
+            return error
+        except OSError as error:
+            return OrtdeployError(f"{error.filename}: {error.strerror}")
+        return settings.models.open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
+
     def _settings(self, models: OpenedModels) -> MeasuredSettings:
         return MeasuredSettings(
             models=models,
             tuning_cache=self.tuning_cache,
+            ledger=self.ledger,
             record_of=self._record,
             stuck=self._stuck_result,
-            in_shards=self.shard is not None,
+            shard=self.shard,
             is_watched=self.on_run is not None,
             fatal=self.fatal,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound
 from ortdeploy.files.remembered import TuningCache
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import OpenSession, PlannedThreadLayout, RunJob
 from ortdeploy.process.cores import core_count
@@ -21,22 +22,25 @@ from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.sessions.trials import StuckTrialError
 
 if TYPE_CHECKING:
+    from ortdeploy.plan.part_table import Shard
     from ortdeploy.running.layout_trial import LayoutTrial
+    from ortdeploy.running.shards.told import Told
 
 
 @record
 class MeasuredSettings:
     """What measures settings for the jobs of a plan. `record_of` returns what the ledger knows of a job's output.
 
-    `stuck` returns how a job ends whose trial hangs. `in_shards`: others may make rows of the same jobs. `is_watched`:
+    `stuck` returns how a job ends whose trial hangs. `shard`: others may make rows of the same jobs. `is_watched`:
     crashes are looked for. `fatal` has by job the runs that ended an earlier process.
     """
 
     models: OpenedModels
     tuning_cache: TuningCache
+    ledger: Ledger
     record_of: Callable[[RunJob], OutputRecord | None]
     stuck: Callable[[RunJob, StuckTrialError], JobResult]
-    in_shards: bool
+    shard: "Shard | Told | None"
     is_watched: bool
     fatal: Mapping[str, FatalRuns]
 
@@ -44,38 +48,52 @@ class MeasuredSettings:
         """Return the step with the thread layout that is best for its first job, if the plan asks to measure it.
 
         If a run hangs meanwhile, how that job ends is `known` from then on. If the job is to try layouts while it runs,
-        return the step with the one that it begins with.
+        return the step with the one that it begins with. A shard keeps the layout of the first one. Raises
+        OrtdeployError if it cannot, OSError.
         """
         jobs = [job for job in self.models.jobs_of(step) if job.job not in known]
         if step.tried_layouts and jobs:
             return with_layout(step, self._begun_layout(step, jobs[0]))
         if not step.thread_layouts or not jobs:
             return step
+        if self.shard is None:
+            name = self._measured(step, jobs[0], known)
+        else:
+            from ortdeploy.running.shards.kept_layout import kept_layout  # noqa: PLC0415  only for shards
+
+            find = partial(self._measured, step, jobs[0], known)
+            name = kept_layout(self.models.plan, self.shard, jobs, self.ledger, find)
+        found = next((one for one in step.thread_layouts if one.name == name), None)
+        return replace(step, thread_layouts=()) if found is None else with_layout(step, found)
+
+    def _measured(self, step: OpenSession, job: RunJob, known: dict[str, JobResult]) -> str | None:
+        """Return the layout that is best for a job; None if that cannot be measured."""
         from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
 
-        self.models.on_native_call({"model": step.model, "job": jobs[0].job})
-        found = None
+        self.models.on_native_call({"model": step.model, "job": job.job})
         bound = MemoryBound(self.models.memory_limit(step), core_count())
         with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
-            ops = self.models.op_runners(jobs[0])
+            ops = self.models.op_runners(job)
             try:
                 found = choose_layout(
                     self.models.plan,
                     step,
-                    jobs[0],
+                    job,
                     self.tuning_cache,
                     partial(self.models.open_layout, step),
                     ops,
-                    may_measure=self._may_measure(jobs[0]),
+                    may_measure=self._may_measure(job),
                 )
             except StuckTrialError as error:
-                known[jobs[0].job] = self.stuck(jobs[0], error)
-        return replace(step, thread_layouts=()) if found is None else with_layout(step, found)
+                known[job.job] = self.stuck(job, error)
+            else:
+                return None if found is None else found.name
+        return None
 
     def trial(self, step: RunJob, opened: OpenedModel) -> "LayoutTrial | None":
         """Return what tries the other layouts while the job runs; None if there are none, or the best one is known."""
         opening = opened.step
-        if opening is None or not opening.tried_layouts or step.retry or self.in_shards:
+        if opening is None or not opening.tried_layouts or step.retry or self.shard is not None:
             return None
         if self.is_watched:
             return None
@@ -119,7 +137,7 @@ class MeasuredSettings:
         if record is not None and record.origins:
             name = record.statistics.get("layout")
         else:
-            name = self.tuning_cache.find(tried_layouts_key(step, job)) if not self.in_shards else None
+            name = self.tuning_cache.find(tried_layouts_key(step, job)) if self.shard is None else None
         return next((one for one in step.tried_layouts if one.name == name), step.tried_layouts[0])
 
     def _may_measure(self, step: RunJob) -> bool:

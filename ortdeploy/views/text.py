@@ -195,6 +195,9 @@ def render_shares(job: str, shares: "Shares | None") -> Iterator[str]:
         yield f"{job}: {one.name}: {made}, {one.seconds_a_part:.2f} s a part"
     if len(slowest) > MOST_FILES:
         yield f"{job}: and {count(len(slowest) - MOST_FILES, 'more worker')}, with fewer failed rows and quicker"
+    if shares.mixed_workers:
+        made = "; ".join(f"{count(one.parts, 'part')} on {one.processor}" for one in shares.mixed_workers)
+        yield f"{job}: processors differ, and so may the last digits of results: {made}"
     for part in shares.slow:
         where = f"{job}: part {part.part} (rows {part.start} to {part.end})"
         median = "" if shares.median is None else f"; the median is {shares.median:.2f} s"

@@ -1,17 +1,21 @@
 """A saved plan that several processes run: `apply --shard` and `finish`, as a scheduler calls them."""
 
+import errno
 import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 import yaml
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows
+from support.models import gather_model, lora_model, make_adapter
 
 from ortdeploy.planning import nothing_to_do
+from ortdeploy.running.shards import alike
 from ortdeploy.schemas import schema_text
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
@@ -60,6 +64,70 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     for again in (("apply", plan, "--shard", "0/1"), ("finish", plan), ("apply", deployment / "m.yaml")):
         done = cli(*again)
         assert (done.code, "nothing to do" in done.out) == (0, True)
+
+
+LOOKED_UP = """\
+version: 1
+models: {table: {path: m.onnx}}
+jobs:
+  run:
+    model: table
+    input: {path: rows.jsonl, key: [row]}
+    batch: {size: 4, last: pad}
+    output: {path: outbox/run, format: FORMAT, rows_per_part: 8}
+    errors: {max_failed: 2}
+"""
+
+BY_ROW = """\
+version: 1
+models: {m: {path: m.onnx}}
+adapters: {french: {path: fr.onnx_adapter, model: m}}
+jobs:
+  run:
+    model: m
+    adapter: {column: language, map: {fr: french}, otherwise: none}
+    input: {path: rows.jsonl, key: [row, language]}
+    batch: {size: 4, last: pad}
+    output: {path: outbox/run, format: FORMAT, rows_per_part: 8}
+    errors: {max_failed: 2}
+"""
+
+
+def write_rows(folder: Path, *, by_row: bool) -> None:
+    """27 rows, the last batch of which is short: an index of the table, or four numbers with a language. Two rows fail."""
+    if by_row:
+        lora_model(folder / "m.onnx")
+        make_adapter(folder / "fr.onnx_adapter", lora_A=np.ones((4, 2), np.float32), lora_B=np.ones((2, 4), np.float32))
+        rows: list[dict[str, Any]] = [{"x": [row] * 4, "language": "fr" if row % 3 else "en"} for row in range(27)]
+        rows[9]["x"] = rows[26]["x"] = [1, 2, 3]
+    else:
+        gather_model(folder / "m.onnx")
+        rows = [{"index": 77 if row in {9, 26} else row % 10} for row in range(27)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(("kind", "by_row"), [("npz", False), ("parquet", False), ("parquet", True), ("csv", True)])
+def test_every_format_is_that_of_one_machine_also_with_padding_failed_rows_and_adapters_by_row(
+    cli: Cli, tmp_path: Path, kind: str, *, by_row: bool
+) -> None:
+    shared, alone = tmp_path / "shared", tmp_path / "alone"
+    for folder in (shared, alone):
+        folder.mkdir()
+        write_rows(folder, by_row=by_row)
+        (folder / "m.yaml").write_text((BY_ROW if by_row else LOOKED_UP).replace("FORMAT", kind))
+    applied = cli("apply", alone / "m.yaml")
+    assert applied.code == 0, applied.words
+    plan = shared / "plan.json"
+    assert cli("plan", shared / "m.yaml", "--out", plan).code == 0
+    for index in (2, 0, 1):
+        assert cli("apply", plan, "--shard", f"{index}/3").code == 0
+    assert cli("finish", plan).code == 0
+    assert (len(parts(shared)), parts(shared) == parts(alone)) == (4, True)
+    letters = [
+        [json.loads(line)["row"] for line in (folder / "outbox/run/_failed.jsonl").read_text().splitlines()]
+        for folder in (shared, alone)
+    ]
+    assert letters == [[9, 26]] * 2
 
 
 def test_status_that_was_shown_before_is_not_what_shards_have_made_since(
@@ -135,6 +203,39 @@ def test_a_plan_that_a_worker_refuses_ends_its_shard_with_64(cli: Cli, deploymen
     refused = cli("apply", plan, "--shard", "1/2")
     assert (refused.code, len(parts(deployment))) == (64, 2)
     assert "moved-fact" in refused.words
+
+
+def test_a_job_that_cannot_be_shared_is_told_of_by_plan_and_ends_its_shard_with_64(cli: Cli, deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(SMALL.replace("size: 8", "size: auto"))
+    saved = cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json")
+    assert (saved.code, "write the size that tune finds" in saved.words) == (0, True)
+    refused = cli("apply", deployment / "plan.json", "--shard", "0/2")
+    assert (refused.code, "write the size that tune finds" in refused.words) == (64, True)
+    assert parts(deployment) == {}
+
+
+def test_a_plan_that_can_be_shared_is_not_warned_of(cli: Cli, deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(SMALL)
+    saved = cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json")
+    assert (saved.code, saved.err) == (0, "")
+
+
+def test_a_worker_with_another_version_ends_with_64_and_one_whose_disk_is_full_with_1(
+    cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("apply", plan, "--shard", "0/2").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(alike, "package_version", lambda _name: "0.0.9")
+        refused = cli("apply", plan, "--shard", "1/2")
+    assert (refused.code, "pyarrow is " in refused.words, len(parts(deployment))) == (64, True, 2)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", full)
+        assert cli("apply", plan, "--shard", "1/2").code == 1
+    assert cli("apply", plan, "--shard", "1/2").code == 0
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.ledger.opening import copy_of_ledger
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
+from ortdeploy.results.results import JobResult
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.shards.alike import facts_of_this_worker
-from ortdeploy.running.shards.drive import Answer
+from ortdeploy.running.shards.drive import Answer, Drive
 from ortdeploy.running.shards.told import Told
 from support.fakes import Counter, FakeRuntime, double
 
@@ -54,7 +56,7 @@ class FakeCrew:
 
     def _said(self, worker: int, part: int | None) -> dict[str, Any]:
         if part is None:
-            return {"kind": "ready", "facts": facts_of_this_worker()}
+            return {"kind": "ready", "facts": facts_of_this_worker(self._plan, *run_jobs(self._plan))}
         said: list[dict[str, Any]] = []
 
         def answer(one: Any, receipt: Any, _made_here: Any) -> None:
@@ -73,3 +75,36 @@ class FakeCrew:
             )
             (result,) = execution.run()
         return {"kind": "decided", **said[0]} if said else {"kind": "failed", "reason": result.reason}
+
+
+class Clock:
+    """Seconds, one more at each look."""
+
+    def __init__(self, step: float = 1.0) -> None:
+        self._now, self._step = 0.0, step
+
+    def __call__(self) -> float:
+        self._now += self._step
+        return self._now
+
+
+def drive(
+    folder: Path,
+    plan: Plan,
+    crew: FakeCrew,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    observer: Counter | None = None,
+    clock: Clock | None = None,
+) -> JobResult:
+    (step,) = run_jobs(plan)
+    return Drive(
+        plan=plan,
+        step=step,
+        state_dir=folder / ".ortdeploy",
+        run_id="d1",
+        hire=crew.hired,
+        observer=observer or Counter(),
+        stop=stop,
+        clock=clock or Clock(),
+    ).run()

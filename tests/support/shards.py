@@ -25,6 +25,12 @@ class Killed(BaseException):
 
 
 def run_shard(folder: Path, plan: Plan, index: int, count: int, model: Any = double) -> JobResult:
+    (result,) = run_shards(folder, plan, index, count, model)
+    return result
+
+
+def run_shards(folder: Path, plan: Plan, index: int, count: int, model: Any = double) -> tuple[JobResult, ...]:
+    """Run one shard of each job."""
     with copy_of_ledger(folder / ".ortdeploy") as ledger:
         execution = Execution(
             plan=plan,
@@ -35,8 +41,7 @@ def run_shard(folder: Path, plan: Plan, index: int, count: int, model: Any = dou
             stop=lambda: False,
             shard=Shard(index=index, count=count),
         )
-        (result,) = execution.run()
-    return result
+        return execution.run()
 
 
 def finish(folder: Path, plan: Plan) -> JobResult:

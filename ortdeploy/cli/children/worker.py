@@ -72,7 +72,7 @@ def _serve(asked: Asked, native: NativeOutput) -> None:
         told = Told(
             request["name"],
             _numbers(asked),
-            on_ready=lambda: asked.say(kind="ready", facts=facts_of_this_worker()),
+            on_ready=lambda: asked.say(kind="ready", facts=facts_of_this_worker(plan, *run_jobs(plan))),
             answer=lambda part, receipt, made_here: asked.say(**_answer(part, receipt, made_here=made_here)),
         )
         for result in execute(

@@ -4,28 +4,41 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.events import log
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.versions import package_version, versions
+
+FIRST = "first-worker.json"
+"""The file in a plan's folder with the facts of the process that began the plan."""
 
 _OF_PARTS = ("pyarrow", "pillow", "soxr", "tokenizers")
 """Packages of extras that decode rows or write parts; pyarrow writes its version into each Parquet file."""
 
 
-def facts_of_this_worker() -> dict[str, Any]:
-    """Return the versions and the processor that decide whether this machine writes the same bytes, as JSON."""
+def facts_of_this_worker(plan: Plan, step: RunJob) -> dict[str, Any]:
+    """Return the versions and the processor that decide whether this machine writes the same bytes, as JSON.
+
+    The number of cores counts if it decides how many threads a session of the job has; else `cores` is None.
+    """
     machine = probe_machine()
     found = {name: version for name, version in versions().items() if name not in {"platform", "python"}}
     packages = {**found, **{name: package_version(name) for name in _OF_PARTS}}
     python = ".".join(machine.python.split(".")[:2])
+    sessions = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    has_threads = all(int(one.options.get("intra_op_num_threads", 0)) for one in sessions)
     return {
         "host": platform.node(),
         "versions": {**packages, "python": python, "architecture": machine.architecture},
         "processor": sorted(machine.cpu_flags),
+        "cores": None if has_threads else machine.cores,
     }
 
 
 def why_refused(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """Return which versions of a worker differ from the driver's, in words; None if none does."""
+    """Return which versions of another worker differ from those here, in words; None if none does."""
     wanted, found = ours["versions"], theirs["versions"]
     others = [
         f"{name} is {found.get(name, 'not installed')} there and {wanted.get(name, 'not installed')} here"
@@ -37,4 +50,30 @@ def why_refused(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | Non
 
 def has_other_processor(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     """Return whether ONNX Runtime may choose other kernels there, whose results may differ in the last digits."""
-    return bool(ours["processor"] != theirs["processor"])
+    return processor_of(ours) != processor_of(theirs)
+
+
+def processor_of(facts: Mapping[str, Any]) -> str:
+    """Return a worker's processor in words, as receipts and reports have it."""
+    cores = "" if facts["cores"] is None else f", {facts['cores']} cores"
+    return f"{facts['versions']['architecture']} with {' '.join(facts['processor']) or 'no features'}{cores}"
+
+
+def compare_with_first(decisions: CommitLog, ours: Mapping[str, Any], worker: str) -> None:
+    """Hold this process against the one that began the plan; if it is the first, note its facts for the others.
+
+    Raises RefusedError if versions differ, OrtdeployError, OSError.
+    """
+    first = decisions.settle(FIRST, ours)
+    try:
+        differs, is_other = why_refused(ours, first), has_other_processor(ours, first)
+        host = str(first["host"])
+    except (LookupError, TypeError, AttributeError) as error:
+        raise OrtdeployError(f"{decisions.shown(FIRST)} is damaged ({error!r}). Restore it from a copy") from error
+    if differs is not None:
+        raise RefusedError(
+            f"parts would not be those of {host}, where this plan was begun: {differs}. Install the same versions on "
+            "all machines"
+        )
+    if is_other:
+        log.warning("worker.differs", worker=worker, processor=processor_of(ours), first=processor_of(first))

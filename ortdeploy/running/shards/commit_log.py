@@ -14,19 +14,20 @@ it is decided. Once all parts are in the ledger, `closed.json` replaces the deci
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.shared_place import BOUND, SharedPlace, beside, beside_name
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.records import part_name
 from ortdeploy.plan.part_table import PartTable, PlannedPart
+from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.receipt import FORMAT_VERSION, Receipt, dump_receipt, load_receipt
 from ortdeploy.sinks.png import picture_name
 
@@ -63,33 +64,34 @@ class CommitLog:
         self._images = tuple(images)
         self._folder = f"{FOLDER}/{digest}"
 
-    def begin(self, *, known: bool) -> None:
+    def begin(self, *, known: bool, look: Callable[[], None] = lambda: None) -> None:
         """Take the output for this plan, together with all processes that run it. Raises OrtdeployError, OSError.
 
-        `known`: the ledger that this process sees knows the output.
+        `known`: the ledger that this process sees knows the output. `look` is called first if nobody has begun it.
         """
         if self.is_closed():
             raise ClosedError("the plan is finished")
-        others = sorted(open_plans(self._output) - {self._digest})
-        if others:
-            raise self._taken_by(others[0])
-        self._check_known()
+        bound = self._output.read(self._name(BOUND))
+        if bound is None:  # else the process that began the plan has looked, and no other one begins beside it
+            look()
+            self._check_others()
         self._output.make(self._folder)
-        if not self.is_begun():
-            self._claim()
         plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": asdict(self._table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
-        is_first = self._output.create(self._name(BOUND), text)
-        if is_first and not known and self._output.exists(MARKER):
-            self._output.clear(self._folder)
-            self._output.delete(self._claim_name)
-            raise OrtdeployError(
-                f"a run on one machine has begun in {self._output.shown} since this plan was made, and the ledger that "
-                f"its {MARKER} names is not seen here. Make the plan again where that ledger is (--state-dir)"
-            )
-        if not is_first and self._output.read(self._name(BOUND)) != text:
-            raise OrtdeployError(
-                f"{self._shown(BOUND)} says that the parts of this plan are others. Restore the ledger that the "
+        if bound is None:
+            self._claim()
+            is_first = self._output.create(self._name(BOUND), text)
+            if is_first and not known and self._output.exists(MARKER):
+                self._output.clear(self._folder)
+                self._output.delete(self._claim_name)
+                raise RefusedError(
+                    f"a run on one machine has begun in {self._output.shown} since this plan was made, and the ledger "
+                    f"that its {MARKER} names is not seen here. Make the plan again where that ledger is (--state-dir)"
+                )
+            bound = text if is_first else self._output.read(self._name(BOUND))
+        if bound != text:
+            raise RefusedError(
+                f"{self.shown(BOUND)} says that the parts of this plan are others. Restore the ledger that the "
                 "plan was made with, or finish with the ortdeploy that began it"
             )
 
@@ -112,21 +114,26 @@ class CommitLog:
     def _claim_name(self) -> str:
         return f"{FOLDER}/{_CLAIM}{self._table.first_number}.json"
 
-    def _taken_by(self, other: str) -> OrtdeployError:
-        return OrtdeployError(
+    def _taken_by(self, other: str) -> RefusedError:
+        return RefusedError(
             f"{self._output.shown} holds parts of another plan, {other[:12]}…, that is not finished. Finish it with "
             "ortdeploy finish and its plan file; or start over on one machine with ortdeploy apply --new-run, which "
             "keeps them under another name"
         )
 
-    def _check_known(self) -> None:
-        """Raise OrtdeployError if a finished plan has made parts of these numbers: the ledger is older than the output.
+    def _check_others(self) -> None:
+        """Refuse to begin beside a plan that is open, or if a finished one has made parts of these numbers.
 
-        Their files would be replaced, and their rows made again beside those of parts that stay.
+        Then the ledger is older than the output. Files of the other plan would be replaced, and their rows made again
+        beside those of parts that stay. Raises RefusedError, OrtdeployError, OSError.
         """
+        others = sorted(open_plans(self._output) - {self._digest})
+        if others:
+            raise self._taken_by(others[0])
         names = {name for name in self._output.names(FOLDER) if not name.startswith(_CLAIM)}
-        for other in sorted(names - {self._digest}):
-            raw = self._output.read(f"{FOLDER}/{other}/{BOUND}")
+        others = sorted(names - {self._digest})
+        read = in_threads(lambda other: self._output.read(f"{FOLDER}/{other}/{BOUND}"), others, self._output.at_once)
+        for other, raw in zip(others, read, strict=True):
             if raw is None:
                 continue
             try:
@@ -137,7 +144,7 @@ class CommitLog:
                 ) from error
             end = table.first_number + len(table)
             if table.first_number < self._table.first_number + len(self._table) and self._table.first_number < end:
-                raise OrtdeployError(
+                raise RefusedError(
                     f"a finished plan has made the parts {table.first_number} to {end - 1} of {self._output.shown}, "
                     "and the ledger that this plan was made with does not know them. Restore that ledger (ortdeploy "
                     "state restore), and make the plan again; or start over with ortdeploy apply --new-run"
@@ -146,6 +153,36 @@ class CommitLog:
     def is_begun(self) -> bool:
         """Return whether any process has begun the plan. Raises OSError, OrtdeployError."""
         return self._output.exists(self._name(BOUND))
+
+    def settled(self, file: str) -> Mapping[str, Any] | None:
+        """Return what the plan's processes have settled on in a file of its folder; None if nothing yet.
+
+        Raises OrtdeployError, OSError.
+        """
+        raw = self._output.read(self._name(file))
+        if raw is None:
+            return None
+        try:
+            return dict(json.loads(raw))
+        except (ValueError, TypeError) as error:
+            raise OrtdeployError(f"{self.shown(file)} is damaged ({error}). Restore it from a copy") from error
+
+    def settle(self, file: str, ours: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settle on something, unless another process has; return what stands.
+
+        Raises ClosedError, OrtdeployError, OSError.
+        """
+        stands = self.settled(file)
+        if stands is not None:
+            return stands
+        is_first = self._output.create(self._name(file), (json.dumps(ours, sort_keys=True) + "\n").encode())
+        if is_first and self.is_closed():
+            self._output.delete(self._name(file))
+            is_first = False
+        stands = ours if is_first else self.settled(file)
+        if stands is None:
+            raise ClosedError("the plan is finished")
+        return stands
 
     @contextmanager
     def staging(self, part: PlannedPart) -> Iterator[Path]:
@@ -172,7 +209,19 @@ class CommitLog:
         Raises OrtdeployError, OSError.
         """
         raw = self._output.read(self._name(self._decision(part)))
-        return None if raw is None else load_receipt(raw, part, self.name(part), self._shown(self._decision(part)))
+        return None if raw is None else load_receipt(raw, part, self.name(part), self.shown(self._decision(part)))
+
+    def rolled_forward(self, part: PlannedPart) -> Receipt | None:
+        """Publish a decided part, and return its receipt; None if it is not decided. Raises OrtdeployError, OSError."""
+        receipt = self.decided(part)
+        if receipt is not None:
+            self.publish(receipt)
+        return receipt
+
+    def all_rolled_forward(self, parts: Iterable[PlannedPart]) -> Iterator[tuple[PlannedPart, Receipt | None]]:
+        """Yield each part with what `rolled_forward` returns for it. Raises as above."""
+        asked = tuple(parts)
+        yield from zip(asked, in_threads(self.rolled_forward, asked, self.at_once), strict=True)
 
     @property
     def at_once(self) -> int:
@@ -271,7 +320,7 @@ class CommitLog:
 
     def closed_receipts(self) -> dict[int, Receipt]:
         """Return the receipts of a plan that is closed, by part. Raises OrtdeployError, OSError."""
-        shown = self._shown(CLOSED)
+        shown = self.shown(CLOSED)
         try:
             lines_by_part = _lines_of(json.loads(self._output.read(self._name(CLOSED)) or b""))
         except (ValueError, TypeError, LookupError) as error:
@@ -285,6 +334,10 @@ class CommitLog:
     def tidy(self) -> None:
         """Delete decisions and left-over bytes of a closed plan. A process that still asks for them finds it closed."""
         self._output.clear(self._folder, keep=(CLOSED, BOUND))
+        left_over = f".{self._claim_name.removeprefix(f'{FOLDER}/')}."
+        for name in self._output.names(FOLDER):
+            if name.startswith(left_over):  # of a process that was killed as it claimed the parts
+                self._output.delete(f"{FOLDER}/{name}")
 
     def _decision(self, part: PlannedPart) -> str:
         return f"part-{part.number:0{self._digits}d}.json"
@@ -292,7 +345,8 @@ class CommitLog:
     def _name(self, file: str) -> str:
         return f"{self._folder}/{file}"
 
-    def _shown(self, file: str) -> str:
+    def shown(self, file: str) -> str:
+        """Return how messages call a file of the plan's folder."""
         return f"{self._output.shown}/{self._name(file)}"
 
     def _discard(self, receipt: Receipt) -> None:

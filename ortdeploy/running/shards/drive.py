@@ -22,7 +22,13 @@ from ortdeploy.running.committed import check_inputs
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.job_report import recorded_result
-from ortdeploy.running.shards.alike import facts_of_this_worker, has_other_processor, why_refused
+from ortdeploy.running.shards.alike import (
+    compare_with_first,
+    facts_of_this_worker,
+    has_other_processor,
+    processor_of,
+    why_refused,
+)
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
 from ortdeploy.running.shards.finish import Finish, decisions_of, first_number, standing_record
 from ortdeploy.running.shards.handout import Handout, LostPartError
@@ -111,10 +117,12 @@ class Drive:
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, folder)
         decisions.begin(known=record is not None)
+        ours = facts_of_this_worker(self.plan, self.step)
+        compare_with_first(decisions, ours, "the driver")
         record = standing_record(record, self.step, table, decisions)
         known = set() if record is None else {part.number for part in record.parts}
         left = [part for part in table if part.number not in known]
-        handing = _Handing(self, table, *_undecided(decisions, left))
+        handing = _Handing(self, table, ours, *_undecided(decisions, left))
         self.observer.job_started(self.step.job, handing.rows, sum(len(part.rows) for part in table))
         try:
             return handing.run()
@@ -127,12 +135,10 @@ class Drive:
 def _undecided(decisions: CommitLog, parts: Iterable[PlannedPart]) -> tuple[list[int], int, int]:
     """Return the parts that are not decided, and how many rows of the others are done and failed."""
     left, rows, failed = [], 0, 0
-    for part in parts:
-        receipt = decisions.decided(part)
+    for part, receipt in decisions.all_rolled_forward(parts):
         if receipt is None:
             left.append(part.number)
         else:
-            decisions.publish(receipt)
             rows, failed = rows + receipt.part.rows, failed + receipt.part.failed
     return left, rows, failed
 
@@ -140,12 +146,13 @@ def _undecided(decisions: CommitLog, parts: Iterable[PlannedPart]) -> tuple[list
 class _Handing:
     """Hands out the parts of one job that are `left`; of the others, `rows` are done and `failed` of them failed."""
 
-    def __init__(self, drive: Drive, table: PartTable, left: Sequence[int], rows: int, failed: int) -> None:
-        self.drive, self.table = drive, table
+    def __init__(
+        self, drive: Drive, table: PartTable, ours: Mapping[str, Any], left: Sequence[int], rows: int, failed: int
+    ) -> None:
+        self.drive, self.table, self._ours = drive, table, ours
         self.handout = Handout(left)
         self.rows, self.failed = rows, failed
         self.ending: Ending | None = None
-        self._ours = facts_of_this_worker()
         self._names: dict[int, str] = {}
         self._present: set[int] = set()
         self._asked: set[int] = set()
@@ -267,7 +274,10 @@ class _Handing:
                 return
             log.info("worker.ready", worker=self._name(worker))
             if has_other_processor(self._ours, facts):
-                log.warning("worker.differs", worker=self._name(worker), processor=facts["processor"])
+                log.warning(
+                    "worker.differs", worker=self._name(worker), processor=processor_of(facts),
+                    first=processor_of(self._ours),
+                )  # fmt: skip
         self._present.add(worker)
 
     def _refuse(self, worker: int, reason: str) -> None:

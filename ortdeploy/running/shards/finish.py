@@ -5,11 +5,9 @@ done at any time and any number of times, even while shards run.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from ortdeploy.running.error_budget import BudgetError, ErrorBudget
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
 from ortdeploy.running.report import committed, write_report
+from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.shares import shares_of, worker_name
@@ -37,8 +36,6 @@ from ortdeploy.running.statistics import check_statistics, sum_of_statistics
 from ortdeploy.sinks.catalogue import SINKS
 
 _MOST_NAMED = 10
-_TOGETHER = 1000
-"""Parts that wait for a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +88,8 @@ class Finish:
             self._commit(table, receipts)
         missing = [part for part in table if part.number not in receipts and not _is_in(record, part)]
         shares = shares_of(table, receipts, [part.number for part in missing])
+        if shares.mixed_workers:
+            log.warning("plan.mixed_workers", parts={one.processor: one.parts for one in shares.mixed_workers})
         ending = self._judged(table, missing, len(shares.workers))
         self._write(decisions, receipts, ending, shares)
         if is_closed:
@@ -101,7 +100,7 @@ class Finish:
 
     def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
         """Publish all decided parts, and return their receipts by part. Raises OrtdeployError, OSError."""
-        settled = _in_threads(partial(self._settle, decisions), table, decisions.at_once)
+        settled = in_threads(partial(self._settle, decisions), table, decisions.at_once)
         return {receipt.part.number: receipt for receipt in settled if receipt is not None}
 
     def _settle(self, decisions: CommitLog, part: PlannedPart) -> Receipt | None:
@@ -109,10 +108,9 @@ class Finish:
 
         Raises OrtdeployError if its file is not what was decided, OSError.
         """
-        receipt = decisions.decided(part)
+        receipt = decisions.rolled_forward(part)
         if receipt is None:
             return None
-        decisions.publish(receipt)
         how = decisions.lost(receipt, removable=self.step.output.removable)
         if how is not None:
             raise OrtdeployError(f"{self.step.output.shown}/{how}. Restore it from a copy")
@@ -188,19 +186,6 @@ class Finish:
                     seconds=float(record.statistics.get("seconds", 0.0)),
                 )
         self.ledger.end(self._output, ending.status, ending.reason, ended)
-
-
-def _in_threads(
-    do: Callable[[PlannedPart], Receipt | None], parts: Iterable[PlannedPart], at_once: int
-) -> Iterator[Receipt | None]:
-    """Yield the result of `do` for each part, in order; `at_once` of them run at the same time."""
-    if at_once == 1:
-        yield from map(do, parts)
-        return
-    left = iter(parts)
-    with ThreadPoolExecutor(at_once) as pool:
-        while some := tuple(islice(left, _TOGETHER)):
-            yield from pool.map(do, some)
 
 
 def first_number(record: OutputRecord | None, step: RunJob) -> int:

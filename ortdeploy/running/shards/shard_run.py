@@ -5,21 +5,24 @@ at the same time, even the same shard twice.
 """
 
 import platform
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.gate import Fence, decides
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.urls import parse_url
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
-from ortdeploy.plan.steps import RunJob
+from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.committed import check_inputs
@@ -30,6 +33,7 @@ from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position
+from ortdeploy.running.shards.alike import compare_with_first, facts_of_this_worker, processor_of
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
 from ortdeploy.running.shards.finish import decisions_of, first_number, standing_record
 from ortdeploy.running.shards.receipt import Receipt
@@ -66,6 +70,46 @@ def why_not_shared(step: RunJob) -> str | None:
     return None
 
 
+def begun(plan: Plan, step: RunJob, ledger: Ledger, shard: Shard | Told, ours: Mapping[str, Any]) -> CommitLog:
+    """Begin a job's parts, or go on with them, as one of several processes; `ours` are the facts of this worker.
+
+    Raises ClosedError if all are made, RefusedError if this process cannot make any, OrtdeployError, OSError.
+    """
+    why_not = why_not_shared(step)
+    if why_not is not None:
+        raise RefusedError(f"{step.output.shown} cannot be made in shards: {why_not}")
+    check_inputs(step, plan.folder, Fence((plan.folder, *plan.roots)))
+    folder = Path(plan.folder) / step.output.path
+    record = ledger.output(ledger.key(folder))
+    decisions = decisions_of(plan, step, record, folder)
+    with _still_there(decisions):
+        if isinstance(shard, Shard):
+            decisions.begin(known=record is not None, look=partial(_check_idle, step, ledger, record))
+            compare_with_first(decisions, ours, str(shard))
+        else:  # a driver has begun the plan, and compares its workers itself
+            decisions.begin(known=record is not None)
+    return decisions
+
+
+def _check_idle(step: RunJob, ledger: Ledger, record: OutputRecord | None) -> None:
+    """Raise OrtdeployError if a run on one machine is at work on the output: the plan has not begun, and waits."""
+    if record is not None and record.status == "running" and is_live(ledger.state_dir, record.output):
+        raise OrtdeployError(
+            f"another run is at work on {step.output.shown}, and no shard of this plan has begun. Wait for its end; "
+            "then make the plan again, for what is left to do"
+        )
+
+
+@contextmanager
+def _still_there(decisions: CommitLog) -> Iterator[None]:
+    """Say so if a file is missing because the output was put aside for a new run. Raises OrtdeployError, OSError."""
+    try:
+        yield
+    except FileNotFoundError:
+        decisions.check_there()
+        raise
+
+
 class ShardRun:
     """One shard of one job, or what a driver tells this process to make of it."""
 
@@ -81,6 +125,7 @@ class ShardRun:
         self._seconds = 0.0
         self._dropped: tuple[str, ...] = ()
         self._ran_parts = 0
+        self._processor = ""
 
     def run(self) -> JobResult:
         """Run the shard's undecided parts; publish those that others decided but did not publish."""
@@ -94,6 +139,7 @@ class ShardRun:
             provider_failed=ending.provider_failed,
             dropped=self._dropped,
             stuck=ending.stuck,
+            refused=ending.refused,
             committed=self._counts["committed"],
             failed=self._counts["failed"],
             skipped=self._counts["skipped"],
@@ -103,37 +149,21 @@ class ShardRun:
 
     def _work(self) -> Status:
         step, context = self._step, self._context
-        why_not = why_not_shared(step)
-        if why_not is not None:
-            raise OrtdeployError(f"{step.output.shown} cannot be made in shards: {why_not}")
-        check_inputs(step, context.plan.folder, Fence((context.plan.folder, *context.plan.roots)))
         record = context.ledger.output(context.output)
-        table = part_table(step, first_number(record, step))
-        decisions = decisions_of(context.plan, step, record, context.folder)
+        ours = facts_of_this_worker(context.plan, step)
+        self._processor = processor_of(ours)
         try:
-            if isinstance(self._shard, Shard) and not decisions.is_begun():
-                self._check_idle(record)
-            decisions.begin(known=record is not None)
-            record = standing_record(record, step, table, decisions)
-            in_ledger = {part.number for part in record.parts} if record is not None else set()
-            for part in self._parts(table, decisions, in_ledger):
-                self._run_part(decisions, part)
-        except FileNotFoundError:
-            decisions.check_there()
-            raise
+            decisions = begun(context.plan, step, context.ledger, self._shard, ours)
+            with _still_there(decisions):
+                table = part_table(step, first_number(record, step))
+                record = standing_record(record, step, table, decisions)
+                in_ledger = {part.number for part in record.parts} if record is not None else set()
+                for part in self._parts(table, decisions, in_ledger):
+                    self._run_part(decisions, part)
         except ClosedError:
             return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
         check_inputs(step, context.plan.folder)
         return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
-
-    def _check_idle(self, record: OutputRecord | None) -> None:
-        """Raise OrtdeployError if a run on one machine is at work on the output: the plan has not begun, and waits."""
-        context = self._context
-        if record is not None and record.status == "running" and is_live(context.ledger.state_dir, context.output):
-            raise OrtdeployError(
-                f"another run is at work on {self._step.output.shown}, and no shard of this plan has begun. Wait for "
-                "its end; then make the plan again, for what is left to do"
-            )
 
     def _parts(self, table: PartTable, decisions: CommitLog, in_ledger: Collection[int]) -> Iterable[PlannedPart]:
         """Return the parts to make."""
@@ -142,25 +172,23 @@ class ShardRun:
             log.info("shard.started", shard=str(self._shard), parts=len(table), left=None, output=shown)
             return self._shard.parts(table)
         mine = [part for part in table if self._shard.takes(part.number)]
-        left = [one for one in mine if one.number not in in_ledger and self._decided(decisions, one) is None]
+        left = []
+        for part, receipt in decisions.all_rolled_forward(one for one in mine if one.number not in in_ledger):
+            if receipt is None:
+                left.append(part)
+            else:
+                self._failed_before += receipt.part.failed
         log.info("shard.started", shard=str(self._shard), parts=len(mine), left=len(left), output=shown)
         observer.job_started(self._step.job, 0, sum(len(part.rows) for part in left))
         return left
-
-    def _decided(self, decisions: CommitLog, part: PlannedPart) -> Receipt | None:
-        """Publish a decided part, and return its receipt; None if it is not decided."""
-        receipt = decisions.decided(part)
-        if receipt is not None:
-            decisions.publish(receipt)
-            self._failed_before += receipt.part.failed
-        return receipt
 
     def _run_part(self, decisions: CommitLog, part: PlannedPart) -> None:
         """Run a part, decide, publish. Raises what ends the shard early."""
         if self._context.stop():
             raise StoppedError
-        earlier = self._decided(decisions, part)
+        earlier = decisions.rolled_forward(part)
         if earlier is not None:  # another process was quicker
+            self._failed_before += earlier.part.failed
             self._tell(part, earlier, made_here=False)
             return
         receipt = self._made(decisions, part)
@@ -233,7 +261,12 @@ class ShardRun:
             )
 
     def _worker(self) -> Mapping[str, Any]:
-        return {"host": platform.node(), "shard": str(self._shard), "run": self._context.run_id}
+        return {
+            "host": platform.node(),
+            "shard": str(self._shard),
+            "run": self._context.run_id,
+            "processor": self._processor,
+        }
 
 
 class _Shifted:

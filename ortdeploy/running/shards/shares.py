@@ -2,8 +2,8 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from statistics import median
@@ -12,7 +12,8 @@ from ortdeploy.files.shared_place import BOUND, SharedPlace
 from ortdeploy.ledger.open_parts import FOLDER, open_plans
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.plan.plan_file import decode
-from ortdeploy.results.shares import Shares, SlowPart, WorkerShare
+from ortdeploy.results.shares import ProcessorShare, Shares, SlowPart, WorkerShare
+from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.receipt import Receipt
 
 SLOW = 4
@@ -43,6 +44,7 @@ def shares_of(
         slow=tuple(sorted(slow, key=lambda one: -one.seconds)[:_MOST_SLOW]),
         left=tuple(_runs(sorted(left))),
         median=middle,
+        mixed_workers=tuple(_mixed(receipts.values())),
     )
 
 
@@ -70,12 +72,7 @@ def open_shares(output: SharedPlace) -> Shares | None:
 def _receipts(output: SharedPlace, folder: str) -> Iterator[Receipt]:
     names = sorted(one for one in output.names(folder) if one.startswith("part-") and one.endswith(".json"))
     read = partial(_receipt, output)
-    if output.at_once == 1:
-        found: Iterable[Receipt | None] = map(read, (f"{folder}/{name}" for name in names))
-        yield from filter(None, found)
-        return
-    with ThreadPoolExecutor(output.at_once) as pool:
-        yield from filter(None, pool.map(read, [f"{folder}/{name}" for name in names]))
+    yield from filter(None, in_threads(read, (f"{folder}/{name}" for name in names), output.at_once))
 
 
 def _receipt(output: SharedPlace, name: str) -> Receipt | None:
@@ -129,6 +126,13 @@ def _workers(receipts: Iterable[Receipt]) -> Iterator[WorkerShare]:
             failed=sum(one.part.failed for one in made),
             seconds=round(sum(float(one.statistics["seconds"]) for one in made), 6),
         )
+
+
+def _mixed(receipts: Iterable[Receipt]) -> Iterator[ProcessorShare]:
+    """Yield how many parts each kind of processor made, the most first; nothing if there is only one kind."""
+    made = Counter(str(one.worker["processor"]) for one in receipts if "processor" in one.worker)
+    if len(made) > 1:
+        yield from (ProcessorShare(processor=processor, parts=parts) for processor, parts in made.most_common())
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:

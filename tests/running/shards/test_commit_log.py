@@ -35,13 +35,13 @@ def test_of_two_plans_that_begin_at_the_same_moment_one_gets_the_output(
     """Both have looked for other plans, and found none, before either has made anything."""
     (slower,) = {ONE, OTHER} - {quicker}
     log = log_of(place, slower)
-    look = log._check_known  # noqa: SLF001  the last look before anything is made
+    look = log._check_others  # noqa: SLF001  the last look before anything is made
 
     def look_and_wait() -> None:
         look()
         log_of(place, quicker).begin(known=False)
 
-    monkeypatch.setattr(log, "_check_known", look_and_wait)
+    monkeypatch.setattr(log, "_check_others", look_and_wait)
     with pytest.raises(OrtdeployError, match=f"holds parts of another plan, {quicker[:12]}"):
         log.begin(known=False)
     assert open_plans(place) == {quicker}

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,58 +9,26 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.crews import FakeCrew
+from support.crews import Clock, FakeCrew, drive
 from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, rows, save
 from support.logs import capture_logs
+from support.shards import run_shard
 
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.open_parts import open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
-from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.shards.alike import facts_of_this_worker
-from ortdeploy.running.shards.drive import Answer, Drive
+from ortdeploy.results.results import Status
+from ortdeploy.running.shards.alike import FIRST, facts_of_this_worker
+from ortdeploy.running.shards.drive import Answer
 from ortdeploy.running.shards.handout import OVERDUE_SECONDS
 from ortdeploy.running.supervisor import ChildBugError
 
 ROWS = 46  # six parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
-
-
-class Clock:
-    """Seconds, one more at each look."""
-
-    def __init__(self, step: float = 1.0) -> None:
-        self._now, self._step = 0.0, step
-
-    def __call__(self) -> float:
-        self._now += self._step
-        return self._now
-
-
-def drive(
-    folder: Path,
-    plan: Plan,
-    crew: FakeCrew,
-    *,
-    stop: Callable[[], bool] = lambda: False,
-    observer: Counter | None = None,
-    clock: Clock | None = None,
-) -> JobResult:
-    (step,) = run_jobs(plan)
-    return Drive(
-        plan=plan,
-        step=step,
-        state_dir=folder / ".ortdeploy",
-        run_id="d1",
-        hire=crew.hired,
-        observer=observer or Counter(),
-        stop=stop,
-        clock=clock or Clock(),
-    ).run()
 
 
 @pytest.fixture
@@ -160,7 +127,7 @@ def test_a_worker_that_is_gone_is_not_asked_again_and_without_any_the_job_fails(
 def test_a_worker_with_other_versions_makes_no_part_and_is_named(
     tmp_path: Path, plan: Plan, versions: dict[str, str], words: str
 ) -> None:
-    ours = facts_of_this_worker()
+    ours = facts_of_this_worker(plan, *run_jobs(plan))
     facts = {**ours, "host": "odd", "versions": {**ours["versions"], **versions}}
 
     def differ(worker: int, part: int | None) -> Answer | None:
@@ -175,15 +142,30 @@ def test_a_worker_with_other_versions_makes_no_part_and_is_named(
     assert words in refused["reason"]
 
 
+def test_a_driver_with_other_versions_than_the_process_that_began_the_plan_is_refused(
+    tmp_path: Path, plan: Plan
+) -> None:
+    run_shard(tmp_path, plan, 5, 6)
+    (path,) = (tmp_path / "out/_parts").glob(f"*/{FIRST}")
+    facts = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**facts, "host": "first", "versions": {**facts["versions"], "numpy": "0.0.9"}}))
+    crew = FakeCrew(tmp_path, plan, 1)
+    ended = drive(tmp_path, plan, crew)
+    assert (ended.status, crew.made) == (Status.FAILED, [])
+    assert "where this plan was begun: numpy is 0.0.9 there and" in (ended.reason or "")
+
+
 def test_a_worker_with_another_processor_is_told_of_and_works(tmp_path: Path, plan: Plan) -> None:
-    facts = {**facts_of_this_worker(), "processor": ["avx512f", "odd"]}
+    facts = {**facts_of_this_worker(plan, *run_jobs(plan)), "processor": ["avx512f", "odd"]}
 
     def differ(worker: int, part: int | None) -> Answer | None:
         return said(worker, part, "ready", facts=facts) if part is None else None
 
     with capture_logs() as logged:
         assert drive(tmp_path, plan, FakeCrew(tmp_path, plan, 1, fault=differ)).status is Status.DONE
-    assert [one["processor"] for one in logged if one["event"] == "worker.differs"] == [["avx512f", "odd"]]
+    (differs,) = (one for one in logged if one["event"] == "worker.differs")
+    assert "avx512f odd" in differs["processor"]
+    assert "odd" not in differs["first"]
 
 
 def test_where_every_worker_refuses_the_plan_the_job_fails_with_the_reason(tmp_path: Path, plan: Plan) -> None:

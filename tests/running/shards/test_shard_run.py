@@ -1,8 +1,9 @@
 """Parts of one plan that several processes make: the bytes of one machine, whatever dies, sleeps or comes twice."""
 
 import json
+import multiprocessing
+import os
 import shutil
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
+from support.forks import CAN_FORK, Fork
 from support.jobs import changed, execute, failed, plan_for, report, rows, save, written_as
 from support.nfs import Client
 from support.shards import Killed, die_after, die_before, finish, instead, run_shard
@@ -29,7 +31,6 @@ from ortdeploy.running.marker import write_marker
 from ortdeploy.running.shards import finish as finish_module
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.receipt import Receipt
-from ortdeploy.running.shards.shard_run import ShardRun
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
@@ -96,26 +97,27 @@ def test_every_format_has_the_bytes_of_one_machine_also_with_rows_that_fail(
     assert len(made[0]) == 4
 
 
-def test_of_many_that_make_every_part_at_the_same_moment_one_wins_each(
+@pytest.mark.process
+@pytest.mark.skipif(not CAN_FORK, reason="the processes are forks")
+def test_of_many_processes_that_make_every_part_at_the_same_moment_one_wins_each(
     tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, decide, barrier, won = deployment(tmp_path), CommitLog.decide, threading.Barrier(8, timeout=60), []
+    plan, decide, barrier = deployment(tmp_path), CommitLog.decide, multiprocessing.Barrier(8, timeout=60)
 
     def together(log: CommitLog, part: PlannedPart, receipt: Receipt) -> Receipt:
         barrier.wait()
         stands = decide(log, part, receipt)
         barrier.wait()  # nobody publishes and finds the next one decided before all have tried
-        won.extend([part.number] if stands is receipt else [])
+        if stands is receipt:
+            (tmp_path / f"{part.number} won by {os.getpid()}").touch()
         return stands
 
-    monkeypatch.setattr(CommitLog, "decide", together)
-    monkeypatch.setattr(ShardRun, "_decided", lambda *_: None)
-    threads = [threading.Thread(target=run_shard, args=(tmp_path, plan, 0, 1)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(won) == [0, 1, 2, 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "decide", together)
+        patch.setattr(CommitLog, "rolled_forward", lambda *_: None)
+        processes = [Fork(lambda: run_shard(tmp_path, plan, 0, 1)) for _ in range(8)]
+    assert [process.wait() for process in processes] == [0] * 8
+    assert sorted(int(path.name.split()[0]) for path in tmp_path.glob("* won by *")) == [0, 1, 2, 3]
     assert finish(tmp_path, plan).status is Status.DONE
     assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
 
@@ -348,7 +350,7 @@ def test_another_plan_is_refused_until_the_first_is_finished(tmp_path: Path) -> 
     plan = deployment(tmp_path)
     run_shard(tmp_path, plan, 0, 2)
     ended = run_shard(tmp_path, plan_for(tmp_path, ROWS, rows_per_part=12), 0, 1)
-    assert ended.status is Status.FAILED
+    assert (ended.status, ended.refused) == (Status.FAILED, True)
     assert "holds parts of another plan" in (ended.reason or "")
 
 
@@ -370,7 +372,7 @@ def test_input_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
 )
 def test_jobs_whose_parts_cannot_be_shared_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     ended = run_shard(tmp_path, changed(deployment(tmp_path), **changes), 0, 2)
-    assert ended.status is Status.FAILED
+    assert (ended.status, ended.refused) == (Status.FAILED, True)
     assert words in (ended.reason or "")
 
 

@@ -2,20 +2,26 @@
 
 import hashlib
 import json
+import multiprocessing
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scale
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import s3
+from support.crews import FakeCrew, drive
 from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
+from support.forks import CAN_FORK, Fork
 from support.jobs import execute, plan_for, save
 from support.s3 import Once
 from support.shards import Killed, die_after, die_before, finish, instead, on_store, run_shard
@@ -67,6 +73,64 @@ def test_many_finished_plans_are_told_from_an_open_one_by_one_request(
 
     monkeypatch.setattr(SharedStore, "_do", do)
     assert (open_plans(place), asked) == (frozenset(plans[-1:]), ["listed"])
+
+
+class Asked:
+    """Counts the requests to stores by what they are. First requests for names that end so are answered together."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, together: Sequence[str] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        real, barrier, left = SharedStore._do, threading.Barrier(max(len(together), 1), timeout=60), set(together)  # noqa: SLF001
+
+        def do(place: SharedStore, what: str, name: str, act: Any) -> Any:
+            self.counts[what] += 1
+            for one in [one for one in left if name.endswith(one)]:
+                left.discard(one)
+                barrier.wait()
+            return real(place, what, name, act)
+
+        patch.setattr(SharedStore, "_do", do)
+
+
+def test_only_the_process_that_begins_a_plan_lists_and_the_others_ask_as_often_as_the_model_says(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+    with monkeypatch.context() as patch:
+        asked = Asked(patch)
+        run_shard(tmp_path, plan, 0, 1)
+    assert asked.counts["listed"] == 2
+    asked = Asked(monkeypatch)
+    run_shard(tmp_path, plan, 0, 1)
+    assert parts(store)
+    counts = asked.counts
+    assert counts.pop("published") == 4
+    assert counts == {"read": scale.BEGIN_READS + 4, "written": scale.BEGIN_WRITES - 1, "deleted": 1}
+
+
+def test_what_finished_plans_have_made_is_asked_at_the_same_time(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"first_number": 10, "first_row": 0, "end": 8, "rows_per_part": 8}
+    folders = [f"{FOLDER}/{number:064x}" for number in range(3)]
+    for folder in folders:
+        store.pipe_file(f"{OUT}/{folder}/{BOUND}", json.dumps({"parts": table}).encode())
+        store.pipe_file(f"{OUT}/{folder}/{CLOSED}", b"{}")
+    Asked(monkeypatch, together=[f"{folder}/{BOUND}" for folder in folders])
+    assert run_shard(tmp_path, deployment(tmp_path), 0, 1).status is Status.DONE
+
+
+@pytest.mark.parametrize("who", ["shard", "driver"])
+def test_decisions_are_asked_for_at_the_same_time(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    plan = deployment(tmp_path)
+    Asked(monkeypatch, together=[f"/part-{number:08d}.json" for number in range(4)])
+    if who == "shard":
+        assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
+    else:
+        assert drive(tmp_path, plan, FakeCrew(tmp_path, plan, 1)).status is Status.DONE
+    assert parts(store) == alone
 
 
 def names(store: Any) -> list[str]:
@@ -311,23 +375,24 @@ def test_on_s3_a_shard_that_slept_changes_nothing(
 
 
 @pytest.mark.process
-def test_of_many_that_create_an_object_at_the_same_moment_one_is_first(bucket: s3.Store) -> None:
-    barrier, won = threading.Barrier(8), []
+@pytest.mark.skipif(not CAN_FORK, reason="the processes are forks")
+def test_of_many_processes_that_create_an_object_at_the_same_moment_one_is_first(
+    tmp_path: Path, bucket: s3.Store
+) -> None:
+    barrier = multiprocessing.Barrier(8, timeout=60)
 
     def race(who: int) -> None:
         place = SharedStore(bucket.url("out"))
         for key in range(20):
             barrier.wait()
             if place.create(str(key), str(who).encode()):
-                won.append((key, who))
+                (tmp_path / f"{key} {who}").touch()
 
-    threads = [threading.Thread(target=race, args=(who,)) for who in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(key for key, _ in won) == list(range(20))
-    assert all(bucket.read(f"out/{key}") == str(who).encode() for key, who in won)
+    processes = [Fork(partial(race, who)) for who in range(8)]
+    assert [process.wait() for process in processes] == [0] * 8
+    won = [path.name.split() for path in tmp_path.iterdir()]
+    assert sorted(int(key) for key, _ in won) == list(range(20))
+    assert all(bucket.read(f"out/{key}") == who.encode() for key, who in won)
 
 
 _DECISION = r"/_parts/[0-9a-f]{64}/part-00000001\.json$"
