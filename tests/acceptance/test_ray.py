@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, Result, run_process
 from support import s3
+from support.forks import start_program
 from support.models import TRAPS, crashing_model
 from support.waiting import wait_for
 
@@ -226,6 +227,27 @@ def test_a_driver_that_is_killed_leaves_no_worker_and_the_next_one_goes_on_witho
     assert parts(plan.parent) == alone
     assert report(plan.parent)["rows"]["committed"] == ROWS
     assert len(events(plan, "part.decided")) < len(alone)
+
+
+def test_what_a_shard_has_begun_ray_goes_on_with_and_shards_end(
+    cluster: Cluster, plan: Path, alone: dict[str, bytes]
+) -> None:
+    shard = start_program(["apply", plan, "--shard", "1/3", "-q"], cwd=plan.parent)
+    wait_for(lambda: decided(plan.parent) >= 10)
+    shard.kill()
+    shard.wait()
+    begun = decided(plan.parent)
+    driver = start(cluster, plan)
+    wait_for(lambda: decided(plan.parent) >= begun + 10)
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: not workers(cluster))
+    assert decided(plan.parent) < len(alone)
+    for index in (1, 0):
+        assert run_process(["apply", plan, "--shard", f"{index}/2"], cwd=plan.parent).code == 0
+    assert run_process(["finish", plan], cwd=plan.parent).code == 0
+    assert parts(plan.parent) == alone
+    assert {"1/3", "1/2", "0/2"} < {one["shard"] for one in report(plan.parent)["workers"]}
 
 
 def test_a_driver_that_is_asked_to_stop_says_what_is_left(cluster: Cluster, plan: Path) -> None:
