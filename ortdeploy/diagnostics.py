@@ -88,6 +88,10 @@ class OutOfMemoryError(OrtdeployError):
     """A run needs more memory than there is; a smaller batch may pass."""
 
 
+class StoppedError(OrtdeployError):
+    """The run was asked to stop, such as by a signal."""
+
+
 class LockedError(OrtdeployError):
     """The state is held by another live run; if it holds an output, `output` is the ledger's name of that."""
 

@@ -5,7 +5,7 @@ So no native code sees a buffer that does not fit. The plan checks a job's first
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -19,6 +19,7 @@ from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.catalogue import at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
+from ortdeploy.sources.patient import patiently
 from ortdeploy.sources.protocol import DATA, Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
@@ -33,7 +34,6 @@ def wanted_columns(job: RunJob) -> Wanted:
         keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), *HIDDEN))),
         missing=job.input.missing,
         first_row=job.input.files_from,
-        retries=job.errors.retries,
         row_type=job.input.row_type,
         memory_limit=job.limits.memory,
         rate=job.input.rate,
@@ -84,11 +84,14 @@ def open_rows(
     """
     files = InputPaths(folder, job.input.files)
     indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
-    with (
-        at_hand(job.input.format, files, job.input.patterns, job.input.files) as there,
-        open_wanted(job, there, folder, replace(wanted_columns(job), only=only, indexes=indexes)) as source,
-    ):
-        yield source
+    wanted = replace(wanted_columns(job), indexes=indexes)
+    with at_hand(job.input.format, files, job.input.patterns, job.input.files) as there:
+
+        def open_some(only: Sequence[int] | None) -> AbstractContextManager[Source]:
+            return open_wanted(job, there, folder, replace(wanted, only=only))
+
+        with patiently(open_some, only, "reading the input") as source:
+            yield source
 
 
 @contextmanager

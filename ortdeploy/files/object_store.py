@@ -16,6 +16,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.shared_place import BOUND, DECISIONS
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
+from ortdeploy.retries import persist
 
 _MAGIC = "*?["
 MARK = "url="
@@ -90,12 +91,16 @@ def open_store(url: Url) -> tuple[Any, str]:
 def list_urls(pattern: str) -> list[str]:
     """Return the files that a URL, a folder or a glob on a store names, sorted. Raises OrtdeployError."""
     url = admit(pattern, Use.READ)
-    with in_words(url, "listed"):
+
+    def listed() -> list[str]:
         if is_web(url):
             from ortdeploy.files import web  # noqa: PLC0415  only for such URLs
 
             return web.list_files(url.full)
         return sorted(name for name, _ in _listed(url))
+
+    with in_words(url, "listed"):
+        return persist(listed, f"listing {url}")
 
 
 def list_states(pattern: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -161,7 +166,8 @@ def _full_name(url: Url, system: Any, path: str) -> str:
 def state_of(path: str) -> tuple[int, int]:
     """Return an object's size, and a number that changes with its content. Raises OrtdeployError."""
     url = admit(path, Use.READ)
-    with in_words(url, "read"):
+
+    def asked() -> tuple[int, int]:
         if is_web(url):
             from ortdeploy.files import web  # noqa: PLC0415  only for such URLs
 
@@ -171,6 +177,9 @@ def state_of(path: str) -> tuple[int, int]:
             return file.size or 0, _number(file.version)
         system, place = open_store(url)
         return state_in(system.info(place))
+
+    with in_words(url, "read"):
+        return persist(asked, f"reading {url}")
 
 
 def state_in(info: Mapping[str, Any]) -> tuple[int, int]:
@@ -192,7 +201,8 @@ UNVERSIONED = _number("")
 def fetch_file(address: str, target: Path) -> None:
     """Fetch what a URL names into a local file. Raises OrtdeployError."""
     url = admit(address, Use.READ)
-    with in_words(url, "read"):
+
+    def fetch() -> None:
         if is_web(url):
             from ortdeploy.files import web  # noqa: PLC0415  only for such URLs
 
@@ -200,6 +210,9 @@ def fetch_file(address: str, target: Path) -> None:
         else:
             system, path = open_store(url)
             system.get_file(path, str(target))
+
+    with in_words(url, "read"):
+        persist(fetch, f"fetching {url}")
 
 
 class Fetched(Sequence[str]):
@@ -311,13 +324,17 @@ class Upload:
 
     def _put(self, path: Path, name: str, size: int, *, anew: bool) -> None:
         url = admit(f"{self._url.full}/{name}", Use.WRITE)
-        with in_words(url, "written"):
+
+        def put() -> None:
             system, there = open_store(url)
             is_new = anew or name in self._sent or name.startswith("_") or not system.exists(there)
             if not is_new and system.size(there) == size:
                 return  # a run before has uploaded it: parts are changed by a retry alone
             system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
             system.put_file(str(path), there)
+
+        with in_words(url, "written"):
+            persist(put, f"writing {url}")
 
     def tidy(self) -> None:
         """Delete parts on the store that are not in the folder: a killed run may have uploaded one too many."""

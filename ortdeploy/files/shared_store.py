@@ -21,12 +21,14 @@ from ortdeploy.files.atomic import Written
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.object_store import in_words, open_store
 from ortdeploy.files.shared_place import beside, beside_name
-from ortdeploy.retries import persist
+from ortdeploy.retries import persist, status_of
 
 T = TypeVar("T")
 
 _PIECE = 1024 * 1024
 _AT_ONCE = 16
+_PUTS_AGAIN = 4
+"""How often a put that decides is repeated: more often than the job says, because the part is made already."""
 _TIMES = ("LastModified", "last_modified", "mtime", "created")
 """The names that packages of stores have for the time of an object."""
 _DEFINITE = (FileNotFoundError, FileExistsError, PermissionError, ConnectionError, TimeoutError)
@@ -79,15 +81,18 @@ class SharedStore:
             try:
                 system.pipe_file(path, data, mode="create")
             except OSError as error:
-                if isinstance(error, FileExistsError) or _status(error) == HTTPStatus.PRECONDITION_FAILED:
+                if isinstance(error, FileExistsError) or _is_refused(error):
                     return False
                 raise
             return True
 
-        def may_pass(error: BaseException) -> bool:
+        def passes(error: BaseException) -> bool:
             return isinstance(error, OSError) and not isinstance(error, _DEFINITE)
 
-        is_new = self._do("written", name, lambda system, path: persist(lambda: put(system, path), may_pass))
+        def decide(system: Any, path: str) -> bool:
+            return persist(lambda: put(system, path), f"writing {self._url.shown}/{name}", passes, _PUTS_AGAIN)
+
+        is_new = self._do("written", name, decide)
         return is_new or self.read(name) == data
 
     def read(self, name: str) -> bytes | None:
@@ -248,7 +253,10 @@ class SharedStore:
                 self._upload(path, path.name)
 
     def _upload(self, path: Path, name: str) -> None:
-        self._do("written", name, lambda system, there: system.put_file(os.fspath(path), there))
+        def put(system: Any, there: str) -> None:
+            persist(lambda: system.put_file(os.fspath(path), there), f"writing {self._url.shown}/{name}")
+
+        self._do("written", name, put)
 
     def _info(self, name: str) -> Mapping[str, Any] | None:
         def info(system: Any, path: str) -> Mapping[str, Any] | None:
@@ -271,14 +279,12 @@ class SharedStore:
         return str(system._strip_protocol(f"{self._url.full}/{name}"))  # noqa: SLF001  what a file system is to override
 
 
-def _status(error: OSError) -> int | None:
-    """Return the status with which an S3 server answered; None for other errors.
+def _is_refused(error: OSError) -> bool:
+    """Return whether an S3 server says that the object exists.
 
     s3fs knows a refused put only by the condition that Amazon names in its answer, and few other servers do.
     """
-    answer = getattr(error.__cause__, "response", None) or {}
-    status: int | None = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status
+    return error.__cause__ is not None and status_of(error.__cause__) == HTTPStatus.PRECONDITION_FAILED
 
 
 def _seconds(time: Any) -> float:

@@ -14,6 +14,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import Use, admit
 from ortdeploy.files.object_store import Fetched, in_words, is_web, open_store, state_in
 from ortdeploy.files.urls import Addresses, Url, is_url, parse_url
+from ortdeploy.retries import persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,11 +143,16 @@ class _Ranges(io.RawIOBase):
         wanted = min(len(buffer), self._next, max(self._size - self._at, 0))
         if not wanted:
             return 0
-        with in_words(self._url, "read"):
+
+        def read() -> bytes:
             self._file.seek(self._at)
-            data = self._file.read(wanted)
+            data: bytes = self._file.read(wanted)
             if not data:
                 raise OSError(f"it ended behind {self._at} of {self._size} bytes")
+            return data
+
+        with in_words(self._url, "read"):
+            data = persist(read, f"reading {self._url}")
         buffer[: len(data)] = data
         self._at += len(data)
         self._next = min(2 * self._next, _MOST)

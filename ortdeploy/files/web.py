@@ -34,6 +34,15 @@ _MOST_OF_A_LIST = 16 << 20
 _PLAIN = "%/:=&?~+!$,;'@()*[]"
 
 
+class ServerError(OSError):
+    """A server answers with a status that is not success."""
+
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        """Take the answer."""
+        super().__init__(f"the server answers {answer.status} {answer.reason}")
+        self.status = answer.status
+
+
 @ordered_record
 class WebFile:
     """The answer of a server about a file: its size in bytes, if given, and a version that changes with its content."""
@@ -54,11 +63,14 @@ def look(url: str) -> WebFile | None:
 def fetch(url: str, target: Path) -> None:
     """Download a file from a server into a local file. Raises OrtdeployError, OSError."""
     with _answer(url, "GET") as answer, target.open("wb") as file:
-        while block := answer.read(_BLOCK):
-            file.write(block)
+        try:
+            while block := answer.read(_BLOCK):
+                file.write(block)
+        except http.client.IncompleteRead as error:
+            raise ConnectionError(f"the connection ended after {file.tell()} bytes") from error
         size, written = _size(answer), file.tell()
     if size is not None and written != size:
-        raise OSError(f"the connection ended after {written} of {size} bytes")
+        raise ConnectionError(f"the connection ended after {written} of {size} bytes")
 
 
 def post(url: str, content: bytes, *, seconds: float) -> None:
@@ -75,7 +87,7 @@ def post(url: str, content: bytes, *, seconds: float) -> None:
         except http.client.HTTPException as error:
             raise OSError(f"the server does not speak HTTP: {error!r}") from error
         if not http.HTTPStatus.OK <= answer.status < http.HTTPStatus.MULTIPLE_CHOICES:
-            raise OSError(f"the server answers {answer.status} {answer.reason}")
+            raise ServerError(answer)
 
 
 def list_files(pattern: str) -> list[str]:
@@ -136,18 +148,18 @@ def _answer(url: str, method: str) -> Iterator[http.client.HTTPResponse]:
         most = min(most, *(nearness(ip_address(one)) for one in addresses))
         with closing(_connect(url, addresses)) as connection:
             connection.request(method, _target(url), headers=_headers(url, user if _origin(url) == origin else None))
-            answer = connection.getresponse()
-            if answer.status in _REDIRECTS:
-                url = _next(url, answer.headers.get("Location", ""))
-            elif method == "HEAD" and answer.status in _NO_HEAD:
-                method = "GET"
-            elif answer.status in _GONE:
-                raise FileNotFoundError(f"the server answers {answer.status}")
-            elif answer.status != http.HTTPStatus.OK:
-                raise OSError(f"the server answers {answer.status} {answer.reason}")
-            else:
-                yield answer
-                return
+            with connection.getresponse() as answer:
+                if answer.status in _REDIRECTS:
+                    url = _next(url, answer.headers.get("Location", ""))
+                elif method == "HEAD" and answer.status in _NO_HEAD:
+                    method = "GET"
+                elif answer.status in _GONE:
+                    raise FileNotFoundError(f"the server answers {answer.status}")
+                elif answer.status != http.HTTPStatus.OK:
+                    raise ServerError(answer)
+                else:
+                    yield answer
+                    return
     raise OSError("the server sends on and on")
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.process.leaks import LeakWatch
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.running.dead_letters import DeadLetters
-from ortdeploy.running.ending import StoppedError
 from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport

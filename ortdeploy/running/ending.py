@@ -2,18 +2,15 @@
 
 from collections.abc import Callable
 
-from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, RefusedError
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, RefusedError, StoppedError
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import appended_reason
 from ortdeploy.records import record
 from ortdeploy.results.results import Status
+from ortdeploy.retries import limited
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.stall_watch import StuckRunError
 from ortdeploy.units import format_size
-
-
-class StoppedError(Exception):
-    """The run was asked to stop, such as by a signal."""
 
 
 @record
@@ -33,7 +30,7 @@ class Ending:
 def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:
     """Do a job's work within its memory limit, and return how it ended. Only bugs are raised."""
     try:
-        with memory.bound:
+        with memory.bound, limited(context.step.errors.retries, context.stop):
             return Ending(status=work())
     except (StoppedError, KeyboardInterrupt) as error:
         if context.pause.reason is not None and not context.stop_asked():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.feeds.feeder import open_rows
@@ -25,7 +25,7 @@ from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_parts, check_record
 from ortdeploy.running.dead_letters import DeadLetters
-from ortdeploy.running.ending import Ending, StoppedError, carry_out
+from ortdeploy.running.ending import Ending, carry_out
 from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.input_contents import note_contents
 from ortdeploy.running.job_context import JobContext

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.ledger.changes import rows_in
@@ -24,7 +24,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
 from ortdeploy.running.dead_letters import DeadLetters
-from ortdeploy.running.ending import StoppedError, carry_out
+from ortdeploy.running.ending import carry_out
 from ortdeploy.running.exploded import numbers_of_lines
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end

@@ -64,20 +64,20 @@ class Salvage:
         return _keep(rows, results, finite)
 
     def _split(self, block: Block, run: BatchRun, error: StageError, failed: list[FailedRow]) -> list[Piece]:
-        """Run each half of the rows of a failed run. A single row fails, or is tried once more."""
+        """Run each half of the rows of a failed run. What cannot be split is tried again, then a single row fails."""
         rows = run.rows
         if run.results:
             self._batches.runs.undo()
-        if len(rows) > 1:
-            if error.no_memory:
-                self._halve(len(rows), error)
-            return self._run_halves(block, run, failed, str(error))
         attempts = 1
-        if error.transient and self._job.errors.retries:
+        if len(rows) == 1 or self._is_short_of_all(error):
             run, attempts = self._retry(block, run)
             if run.error is None:
                 return self.finish(block, run, failed)
             error = run.error
+        if len(rows) > 1:
+            if error.no_memory:
+                self._halve(len(rows), error)
+            return self._run_halves(block, run, failed, str(error))
         failed.append(failed_row(self._job, block, rows[0], error, attempts))
         return []
 
@@ -99,10 +99,16 @@ class Salvage:
         """Run some of a run's rows once more."""
         return self.finish(block, self._batches.run(Prepared(block=block, feeds=None), rows, like.adapters), failed)
 
+    def _is_short_of_all(self, error: StageError) -> bool:
+        """Return whether memory ran out in a batch that cannot be smaller."""
+        return error.no_memory and self._batches.feeder.fixed
+
     def _retry(self, block: Block, run: BatchRun) -> tuple[BatchRun, int]:
-        """Run a single row again while its failure may pass; return the last run, and the number of runs."""
+        """Run the same rows again while the failure may pass; return the last run, and the number of runs."""
         again = partial(self._batches.run, Prepared(block=block, feeds=None), run.rows, run.adapters)
-        run, attempts = try_again(run, again, _may_pass, self._job.errors.retries)
+        first, last = block.rows[run.rows[0]], block.rows[run.rows[-1]]
+        what = f"run of row {first}" if first == last else f"run of rows {first} to {last}"
+        run, attempts = try_again(run, again, _why_it_may_pass, what, self._job.errors.retries)
         self._counts.retried += attempts - 1
         return run, attempts
 
@@ -136,8 +142,9 @@ def failed_row(job: RunJob, block: Block, row: int, error: StageError, attempts:
     )
 
 
-def _may_pass(run: BatchRun) -> bool:
-    return run.error is not None and run.error.transient
+def _why_it_may_pass(run: BatchRun) -> str | None:
+    """Return why a run failed, if another one may do better: also for want of memory, which others may give back."""
+    return str(run.error) if run.error is not None and (run.error.transient or run.error.no_memory) else None
 
 
 def _keep(rows: Sequence[int], results: dict[str, Column], chosen: Array) -> list[Piece]:

@@ -16,6 +16,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.room import check_room
+from ortdeploy.retries import may_pass
 from ortdeploy.sources.protocol import DATA, Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
 from ortdeploy.tensors.columns import Array
@@ -51,7 +52,9 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
     except OrtdeployError as error:
         raise RowError(str(error), "too-large") from error
     except OSError as error:
-        raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
+        raise RowError(
+            f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)
+        ) from error
 
 
 def _data(file: BinaryIO, size: int, wanted: Wanted) -> Array:

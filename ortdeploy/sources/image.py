@@ -19,6 +19,7 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.room import check_room
+from ortdeploy.retries import may_pass
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
@@ -71,7 +72,9 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]
             error = type(error)("Pillow cannot tell its format")
         if error.errno is None:  # Pillow's own complaint about the content
             raise _undecodable(raw, error) from error
-        raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
+        raise RowError(
+            f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)
+        ) from error
     except Exception as error:  # Pillow's decoders raise whatever the broken file makes them trip over
         if is_a_bug(error):
             raise

@@ -26,19 +26,18 @@ DATA = "data"
 class Wanted:
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
-    `missing` gives by column the value that stands for an empty cell of a text format; None: its row fails. `first_row`
-    is the number of the files' first row in the job, if other files had the rows before it. `retries`: how often a row
-    is tried again if its file cannot be read for a passing reason. `only`: the numbers of the rows to read, if not all
-    are wanted. `row_type` is the manifest's type for files that do not have one. `memory_limit` is the job's, in bytes.
-    `rate` is the sample rate that recordings must have, in Hz. `ends`: how many of a file's first and last bytes are
-    wanted. `exif`: pictures are turned as their EXIF orientation says.
+    `missing` gives by column the value that stands for an empty cell of a text format; None: its row fails.
+    `first_row` is the number of the files' first row in the job, if other files had the rows before it. `only`: the
+    numbers of the rows to read, if not all are wanted. `row_type` is the manifest's type for files that do not have
+    one. `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`:
+    how many of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation
+    says.
     """
 
     dtypes: Mapping[str, str | None]
     keys: tuple[str, ...] = ()
     missing: Mapping[str, Any] = field(default_factory=dict)
     first_row: int = 0
-    retries: int = 0
     only: Sequence[int] | None = None
     row_type: TensorType | None = None
     memory_limit: int | None = None

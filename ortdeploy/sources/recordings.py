@@ -12,6 +12,7 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.records import ordered_record
+from ortdeploy.retries import may_pass
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import RowError
@@ -58,7 +59,9 @@ def in_words(path: str, name: str, what: str, code: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error
     except OSError as error:
-        raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
+        raise RowError(
+            f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)
+        ) from error
     except OrtdeployError as error:
         raise RowError(str(error), "too-large") from error
     except Exception as error:

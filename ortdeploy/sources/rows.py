@@ -142,10 +142,13 @@ def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
 def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[str, Any] | RowError, int]:
     """Return a row's values, or the reason why there are none, and how often it was tried."""
     found = _try_row(raw, decode, wanted)
-    if isinstance(found, RowError) and found.transient and wanted.retries:
-        again = partial(_try_row, raw, decode, wanted)
-        return try_again(found, again, lambda one: isinstance(one, RowError) and one.transient, wanted.retries)
-    return found, 1
+    if not isinstance(found, RowError):
+        return found, 1
+    return try_again(found, partial(_try_row, raw, decode, wanted), _why_it_may_pass, f"reading {raw.source}")
+
+
+def _why_it_may_pass(found: Mapping[str, Any] | RowError) -> str | None:
+    return str(found) if isinstance(found, RowError) and found.transient else None
 
 
 def _try_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Mapping[str, Any] | RowError:

@@ -11,6 +11,7 @@ from conftest import MANIFEST, Cli
 from support.jobs import Killed
 from support.models import scale_model
 
+from ortdeploy import retries
 from ortdeploy.files.object_store import Fetched, Upload, fetched, mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
@@ -153,6 +154,28 @@ def test_an_upload_that_fails_ends_the_job_and_the_next_one_goes_on(
     monkeypatch.undo()
     assert cli("apply", manifest).code == 0
     assert [row["row"] for row in rows_of(store, "/out/run")] == list(range(64))
+
+
+def test_an_upload_that_fails_for_a_moment_is_repeated(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_wait", lambda _seconds, _stop: None)
+    put_rows(store, "/in/a.jsonl", 0, 32)
+    end = "    errors: {retries: 1}\n"
+    manifest = deployment(tmp_path, "memory://in/a.jsonl", "memory://out/run", rows_per_part="16", end=end)
+    put, calls = type(store).put_file, []
+
+    def failing_first(self: Any, local: str, remote: str, **more: Any) -> None:
+        calls.append(remote)
+        if "/part-" in remote and calls.count(remote) == 1:
+            raise ConnectionError("the network is away")
+        put(self, local, remote, **more)
+
+    monkeypatch.setattr(type(store), "put_file", failing_first)
+    done = cli("apply", manifest)
+    assert done.code == 0, done.out
+    assert [row["row"] for row in rows_of(store, "/out/run")] == list(range(32))
+    assert done.err.count("the network is away") == 2
 
 
 def test_a_part_too_many_on_the_store_is_taken_away_and_nothing_is_written_twice(

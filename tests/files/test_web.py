@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from support.web import Server, running
 
+from ortdeploy import retries
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import web
 from ortdeploy.files.addresses import ANYWHERE, reachable
+from ortdeploy.files.object_store import fetch_file
+from ortdeploy.retries import limited
 
 
 @pytest.fixture
@@ -37,6 +40,25 @@ def test_what_is_not_there_is_nothing_and_another_answer_is_an_error(server: Ser
     server.replies["/cut"] = (200, {"Content-Length": "9"}, b"1234")
     with pytest.raises(OSError, match="ended after 4 of 9 bytes"):
         web.fetch(server.url("/cut"), tmp_path / "cut")
+
+
+@pytest.mark.parametrize(("answer", "attempts"), [(503, 3), (429, 3), (403, 1)])
+def test_a_server_that_is_busy_is_asked_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int, attempts: int
+) -> None:
+    monkeypatch.setattr(retries, "_wait", lambda _seconds, _stop: None)
+    server.replies["/busy"] = (answer, {}, b"")
+    with limited(2, lambda: False), pytest.raises(OrtdeployError, match=f"the server answers {answer}"):
+        fetch_file(server.url("/busy"), tmp_path / "a")
+    assert len(server.asked) == attempts
+    server.replies["/cut"] = lambda _: (
+        200,
+        {"Content-Length": "4"},
+        b"1234" if len(server.asked) > attempts + 1 else b"1",
+    )
+    with limited(2, lambda: False):
+        fetch_file(server.url("/cut"), tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"1234"
 
 
 def test_a_server_that_knows_no_head_is_asked_for_the_file(server: Server) -> None:

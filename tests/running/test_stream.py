@@ -26,7 +26,9 @@ from support.jobs import (
 )
 from support.logs import capture_logs
 
+from ortdeploy import retries
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
+from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.running import stall_watch
@@ -356,3 +358,41 @@ def test_a_slow_disk_is_no_session_that_hangs(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Ledger, "commit_part", slowly)
     plan = changed(plan_for(tmp_path, 80, rows_per_part=40), errors={"progress_timeout": 2.5 * 3600})
     assert execute(tmp_path, plan, FakeRuntime(hours.double_after(0.01))).status is Status.DONE
+
+
+@pytest.mark.parametrize("last", ["short", "pad"])
+def test_memory_that_others_give_back_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    monkeypatch.setattr(retries, "_wait", lambda _seconds, _stop: None)
+    save(tmp_path, range(8))
+    short = iter(range(100))
+
+    def not_yet(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 5).any() and (len(feeds["x"]) > smallest or next(short) < 2):
+            raise OutOfMemoryError("Failed to allocate memory")
+        return double(feeds)
+
+    smallest = 4 if last == "pad" else 1
+    monkeypatch.setattr(Feeder, "fixed", property(lambda _: last == "pad"))  # of a graph with a fixed batch
+    plan = changed(plan_for(tmp_path, 8, size=4, last=last), errors={"retries": 2})
+    assert execute(tmp_path, plan, FakeRuntime(not_yet)).status is Status.DONE
+    assert rows(tmp_path) == [(row, 2.0 * row) for row in range(8)]
+    assert report(tmp_path)["retries"] == 2
+
+
+def test_a_stop_ends_the_waiting_and_what_was_waited_for_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path, range(8))
+    busy = threading.Event()
+
+    def never(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 5).any():
+            busy.set()
+            raise TransientError("the device is busy")
+        return double(feeds)
+
+    plan = changed(plan_for(tmp_path, 8, size=1, max_failed=1), errors={"retries": 3})
+    result = execute(tmp_path, plan, FakeRuntime(never), stop=busy.is_set)
+    assert (result.status, result.failed) == (Status.INTERRUPTED, 0)
+    assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
+    assert rows(tmp_path) == [(row, 2.0 * row) for row in range(8)]

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from support.models import save_model
 
 from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.retries import limited
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
@@ -96,7 +97,7 @@ def test_why_a_file_cannot_be_read_is_told(tmp_path: Path) -> None:
         def readinto(self, _buffer: object) -> int:
             raise OSError(errno.EIO, "Input/output error")
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, limited(0, lambda: False):
         patch.setattr("builtins.open", lambda path, _mode: Failing(path))
         (failed,) = read(tmp_path, "a.flac").failed
     assert (failed.code, failed.message) == ("unreadable-file", "the file cannot be read: Input/output error")

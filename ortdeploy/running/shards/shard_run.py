@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.diagnostics import OrtdeployError, RefusedError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.gate import Fence, decides
@@ -27,7 +27,7 @@ from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.committed import check_inputs
 from ortdeploy.running.counted_blocks import CountedBlocks
-from ortdeploy.running.ending import StoppedError, carry_out
+from ortdeploy.running.ending import carry_out
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.part_writer import PartWriter
