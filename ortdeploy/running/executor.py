@@ -262,21 +262,23 @@ class Execution:
                 on_run=None if self.on_run is None else partial(self.on_run, step.job),
                 trial=trial,
             )
-            return self._traced(context) if not step.input.rerun else self._run_again(context)
+            return self._traced(context)
 
-    def _run_again(self, context: JobContext) -> JobResult:
-        """Run the rows of changed files again, then what is new."""
+    def _run_all(self, context: JobContext) -> JobResult:
+        """Run the rows of changed files again, if there are some, then what is new."""
+        step = context.step
+        if not step.input.rerun:
+            return self._run_of(context).run()
         from ortdeploy.running.rerun import RerunRun  # noqa: PLC0415  only for files that changed
 
-        step = context.step
         if self.shard is not None:
             changed = f"{step.input.rerun[0].path} has changed and its rows run again; apply without --shard first"
             return _refused(step, RefusedError(changed))
         if step.retry:
-            return self._traced(context)
+            return self._run_of(context).run()
         rerun = RerunRun(context)
         result = rerun.run()
-        return result if result is not None else self._traced(replace(context, step=rerun.step))
+        return result if result is not None else self._run_of(replace(context, step=rerun.step)).run()
 
     def _run_of(self, context: JobContext) -> "JobRun | RetryRun | ShardRun":
         if self.shard is not None:
@@ -294,7 +296,7 @@ class Execution:
         step = context.step
         known = {"deployment": self.plan.deployment, "job": step.job, "model": step.model, "run": self.run_id}
         with traced_job(**known) as trace:
-            result = self._run_of(replace(context, trace=trace)).run()
+            result = self._run_all(replace(context, trace=trace))
             if trace is not None:
                 failed = (result.reason or "") if result.status is Status.FAILED else None
                 counts = {name: getattr(result, name) for name in ("committed", "failed", "skipped")}

@@ -5,6 +5,7 @@ another number of rows counts as a new file, whose rows come after all others; o
 are removed from their parts. The ledger notes each step before it is done, so that the next run continues after a kill.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -195,6 +196,7 @@ class RerunRun:
 
     def _run_part(self, known: OutputRecord, part: Part) -> None:
         """Run the rows of changed files that a part holds, and replace them in it."""
+        began = time.perf_counter()
         context, again, stream = self._context, _Again(), Stream(self._context)
         self._report.members = stream.members
         segments = list(_segments(known.reruns, part))
@@ -223,6 +225,8 @@ class RerunRun:
         )
         ReplacedRows(context, known.part_digits).replace(part, failed_before, rows)
         new.unlink(missing_ok=True)
+        if context.trace is not None:
+            context.trace.part(began, part=part.number, rows=len(wanted), failed=len(again.failed), file=part.file)
 
     def _judge(self, failed_before: int, failed: int) -> None:
         """Raise BudgetError, before anything is replaced, if more rows would have failed than may."""

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 from support.fakes import FakeRuntime, double, refuse_negative
+from support.inbox import Inbox
 from support.jobs import execute, plan_for, save
 from support.logs import capture_logs
+from support.power_loss import execute_there
 from support.web import Server, running
 
+from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.process import tracing
 from ortdeploy.results.results import Status
+from ortdeploy.sessions.runs import SessionRuns
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +84,47 @@ def test_a_job_that_fails_is_an_error(tmp_path: Path, collector: Server) -> None
     (job,) = [span for span in spans(collector) if span.name == "job"]
     assert job.status.code == 2
     assert "1 row" in job.status.message
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("ends", ["done", "early"])
+def test_rows_that_run_again_are_in_the_span_of_their_job(tmp_path: Path, collector: Server, ends: str) -> None:
+    inbox = Inbox(tmp_path).make()
+    inbox.put("a", [1, 2, 3, 4, 5, 6])
+    inbox.apply()
+    collector.posted.clear()
+    inbox.put("a", [7, 8, 9, 10, 11, 12])
+    inbox.put("b", [13])
+
+    def double_until_the_end(feeds: Any) -> Any:
+        if ends == "early" and (feeds["x"] == 11).any():
+            raise ProviderFailedError("the device is gone")
+        return double(feeds)
+
+    ended = Status.DONE if ends == "done" else Status.FAILED
+    execute_there(tmp_path, inbox.plan(), FakeRuntime(double_until_the_end), ends=[ended])
+    (job,) = [span for span in spans(collector) if span.name == "job"]
+    assert told(job)["status"] == str(ended)
+    below = [span for span in spans(collector) if span.parent_span_id == job.span_id]
+    parts = [(told(one)["part"], told(one)["rows"]) for one in below if one.name == "part"]
+    assert parts == ([(0, 4), (1, 2), (2, 1)] if ends == "done" else [(0, 4)])
+    assert sum(told(one)["rows"] for one in below if one.name == "batch") == (7 if ends == "done" else 4)
+    assert all(job.start_time_unix_nano <= one.start_time_unix_nano for one in below)
+
+
+def test_without_a_collector_no_batch_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "JobTrace", lambda *_: pytest.fail("nobody asked for spans"))
+    noted: list[int] = []
+    settle = SessionRuns.settle
+
+    def settle_and_look(runs: SessionRuns) -> None:
+        noted.append(len(runs._spans))  # noqa: SLF001  what would become spans
+        settle(runs)
+
+    monkeypatch.setattr(SessionRuns, "settle", settle_and_look)
+    save(tmp_path, range(19))
+    assert execute(tmp_path, plan_for(tmp_path, 19), FakeRuntime(double)).status is Status.DONE
+    assert set(noted) == {0}
 
 
 @pytest.mark.parametrize("variables", [{}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "true"}])
