@@ -182,11 +182,11 @@ class InputFacts:
     `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
     `present` are all that the manifest names now. `first_row` rows came from others before, and the last `rows_before`
     of them are the first of the first file. `changed` names files that an earlier run has taken up and that are not as
-    they were; those of `rerun` may be so, and their rows run again, `rerun_rows` of them. `gone` names those whose rows
-    are run and that are no longer there. `unsettled` files are left for the next run. `memory_limit` is the job's, in
-    bytes; `held_bytes` is what the largest file takes that cannot be read in pieces, or not row by row. `rates` are the
-    sample rates of recordings in Hz, each with the rows that have it. Columns `beside` the others feed an input only by
-    their name.
+    they were, `repairable` those among them of which rows have failed; those of `rerun` may have changed, and their
+    rows run again, `rerun_rows` of them. `gone` names those whose rows are run and that are no longer there.
+    `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is what the largest
+    file takes that cannot be read in pieces, or not row by row. `rates` are the sample rates of recordings in Hz, each
+    with the rows that have it. Columns `beside` the others feed an input only by their name.
 
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
 
@@ -202,6 +202,7 @@ class InputFacts:
     row_type: TensorType | None = None
     first_row: int = 0
     changed: tuple[str, ...] = ()
+    repairable: tuple[str, ...] = ()
     rerun: tuple[FileState, ...] = ()
     rerun_rows: int = 0
     rows_before: int = 0

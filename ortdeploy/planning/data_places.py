@@ -142,7 +142,22 @@ def look_at_input(
         holds_the_same=_Contents(places, state_dir),
     )
     first_row = before.first_row
-    return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))
+    return replace(
+        facts,
+        first_row=first_row,
+        rows_before=rows_before(facts.states, before.inputs, first_row),
+        repairable=_repairable(facts.changed, before, state_dir),
+    )
+
+
+def _repairable(changed: Sequence[str], before: Before, state_dir: Path) -> tuple[str, ...]:
+    """Return the changed files of which rows have failed, so that `retry` may run them from what the files are now."""
+    if not changed or before.record is None or not before.record.failed:
+        return ()
+    with read_ledger(state_dir) as ledger:
+        parts = {} if ledger is None else ledger.failed_rows(before.record.output)
+    failed = {row.path for rows in parts.values() for row in rows.values()}
+    return tuple(path for path in changed if path in failed)
 
 
 @mutable_record

@@ -7,7 +7,8 @@ Example: a job ran, then its model was replaced, and the job is applied again to
 
 How to fix: start over with `ortdeploy apply --new-run`, which keeps the old folder under another name. Or choose
 another output path. With `output: {on_upgrade: continue}`, committed rows stay and later ones run with what is there
-now, if columns and format are equal. With `on_upgrade: rerun` the job starts over without being asked.
+now, if columns and format are equal. With `on_upgrade: rerun` the job starts over without being asked. If an input file
+was repaired because rows of it had failed, `ortdeploy retry --job NAME` runs these rows, and then the job continues.
 """
 
 from collections.abc import Iterator
@@ -59,7 +60,18 @@ def _outdated(job: "ResolvedJob") -> str | None:
     return (
         f'"{job.spec.output.path}" holds {what} of this job, made before these changed: {", ".join(changed)}.'
         f"{f' It cannot be continued: {why_not}.' if why_not else ''} Apply with --new-run to start over (the "
-        "old folder is kept under another name), or choose another output path."
+        f"old folder is kept under another name), or choose another output path.{_repair(job)}"
+    )
+
+
+def _repair(job: "ResolvedJob") -> str:
+    """Say how the failed rows of changed files run again."""
+    files = ", ".join(job.input.repairable[:3])
+    if not files:
+        return ""
+    return (
+        f" Rows of {files} had failed: if that was repaired, run ortdeploy retry with --job {job.spec.name}, which "
+        "runs these rows again from what is there now."
     )
 
 

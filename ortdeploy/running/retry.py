@@ -154,9 +154,13 @@ class RetryRun:
         return known
 
     def _find(self, failed: Mapping[int, FailedBefore]) -> Found:
-        """Return where the failed rows of a part are now; those that have had all their attempts are left out."""
+        """Return where the failed rows of a part are now; those that have had all their attempts are left out.
+
+        The attempts are those with the present content of a file: after a repair, they begin anew.
+        """
         most, wanted = self._step.errors.attempts, self._wanted(failed)
-        tired = [row for row, one in wanted.items() if most is not None and one.attempts >= most]
+        over = {} if most is None else {row: one for row, one in wanted.items() if one.attempts >= most}
+        tired = [row for row, one in over.items() if not self._places.holds_else(one)]
         if tired:
             leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
         wanted = {row: one for row, one in wanted.items() if row not in tired}
@@ -220,7 +224,7 @@ class RetryRun:
         context.ledger.note_failures(
             context.output,
             part.number,
-            [replace(row, attempts=row.attempts + failed[row.row].attempts) for row in letters.completed(again.failed)],
+            [_counted_on(row, failed[row.row]) for row in letters.completed(again.failed)],
         )
 
     def _stays(self, part: Part) -> bool:
@@ -274,6 +278,12 @@ class RetryRun:
                 f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. "
                 "Restore it from a copy; nothing was put into it"
             )
+
+
+def _counted_on(row: FailedRow, before: FailedBefore) -> FailedRow:
+    """Return a row that failed again with the attempts of before, unless its file has other content now."""
+    is_repaired = None not in {row.sha256, before.sha256} and row.sha256 != before.sha256
+    return row if is_repaired else replace(row, attempts=row.attempts + before.attempts)
 
 
 def _without_dropping(step: RunJob) -> RunJob:

@@ -82,6 +82,12 @@ class RowPlaces:
                 found.segments.append(Segment(states=(state,), first_row=first_row, rows=tuple(rows)))
         return found
 
+    def holds_else(self, row: FailedBefore) -> bool:
+        """Return whether the file of a failed row has other content than when the row was tried last."""
+        state = self._state(row.path)
+        now = None if isinstance(state, str) else self._digests.of(state)
+        return None not in {now, row.sha256} and now != row.sha256
+
     def _state(self, path: str) -> FileState | str:
         """Return the state of a file now, or why it has none."""
         if path not in self._now:

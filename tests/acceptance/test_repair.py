@@ -181,6 +181,37 @@ def test_a_row_is_not_tried_without_end(cli: Cli, deployment: Path) -> None:
     assert [one["attempts"] for one in letters(deployment)] == [3]
 
 
+def test_attempts_begin_anew_when_the_file_changes(cli: Cli, deployment: Path) -> None:
+    manifest = write(deployment, INPUTS["csv"], "attempts: 2")
+    table(deployment / "inbox/a.csv", ["0", BAD], 1)
+    assert cli("apply", manifest).code == 0
+    for content, stamp, tries in (([BAD], 1, 2), ([BAD], 1, 2), (["inf"], 2, 1), (["inf"], 2, 2), (["inf"], 2, 2)):
+        table(deployment / "inbox/a.csv", ["0", *content], stamp)
+        assert cli("retry", manifest, "--job", "run").code == 0
+        assert [one["attempts"] for one in letters(deployment)] == [tries]
+    table(deployment / "inbox/a.csv", ["0", GOOD], 3)
+    assert cli("retry", manifest, "--job", "run").code == 0
+    assert letters(deployment) == []
+    assert "nothing to do" in cli("apply", manifest).out
+
+
+def test_a_repaired_file_is_refused_with_the_way_to_retry_it(cli: Cli, deployment: Path) -> None:
+    manifest = write(deployment, INPUTS["csv"])
+    table(deployment / "inbox/a.csv", ["0", BAD], 1)
+    table(deployment / "inbox/b.csv", ["1", "2"], 1)
+    assert cli("apply", manifest).code == 0
+    table(deployment / "inbox/a.csv", ["0", GOOD], 2)
+    refused = cli("apply", manifest)
+    assert refused.code == 1
+    assert "Rows of inbox/a.csv had failed: if that was repaired, run ortdeploy retry with --job run," in " ".join(
+        refused.out.split()
+    )
+    assert cli("retry", manifest, "--job", "run").code == 0
+    assert "nothing to do" in cli("apply", manifest).out
+    table(deployment / "inbox/b.csv", ["1", "3"], 2)
+    assert "ortdeploy retry" not in cli("apply", manifest).out, "no row of it has failed"
+
+
 def test_a_repaired_picture_does_not_keep_an_unfinished_job_from_going_on(cli: Cli, tmp_path: Path) -> None:
     from PIL import Image  # noqa: PLC0415
 
