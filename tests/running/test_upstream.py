@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.jobs import Killed
-from support.upstream_jobs import COMPACTED, DIAMOND, JOBS, Site, killing, number_of
+from support.upstream_jobs import COMPACTED, JOBS, TREE, Site, killing, number_of
 
 from ortdeploy.ledger.deliveries import deliveries, reader_of
 from ortdeploy.ledger.opening import read_ledger
@@ -40,7 +40,7 @@ def check(site: Site) -> None:
     assert set(numbers["c"]) <= set(map(number_of, site.lines("a"))) or site.has_started_over("a", "c")
 
 
-def test_a_diamond_runs_in_the_order_of_its_rows(site: Site) -> None:
+def test_a_tree_of_jobs_runs_in_the_order_of_its_rows(site: Site) -> None:
     site.put(3)
     site.put(7)
     assert [step.job for step in run_jobs(site.plan().plans[0])] == ["a", "c", "b", "d"]
@@ -148,7 +148,7 @@ class World:
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[Any, ...]], upgrade: str
 ) -> None:
-    site = Site(tmp_path_factory.mktemp("fed") / "site", DIAMOND.replace("UPGRADE", upgrade))
+    site = Site(tmp_path_factory.mktemp("fed") / "site", TREE.replace("UPGRADE", upgrade))
     world = World(site, upgrade)
     for event in [("put", 2), *events]:
         world.happen(event)
@@ -493,7 +493,7 @@ def start_b_over(site: Site, kill_at: int | None) -> Path:
     return aside
 
 
-REMOVABLE = DIAMOND.replace("UPGRADE", "continue")
+REMOVABLE = TREE.replace("UPGRADE", "continue")
 IN_PLACE = REMOVABLE.replace("removable: true, ", "").replace("[path, row_of_a]", "[path, row, row_of_a]")
 
 

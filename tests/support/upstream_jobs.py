@@ -51,7 +51,7 @@ JOBS = ("a", "b", "c", "d")
 COMPACTED = {"c": "npz", "d": "csv"}
 """The jobs whose rows no other one reads, and their formats."""
 
-DIAMOND = """\
+TREE = """\
 version: 1
 models:
   a: {path: a.onnx}
@@ -142,7 +142,7 @@ class Site:
     """A folder with a manifest, what arrives there, and what its models refuse."""
 
     folder: Path
-    manifest: str = DIAMOND.replace("UPGRADE", "continue")
+    manifest: str = TREE.replace("UPGRADE", "continue")
     arrived: int = 0
     files_of: dict[str, list[int]] = field(default_factory=dict)
     refused: set[tuple[str, int]] = field(default_factory=set)
