@@ -10,13 +10,15 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.shared_place import BOUND, DECISIONS
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
+
+T = TypeVar("T")
 
 _MAGIC = "*?["
 MARK = "url="
@@ -284,13 +286,15 @@ class Upload:
 
     def check_alone(self) -> None:
         """Raise OrtdeployError if shards have made parts there, of which nothing is in the folder."""
-        with in_words(self._url, "listed"):
+
+        def is_shared() -> bool:
             system, path = open_store(self._url)
             try:  # not `exists`, which takes any failure for an answer
-                is_shared = bool(system.ls(f"{path}/{DECISIONS}", detail=False))
+                return bool(system.ls(f"{path}/{DECISIONS}", detail=False))
             except FileNotFoundError:
-                is_shared = False
-        if is_shared:
+                return False
+
+        if self._asked(is_shared):
             raise OrtdeployError(
                 f"shards have made parts of {self._url}, and on a store only shards go on with what they have begun: "
                 "save a plan (ortdeploy plan --out PLAN), then ortdeploy apply PLAN --shard 0/1 and ortdeploy finish "
@@ -299,12 +303,15 @@ class Upload:
 
     def check(self, *, known: bool) -> None:
         """Raise OrtdeployError if the store has files there that no run of this ledger wrote."""
-        with in_words(self._url, "listed"):
+
+        def has_files() -> bool:
             system, path = open_store(self._url)
-            if not known and system.exists(path) and system.ls(path, detail=False):
-                raise OrtdeployError(
-                    f"{self._url} holds files already, and the ledger knows nothing of them; choose another place"
-                )
+            return bool(system.exists(path) and system.ls(path, detail=False))
+
+        if not known and self._asked(has_files):
+            raise OrtdeployError(
+                f"{self._url} holds files already, and the ledger knows nothing of them; choose another place"
+            )
 
     def send(self, wanted: Callable[[str], bool] = lambda _name: True, *, anew: bool = False) -> None:
         """Upload files that changed since the last call; `anew`: also those on the store. Raises OrtdeployError."""
@@ -338,13 +345,21 @@ class Upload:
 
     def tidy(self) -> None:
         """Delete parts on the store that are not in the folder: a killed run may have uploaded one too many."""
-        with in_words(self._url, "listed"):
+
+        def clean() -> None:
             system, path = open_store(self._url)
             here = {one.name for one in self._folder.iterdir()}
             for one in system.ls(path, detail=False) if system.exists(path) else ():
                 name = os.path.basename(one)  # noqa: PTH119  as text
                 if name.startswith("part-") and name not in here:
                     system.rm_file(one)
+
+        self._asked(clean)
+
+    def _asked(self, act: Callable[[], T]) -> T:
+        """Do something that begins with a listing, again after a failure that may pass. Raises OrtdeployError."""
+        with in_words(self._url, "listed"):
+            return persist(act, f"listing {self._url}")
 
     def put_aside(self, name: str) -> None:
         """Move what the store has there to a name beside it, object by object; if it has folders, rename.

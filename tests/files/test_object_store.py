@@ -163,7 +163,13 @@ def test_an_upload_that_fails_for_a_moment_is_repeated(
     put_rows(store, "/in/a.jsonl", 0, 32)
     end = "    errors: {retries: 1}\n"
     manifest = deployment(tmp_path, "memory://in/a.jsonl", "memory://out/run", rows_per_part="16", end=end)
-    put, calls = type(store).put_file, []
+    put, listed, calls = type(store).put_file, type(store).ls, []
+
+    def listing_late(self: Any, path: str, **more: Any) -> Any:
+        calls.append(f"ls {path}")
+        if path.endswith("/out/run") and calls.count(f"ls {path}") == 1:
+            raise TimeoutError("the network is away")
+        return listed(self, path, **more)
 
     def failing_first(self: Any, local: str, remote: str, **more: Any) -> None:
         calls.append(remote)
@@ -172,10 +178,11 @@ def test_an_upload_that_fails_for_a_moment_is_repeated(
         put(self, local, remote, **more)
 
     monkeypatch.setattr(type(store), "put_file", failing_first)
+    monkeypatch.setattr(type(store), "ls", listing_late)
     done = cli("apply", manifest)
     assert done.code == 0, done.out
     assert [row["row"] for row in rows_of(store, "/out/run")] == list(range(32))
-    assert done.err.count("the network is away") == 2
+    assert done.err.count("the network is away") == 3
 
 
 def test_a_part_too_many_on_the_store_is_taken_away_and_nothing_is_written_twice(
