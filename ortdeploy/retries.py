@@ -113,9 +113,8 @@ def try_again(
 ) -> tuple[T, int]:
     """Attempt again what has failed once; return the last result, and the number of attempts with the first.
 
-    Each failure that is followed by another attempt is logged.
     `why` returns why a result is a failure that may pass; None if it is not. `retries` is the job's unless it is given.
-    Raises StoppedError.
+    Each failure that is followed by another attempt is logged. Raises StoppedError.
     """
     limits = _limits.get()
     retries = limits.retries if retries is None else retries
@@ -137,10 +136,8 @@ def try_again(
 
     def tell(state: RetryCallState) -> None:
         reason = None if state.outcome is None else why(state.outcome.result())
-        seconds = round(state.upcoming_sleep, 2)
-        log.warning(
-            "attempt.failed", what=what, attempt=state.attempt_number, of=retries + 1, seconds=seconds, reason=reason
-        )
+        number, seconds = state.attempt_number, round(state.upcoming_sleep, 2)
+        log.warning("attempt.failed", what=what, attempt=number, of=retries + 1, seconds=seconds, reason=reason)
 
     retrying = Retrying(
         stop=stop_after_attempt(retries + 1),

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _PIECE = 1024 * 1024
 _AT_ONCE = 16
 _PUTS_AGAIN = 4
-"""How often a put that decides is repeated: more often than the job says, because the part is made already."""
+"""How often a put that decides is repeated, whatever the job says: the part is made already."""
 _TIMES = ("LastModified", "last_modified", "mtime", "created")
 """The names that packages of stores have for the time of an object."""
 _DEFINITE = (FileNotFoundError, FileExistsError, PermissionError, ConnectionError, TimeoutError)

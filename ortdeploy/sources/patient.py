@@ -1,4 +1,4 @@
-"""A source that begins again where it could not read, if the reason may pass: a network file system, a short of memory.
+"""A source that begins again where it could not read, if the reason may pass: a network file system, a lack of memory.
 
 It opens the files anew, because a handle may be stale, and asks for blocks of the same sizes. So the blocks are those
 that it would have yielded without the failure.
