@@ -2,7 +2,8 @@
 
 The clock is the test's, the rest is real: pictures arrive, some half-copied or corrupt, names come back with other
 content, parts are carried away, applies are killed at their durable steps, the disk is full, the clock jumps, and
-commits change the manifest, the model or both; some of them are refused until the next one.
+commits change the manifest, the model or both; some of them are refused until the next one. Some cameras also put
+parts together, forget what is old, pause, get commits while a job runs, or have a second job that reads the first.
 """
 
 import io
@@ -40,7 +41,7 @@ DAY = 24 * 3600 * 10**9
 MANIFEST = """
 version: 1
 name: camera
-models: {scale: {path: scale.onnx, providers: [CPU], session: {intra_op_num_threads: 1}}}
+models: {scale: {path: scale.onnx, providers: [CPU], session: {intra_op_num_threads: 1}}SAME}
 jobs:
   run:
     model: scale
@@ -48,9 +49,18 @@ jobs:
     prepare: {x: [{grayscale: true}, {layout: NCHW}, {cast: float32}]}
     batch: {size: BATCH}
     POSTPROCESS
-    output: {path: out, format: jsonl, removable: true, on_upgrade: continue, rows_per_part: 4}
+    output: {path: out, format: jsonl, removable: true, on_upgrade: continue, rows_per_part: 4KEEP}
     errors: {max_failed: 1000000, attempts: 100}
+    PAUSE
 """
+READER = """
+  reader:
+    model: same
+    input: {job: run, columns: {x: y}, key: [path]}
+    output: {path: read, format: jsonl, removable: true, on_upgrade: continue, rows_per_part: 4}
+"""
+FULL = "pause: {below: {free_disk: 100000GiB}}"
+"""What pauses the job on any machine."""
 
 COMMITS: dict[int, dict[str, Any]] = {
     4: {"batch": 3},
@@ -87,17 +97,32 @@ class Camera:
     corrupt: dict[str, int] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
     faults: Counter[int] = field(default_factory=Counter)
+    pulled: int = 0
     leaving: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     final: set[tuple[str, int]] = field(default_factory=set)
     on_change: str = "append"
+    habits: frozenset[str] = frozenset()
     state: dict[str, Any] = field(default_factory=lambda: {"batch": 2, "postprocess": "", "factor": 2})
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of each apply."""
+        return ["--last-good"] if "last-good" in self.habits else []
 
     def commit(self, day: int) -> None:
         """What `git pull` brings on a day."""
         self.state.update(COMMITS.get(day, {}))
+        self.pull()
+
+    def pull(self) -> None:
+        """Write manifest and models as the last commit has them."""
         text = MANIFEST.replace("BATCH", str(self.state["batch"])).replace("POSTPROCESS", self.state["postprocess"])
-        text = text.replace("CHANGE", self.on_change)
+        text = text.replace("CHANGE", self.on_change).replace("PAUSE", self.state.get("pause", ""))
+        text = text.replace("KEEP", ", keep: 110d" if "keep" in self.habits else "")
+        reads = "reader" in self.habits
+        text = text.replace("SAME", ", same: {path: same.onnx, providers: [CPU]}" if reads else "")
+        text += READER if reads else ""
         (self.folder / "m.yaml").write_text(self.state.get("broken") or text, encoding="utf-8")
         self._save_model()
 
@@ -177,6 +202,16 @@ class Camera:
                 path.unlink()
                 self.leaving.add(path.name)
 
+    def readers_rows(self) -> Counter[tuple[str, int]]:
+        """What the job that reads the first one has committed."""
+        places = [place for place in (self.folder / "read", self.folder / "away-read") if place.exists()]
+        return Counter(map(picture_of, rows_of(delivered(*places)).values()))
+
+    def factors(self) -> dict[int, int]:
+        """The factor of the model that made each row that is committed, by its number."""
+        places = [place for place in (self.folder / "out", self.folder / "away") if place.exists()]
+        return {number: row["y"][0][1][0] for number, row in rows_of(delivered(*places)).items()}
+
     def seen(self) -> None:
         """Note what an apply has seen: files that are gone, whose rows stay whatever comes under their names."""
         self.unread &= self.waiting.keys()
@@ -192,18 +227,17 @@ class Camera:
                 os.utime(path, ns=(self.now - DAY // 24, self.now - DAY // 24))
 
     def carry(self, day: int) -> None:
-        carrier = CARRIERS[self.random.choice(list(CARRIERS))]
-        if (self.folder / "out").exists():
-            carrier(self.folder / "out", self.folder / "away" / f"{day}-{self.random.random()}")
+        for output, away in (("out", "away"), ("read", "away-read")):
+            carrier = CARRIERS[self.random.choice(list(CARRIERS))]
+            if (self.folder / output).exists():
+                carrier(self.folder / output, self.folder / away / f"{day}-{self.random.random()}")
 
     def committed(self) -> Counter[tuple[str, int]]:
         """What is in parts, wherever they are, without rows that have failed since: names and numbers of pictures."""
         failed = {line["row"] for line in self.dead_letters()}
         places = [place for place in (self.folder / "out", self.folder / "away") if place.exists()]
         found: Counter[tuple[str, int]] = Counter()
-        for row in (one for number, one in rows_of(delivered(*places)).items() if number not in failed):
-            ((low, high), (factor, _)) = row["y"][0]
-            found[Path(row["path"]).name, round(low / factor) + 256 * round(high / factor)] += 1
+        found.update(picture_of(row) for number, row in rows_of(delivered(*places)).items() if number not in failed)
         return found
 
     def check(self) -> None:
@@ -211,48 +245,103 @@ class Camera:
         found = self.committed()
         assert found == self.settled, {"missing": self.settled - found, "too many": found - self.settled}
         assert {Path(line["path"]).name for line in self.dead_letters()} >= set(self.corrupt)
+        if "reader" in self.habits:
+            assert self.readers_rows() == self.settled
+
+    def has_forgotten(self) -> bool:
+        with read_ledger(self.folder / ".ortdeploy") as ledger:
+            record = None if ledger is None else ledger.output("../out")
+        return record is not None and record.forgotten.parts > 0
 
     def dead_letters(self) -> list[dict[str, Any]]:
         with read_ledger(self.folder / ".ortdeploy") as ledger:
             return [] if ledger is None else [json.loads(line) for line in ledger.failures("../out")]
 
 
-def killed_apply(camera: Camera, at: int, fault: str) -> None:
-    """Apply in a process that is killed before its step number `at` that makes something durable, or has no disk."""
+def picture_of(row: dict[str, Any]) -> tuple[str, int]:
+    """The name and the number of the picture from which a row was made."""
+    ((low, high), (factor, _)) = row["y"][0]
+    return Path(row["path"]).name, round(low / factor) + 256 * round(high / factor)
 
-    def program() -> None:
-        steps = iter(range(10_000))
-        sync, transaction = os.fsync, Ledger._transaction  # noqa: SLF001
 
-        def step() -> None:
-            if next(steps) == at and fault == "kill":
+@dataclass
+class Steps:
+    """The steps of a process that change the disk. Before the one with the number `at` it is killed, or a commit comes."""
+
+    camera: Camera
+    at: int
+    fault: str
+    taken: int = 0
+
+    def step(self) -> None:
+        self.taken += 1
+        if self.taken == self.at:
+            if self.fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            elif self.fault == "pull":
+                self.camera.pull()
 
-        def fsync(descriptor: int) -> None:
-            step()
-            sync(descriptor)
+    def before(self, act: Callable[..., Any]) -> Callable[..., Any]:
+        def stepped(*arguments: Any, **more: Any) -> Any:
+            self.step()
+            return act(*arguments, **more)
 
+        return stepped
+
+    def around(self, transaction: Callable[[Ledger], Any]) -> Callable[[Ledger], Any]:
         @contextmanager
         def stepping(ledger: Ledger) -> Iterator[Any]:
-            step()
+            self.step()
             with transaction(ledger) as db:
                 yield db
-            step()
+            self.step()
 
-        def full(*_: Any, **__: Any) -> Any:
-            raise OSError(28, "No space left on device")
+        return stepping
 
-        patch = pytest.MonkeyPatch()  # of a process that ends with it
-        patch.setattr(os, "fsync", fsync)
-        patch.setattr(Ledger, "_transaction", stepping)
+
+def disturbed_apply(camera: Camera, at: int, fault: str) -> None:
+    """Apply in a process that is killed, gets a commit while it runs, or has a full disk."""
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    def program() -> None:
+        steps, patch = Steps(camera, at, fault), pytest.MonkeyPatch()  # of a process that ends with it
+        for name in ("fsync", "replace", "rename", "unlink", "mkdir"):
+            patch.setattr(os, name, steps.before(getattr(os, name)))
+        patch.setattr(Ledger, "_transaction", steps.around(Ledger._transaction))  # noqa: SLF001  a durable step
         if fault == "disk":
             patch.setattr(PartWriter, "write_file", full)
-        sys.argv = ["ortdeploy", "apply", str(camera.folder / "m.yaml"), "-q"]
+        sys.argv = ["ortdeploy", "apply", str(camera.folder / "m.yaml"), "-q", *camera.flags]
         run()
 
     with Fork(program, stdout=-3, stderr=-3) as process:
         code = process.wait()
     camera.faults[code] += 1
+
+
+def pull_within(camera: Camera) -> None:
+    """Let a commit with another model arrive while a job runs: all that the run makes is of one model."""
+    before = camera.factors()
+    camera.state.update(factor=camera.random.randint(2, 9), batch=camera.random.randint(2, 7))
+    manifest = camera.folder / "m.yaml"
+    old = manifest.read_text(encoding="utf-8")
+    disturbed_apply(camera, camera.random.randint(1, 60), "pull")
+    camera.pulled += manifest.read_text(encoding="utf-8") != old
+    made = {factor for number, factor in camera.factors().items() if number not in before}
+    assert len(made) <= 1, made
+    camera.pull()
+
+
+def pause(camera: Camera, cli: Cli) -> None:
+    """Let there be no room on the disk, as the manifest understands it, for one apply."""
+    camera.state["pause"] = FULL
+    camera.pull()
+    code = cli("apply", camera.folder / "m.yaml", *camera.flags).code
+    assert code in {0, 5}
+    camera.faults[code] += 1
+    camera.state["pause"] = ""
+    camera.pull()
 
 
 def a_day(camera: Camera, day: int, cli: Cli) -> None:
@@ -263,43 +352,72 @@ def a_day(camera: Camera, day: int, cli: Cli) -> None:
     happenings.append(camera.copy_again)
     for happening in happenings:
         happening()
-    if day in REFUSED:
+    if day in REFUSED and not camera.flags:
         before = camera.committed()
         assert cli("apply", manifest).code == 1
         assert camera.committed() == before
         return
-    for _ in range(camera.random.randint(0, 2)):
-        killed_apply(camera, camera.random.randint(0, 18), camera.random.choice(["kill", "kill", "kill", "disk"]))
-        camera.carry(day) if camera.random.random() < 0.3 else None
-    applied = [cli("apply", manifest) for _ in range(3 if day in CLOCK_JUMPS else 1)]
-    assert [one.code for one in applied] == [0] * len(applied), applied
+    if day not in REFUSED:
+        disturb(camera, day, cli)
+    applied = [cli("apply", manifest, *camera.flags) for _ in range(3 if day in CLOCK_JUMPS else 1)]
+    assert {one.code for one in applied} == {int(day in REFUSED)}, applied  # 1 also if the last good version runs
     camera.check()
     camera.seen()
+    if day in REFUSED:
+        return
     if day % 5 == 0:
         assert cli("retry", manifest, "--job", "run").code == 0
+        assert cli("apply", manifest, *camera.flags).code == 0
+        camera.check()
+    if day % 7 == 0 and "compact" in camera.habits:
+        assert cli("compact", manifest, "--job", "run").code == 0
         camera.check()
     camera.carry(day)
 
 
+def disturb(camera: Camera, day: int, cli: Cli) -> None:
+    """Let applies of a day be killed or have no disk, pause, or get a commit while they run."""
+    for _ in range(camera.random.randint(0, 2)):
+        disturbed_apply(camera, camera.random.randint(1, 50), camera.random.choice(["kill", "kill", "kill", "disk"]))
+        if "reader" not in camera.habits and camera.random.random() < 0.3:  # else a part may go before it was read
+            camera.carry(day)
+    if "pause" in camera.habits and camera.random.random() < 0.3:
+        pause(camera, cli)
+    if "pull" in camera.habits and camera.random.random() < 0.3:
+        pull_within(camera)
+
+
 @pytest.mark.parametrize(
-    ("days", "seed", "on_change"),
+    ("days", "seed", "on_change", "habits"),
     [
-        (7, 1, "append"),
-        pytest.param(60, 2, "append", marks=pytest.mark.slow),
-        pytest.param(60, 3, "append", marks=pytest.mark.slow),
-        pytest.param(60, 4, "rerun", marks=pytest.mark.slow),
-        pytest.param(60, 5, "rerun", marks=pytest.mark.slow),
+        (7, 1, "append", ""),
+        pytest.param(60, 2, "append", "last-good pull pause", marks=pytest.mark.slow),
+        pytest.param(60, 3, "append", "reader last-good", marks=pytest.mark.slow),
+        pytest.param(60, 4, "rerun", "keep compact pause", marks=pytest.mark.slow),
+        pytest.param(60, 5, "rerun", "pull last-good", marks=pytest.mark.slow),
+        pytest.param(60, 6, "append", "keep compact pull", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.process
 def test_a_camera_runs_for_months_without_anybody(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, seed: int, on_change: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, seed: int, on_change: str, habits: str
 ) -> None:
-    camera = Camera(folder=tmp_path, random=random.Random(seed), on_change=on_change)  # noqa: S311  a schedule
+    chance = random.Random(seed)  # noqa: S311  a schedule
+    camera = Camera(folder=tmp_path, random=chance, on_change=on_change, habits=frozenset(habits.split()))
+    if "reader" in habits:
+        save_model(
+            tmp_path / "same.onnx",
+            [helper.make_node("Identity", ["x"], ["y"])],
+            {"x": (TensorProto.FLOAT, ["batch", 1, 2, 2])},
+            {"y": (TensorProto.FLOAT, ["batch", 1, 2, 2])},
+        )
     (tmp_path / "inbox").mkdir()
     monkeypatch.setattr(time, "time_ns", lambda: camera.now)
     monkeypatch.setattr(time, "time", lambda: camera.now / 1e9)
     for day in range(1, days + 1):
         a_day(camera, day, cli)
     assert sum(camera.settled.values()) > days
-    assert camera.faults[-signal.SIGKILL] > days / 4
+    assert camera.faults[-signal.SIGKILL] > days / 6
+    assert camera.faults[5] or "pause" not in camera.habits
+    assert camera.pulled or "pull" not in camera.habits
+    assert camera.has_forgotten() or "keep" not in camera.habits
