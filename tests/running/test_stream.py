@@ -1,5 +1,6 @@
 """What a run does when memory is too small, when something hangs, and when signals say how urgent an end is."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -396,3 +397,24 @@ def test_a_stop_ends_the_waiting_and_what_was_waited_for_has_not_failed(
     assert (result.status, result.failed) == (Status.INTERRUPTED, 0)
     assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
     assert rows(tmp_path) == [(row, 2.0 * row) for row in range(8)]
+
+
+def test_a_table_on_a_share_that_goes_away_for_a_moment_is_read_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_wait", lambda _seconds, _stop: None)
+    save(tmp_path, range(21))
+    columns, calls = ArraySource.columns, iter(range(100))
+
+    def away_now_and_then(source: ArraySource, *arguments: Any) -> Any:
+        if next(calls) in {0, 3, 4}:
+            raise OSError(errno.EIO, "Input/output error")
+        return columns(source, *arguments)
+
+    monkeypatch.setattr(ArraySource, "columns", away_now_and_then)
+    with capture_logs() as logs:
+        plan = changed(plan_for(tmp_path, 21), errors={"retries": 2})
+        assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
+    assert rows(tmp_path) == [(row, 2.0 * row) for row in range(21)]
+    told = [one for one in logs if one["event"] == "attempt.failed"]
+    assert [(one["what"], one["attempt"]) for one in told] == [("reading the input", number) for number in (1, 1, 2)]
