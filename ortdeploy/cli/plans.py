@@ -28,11 +28,13 @@ _OPTIONS_OF_PLANS = {
 
 def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool, computes: bool = True) -> Planned:
     """Plan from manifests, or from a plan file; a plan file's manifest is planned again and compared."""
-    saved = load_plan_file(arguments, in_shards=in_shards, computes=computes) if arguments.command == "apply" else None
-    if saved is not None:
-        return saved
+    is_driver = getattr(arguments, "engine", None) is not None
+    if arguments.command == "apply":
+        planned = load_plan_file(arguments, in_shards=in_shards, computes=computes, folds=is_driver)
+        if planned is not None:
+            return planned
     if in_shards:
-        flag = "--shard" if getattr(arguments, "engine", None) is None else "--engine"
+        flag = "--engine" if is_driver else "--shard"
         raise UsageError(f"{flag} is for a saved plan, whose parts are fixed: ortdeploy plan --out PLAN saves one")
     if getattr(arguments, "root", None) is not None:
         raise UsageError("--root says what the paths of a saved plan are relative to, and this is none")
@@ -91,10 +93,14 @@ def _with_last_good(planned: Planned, arguments: argparse.Namespace) -> Planned:
     )
 
 
-def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool, computes: bool = True) -> Planned | None:
+def load_plan_file(
+    arguments: argparse.Namespace, *, in_shards: bool, computes: bool = True, folds: bool = False
+) -> Planned | None:
     """Plan again from a plan file; None if the arguments name no plan file.
 
-    `in_shards` and `computes` are those of `plan_again`. Raises UsageError if shards are asked of an open plan.
+    `in_shards` and `computes` are those of `plan_again`. `folds`: this process writes the decisions of shards into the
+    ledger; if that is lost, it is made again first. Raises UsageError if shards are asked of an open plan,
+    OrtdeployError, LockedError.
     """
     raw = _plan_file(arguments.paths)
     if raw is None:
@@ -115,6 +121,10 @@ def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool, computes: 
             "need a bound plan: plan where the data is, with ortdeploy plan --bound --device FILE --out PLAN, or "
             "without --device on a machine like the workers"
         )
+    if folds:
+        from ortdeploy.cli.lost_ledgers import make_lost_ledgers  # noqa: PLC0415  only for who writes them
+
+        make_lost_ledgers(saved, roots, arguments.state_dir)
     planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards, computes=computes)
     if has_errors(planned.diagnostics):
         return replace(planned, plans=())

@@ -5,13 +5,14 @@ Whatever is not there is looked for once more, after its folder was opened: see 
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import Written, make_durable_folder, sync_folder
+from ortdeploy.files.atomic import Written, make_durable_folder, open_whole, sync_folder
 from ortdeploy.files.create_only import check_decides, create_only
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import remove_folder
@@ -61,6 +62,11 @@ class SharedFolder:
     def create(self, name: str, data: bytes) -> bool:
         """Create a file by a link, which fails if the name exists."""
         return create_only(self._folder / name, data)
+
+    def put(self, path: Path, name: str) -> None:
+        """Copy the file."""
+        with path.open("rb") as source, open_whole(self._folder / name) as file:
+            shutil.copyfileobj(source, file)
 
     def read(self, name: str) -> bytes | None:
         """Ask for the file by its name, because a listing may be old on NFS."""

@@ -39,6 +39,9 @@ class SharedPlace(Protocol):
     def create(self, name: str, data: bytes) -> bool:
         """Create a file, whole and durable; return whether these bytes stand, and no others that were there before."""
 
+    def put(self, path: Path, name: str) -> None:
+        """Write a local file under a name there, whole and durable, in place of what has it. It decides nothing."""
+
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file; None if there is none."""
 

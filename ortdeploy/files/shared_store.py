@@ -95,6 +95,10 @@ class SharedStore:
         is_new = self._do("written", name, decide)
         return is_new or self.read(name) == data
 
+    def put(self, path: Path, name: str) -> None:
+        """Upload the file."""
+        self._upload(path, name)
+
     def read(self, name: str) -> bytes | None:
         """Get an object."""
 

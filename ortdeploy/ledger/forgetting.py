@@ -52,10 +52,10 @@ def forget_parts(db: sqlite3.Connection, output: str, parts: Sequence[Part], fil
         rows = [(output, os.fsencode(path)) for path in paths]
         db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
     seal_inputs(db, output)
-    _forget_origins(db)
+    forget_origins(db)
 
 
-def _forget_origins(db: sqlite3.Connection) -> None:
+def forget_origins(db: sqlite3.Connection) -> None:
     """Forget the origins that no part refers to any more."""
     query = "SELECT provenance FROM parts UNION SELECT provenance FROM begun"
     used = {digest for (digest,) in db.execute(query) if digest is not None}

@@ -25,6 +25,7 @@ from typing import Any
 
 from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.packed import in_blocks
+from ortdeploy.ledger.carried import OF_OUTPUTS, copy_output, take_over
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     DEPLOYMENT_COLUMNS,
@@ -43,7 +44,6 @@ from ortdeploy.ledger.cells import (
     unsealed,
 )
 from ortdeploy.ledger.changes import (
-    OF_CHANGES,
     begin_leaving,
     begin_reruns,
     check_spans,
@@ -57,7 +57,6 @@ from ortdeploy.ledger.changes import (
     read_withdrawn,
     total_rows,
 )
-from ortdeploy.ledger.contents import TABLE as CONTENTS
 from ortdeploy.ledger.contents import put_contents, read_contents
 from ortdeploy.ledger.damage import translated, undamaged
 from ortdeploy.ledger.forgetting import BEGUN_WITH, forget_parts, read_forgotten
@@ -79,8 +78,6 @@ from ortdeploy.ledger.records import (
 from ortdeploy.ledger.replacements import begin_replacement, end_replacement, forget_replacement, read_replacements
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
-
-_OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "merges", "revisions", "repairs", CONTENTS, *OF_CHANGES)
 
 
 class Ledger:
@@ -326,8 +323,18 @@ class Ledger:
         """Note that an old output was renamed to make room for a new run."""
         with self._transaction() as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
-            for table in ("outputs", *_OF_OUTPUTS):
+            for table in ("outputs", *OF_OUTPUTS):
                 db.execute(f"UPDATE {table} SET output = ? WHERE output = ?", (new, output))  # noqa: S608  ours
+
+    def copy_output(self, output: str, file: Path) -> None:
+        """Write what is known of an output into a new file, from which another ledger can take it over."""
+        with translated():
+            copy_output(self._connection, output, file)
+
+    def take_over(self, output: str, file: Path) -> None:
+        """Take over what such a file knows, as an output that this ledger does not know."""
+        with undamaged(), self._transaction() as db:
+            take_over(db, output, file)
 
     def remember_batch_size(self, output: str, size: int) -> None:
         """Keep the batch size that `auto` found: a run that continues uses the same."""

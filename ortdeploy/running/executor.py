@@ -14,6 +14,7 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import bound, log
 from ortdeploy.files.object_store import Upload
 from ortdeploy.files.remembered import TuningCache
+from ortdeploy.files.shared_place import DECISIONS
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.made_by import made_by
@@ -262,7 +263,20 @@ class Execution:
                 on_run=None if self.on_run is None else partial(self.on_run, step.job),
                 trial=trial,
             )
+            if self.shard is None and context.upload is None and (context.folder / DECISIONS).is_dir():
+                return self._run_after_shards(context)
             return self._traced(context)
+
+    def _run_after_shards(self, context: JobContext) -> JobResult:
+        """Run a job alone on an output that shards have begun, and note beside its parts what they do not know."""
+        from ortdeploy.running.shards.rebuild import copied_afterwards  # noqa: PLC0415  only for such outputs
+
+        try:
+            with copied_afterwards(context):
+                return self._traced(context)
+        except (OSError, OrtdeployError) as error:
+            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            return _refused(context.step, OrtdeployError(said))
 
     def _run_all(self, context: JobContext) -> JobResult:
         """Run the rows of changed files again, if there are some, then what is new."""

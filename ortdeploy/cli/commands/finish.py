@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Finish every job of the plan; return 0 if all are complete, or 1 and print what is missing."""
     with ExitStack() as stack:
         start_logging(arguments, stack)
-        planned = load_plan_file(arguments, in_shards=True, computes=False)
+        planned = load_plan_file(arguments, in_shards=True, computes=False, folds=True)
         if planned is None:
             raise UsageError("finish takes one plan file, as ortdeploy plan --out saves it")
         if arguments.format != "json":

@@ -27,12 +27,29 @@ from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.records import part_name
 from ortdeploy.plan.part_table import PartTable, PlannedPart
+from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.running.shards.at_once import in_threads
-from ortdeploy.running.shards.receipt import FORMAT_VERSION, Receipt, dump_receipt, load_receipt
+from ortdeploy.running.shards.receipt import FORMAT_VERSION, Ended, Receipt, dump_receipt, load_receipt
 from ortdeploy.sinks.png import picture_name
 
 _CLAIM = "from-"
 """How files are called, beside the plans' folders, that say which plan makes the parts from a number on."""
+
+
+def tables_in(output: SharedPlace) -> Iterator[tuple[str, PartTable]]:
+    """Yield the digests and parts of the plans that have begun in an output. Raises OrtdeployError, OSError."""
+    names = sorted(name for name in output.names(FOLDER) if not name.startswith(_CLAIM))
+    found = in_threads(lambda name: output.read(f"{FOLDER}/{name}/{BOUND}"), names, output.at_once)
+    for name, raw in zip(names, found, strict=True):
+        if raw is None:
+            continue
+        try:
+            table = PartTable(**json.loads(raw)["parts"])
+        except (ValueError, TypeError, LookupError) as error:
+            raise OrtdeployError(
+                f"{output.shown}/{FOLDER}/{name}/{BOUND} is damaged ({error}). Restore it from a copy"
+            ) from error
+        yield name, table
 
 
 class ClosedError(OrtdeployError):
@@ -130,24 +147,16 @@ class CommitLog:
         others = sorted(open_plans(self._output) - {self._digest})
         if others:
             raise self._taken_by(others[0])
-        names = {name for name in self._output.names(FOLDER) if not name.startswith(_CLAIM)}
-        others = sorted(names - {self._digest})
-        read = in_threads(lambda other: self._output.read(f"{FOLDER}/{other}/{BOUND}"), others, self._output.at_once)
-        for other, raw in zip(others, read, strict=True):
-            if raw is None:
+        for other, table in tables_in(self._output):
+            if other == self._digest:
                 continue
-            try:
-                table = PartTable(**json.loads(raw)["parts"])
-            except (ValueError, TypeError, LookupError) as error:
-                raise OrtdeployError(
-                    f"{self._output.shown}/{FOLDER}/{other}/{BOUND} is damaged ({error}). Restore it from a copy"
-                ) from error
             end = table.first_number + len(table)
             if table.first_number < self._table.first_number + len(self._table) and self._table.first_number < end:
                 raise RefusedError(
                     f"a finished plan has made the parts {table.first_number} to {end - 1} of {self._output.shown}, "
-                    "and the ledger that this plan was made with does not know them. Restore that ledger (ortdeploy "
-                    "state restore), and make the plan again; or start over with ortdeploy apply --new-run"
+                    "and the ledger that this plan was made with does not know them. Make that ledger again with "
+                    "ortdeploy finish and a plan file of this output, and then the plan; or start over with ortdeploy "
+                    "apply --new-run"
                 )
 
     def is_begun(self) -> bool:
@@ -310,26 +319,28 @@ class CommitLog:
         """Return whether every part is in the ledger."""
         return self._output.exists(self._name(CLOSED))
 
-    def close(self, receipts: Sequence[Receipt]) -> None:
+    def close(self, receipts: Sequence[Receipt], ended: Ended) -> None:
         """Replace the decisions by `closed.json`, once every part is in the ledger. Raises OSError."""
         lines = [dump_receipt(one).decode() for one in receipts]
-        digest = hashlib.sha256("".join(lines).encode()).hexdigest()
-        closed = {"format_version": FORMAT_VERSION, "digest": digest, "parts": [json.loads(line) for line in lines]}
+        parts, how = [json.loads(line) for line in lines], encode(ended, packed=True)
+        closed = {"format_version": FORMAT_VERSION, "digest": _digest_of(lines, how), "parts": parts, "ended": how}
         self._output.create(self._name(CLOSED), (json.dumps(closed, sort_keys=True) + "\n").encode())
         self.tidy()
 
-    def closed_receipts(self) -> dict[int, Receipt]:
-        """Return the receipts of a plan that is closed, by part. Raises OrtdeployError, OSError."""
+    def closed(self) -> tuple[dict[int, Receipt], Ended]:
+        """Return the receipts of a plan that is closed, by part, and how it ended. Raises OrtdeployError, OSError."""
         shown = self.shown(CLOSED)
         try:
-            lines_by_part = _lines_of(json.loads(self._output.read(self._name(CLOSED)) or b""))
-        except (ValueError, TypeError, LookupError) as error:
+            data = json.loads(self._output.read(self._name(CLOSED)) or b"")
+            lines_by_part, ended = _lines_of(data), decode(Ended, data["ended"])
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise OrtdeployError(f"{shown} is damaged ({error}). Restore it from a copy") from error
-        return {
+        receipts = {
             part.number: load_receipt(lines_by_part[part.number].encode(), part, self.name(part), shown)
             for part in self._table
             if part.number in lines_by_part
         }
+        return receipts, ended
 
     def tidy(self) -> None:
         """Delete decisions and left-over bytes of a closed plan. A process that still asks for them finds it closed."""
@@ -360,6 +371,10 @@ def _lines_of(closed: Mapping[str, Any]) -> dict[int, str]:
     """Return the receipts of a closed plan as text, by part. Raises ValueError if they are damaged."""
     found: Sequence[Mapping[str, Any]] = closed["parts"]
     lines = {one["part"]["number"]: json.dumps(one, sort_keys=True) + "\n" for one in found}
-    if hashlib.sha256("".join(lines.values()).encode()).hexdigest() != closed["digest"]:
+    if _digest_of(lines.values(), closed["ended"]) != closed["digest"]:
         raise ValueError("its digest does not fit")
     return lines
+
+
+def _digest_of(lines: Iterable[str], ended: Mapping[str, Any]) -> str:
+    return hashlib.sha256("".join((*lines, json.dumps(ended, sort_keys=True))).encode()).hexdigest()

@@ -29,8 +29,9 @@ from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
 from ortdeploy.running.report import committed, write_report
 from ortdeploy.running.shards.at_once import in_threads
-from ortdeploy.running.shards.commit_log import CommitLog
-from ortdeploy.running.shards.receipt import Receipt
+from ortdeploy.running.shards.commit_log import CommitLog, tables_in
+from ortdeploy.running.shards.rebuild import AHEAD, put_copy, rebuild
+from ortdeploy.running.shards.receipt import Ended, Receipt
 from ortdeploy.running.shards.shares import shares_of, worker_name
 from ortdeploy.running.statistics import check_statistics, sum_of_statistics
 from ortdeploy.sinks.catalogue import SINKS
@@ -71,7 +72,10 @@ class Finish:
 
     def _fold(self) -> tuple[Ending, Shares]:
         """Return how the job ends, and the share of each worker. Raises OSError, OrtdeployError."""
-        record = self.ledger.output(self._output)
+        place, record = _place(self.step, self._folder), self.ledger.output(self._output)
+        if record is None:
+            suffix, removable = SINKS[self.step.output.format].SUFFIX, self.step.output.removable
+            record = rebuild(place, self.ledger, self._output, suffix=suffix, removable=removable)
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, self._folder)
         if not decisions.is_begun():
@@ -82,7 +86,7 @@ class Finish:
             self.ledger.forget(self._output)
             record = None
         is_closed = decisions.is_closed()
-        receipts = decisions.closed_receipts() if is_closed else self._decided(decisions, table)
+        receipts = self._closed(decisions, record) if is_closed else self._decided(decisions, table)
         if not _is_all_in(record, table):
             self._begin()
             self._commit(table, receipts)
@@ -95,8 +99,37 @@ class Finish:
         if is_closed:
             decisions.tidy()  # the process that closed it may have been killed before this
         elif not missing:
-            decisions.close(list(receipts.values()))
+            self._copy(place, table, receipts)
+            decisions.close(list(receipts.values()), self._ended(ending))
         return ending, shares
+
+    def _copy(self, place: SharedPlace, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
+        """Put a copy of the ledger beside the parts if one machine has made some, which no plan says anything about.
+
+        Raises OSError, OrtdeployError.
+        """
+        is_missing = any(part.number not in receipts for part in table) or (table.first_number and _is_first(place))
+        if is_missing or place.exists(AHEAD):
+            put_copy(place, self.ledger, self._output)
+
+    def _closed(self, decisions: CommitLog, record: OutputRecord | None) -> Mapping[int, Receipt]:
+        """Return the receipts of a closed plan. Raises OrtdeployError if a part that is not in the ledger differs."""
+        receipts, _ = decisions.closed()
+        known = set() if record is None else {part.number for part in record.parts}
+        for receipt in receipts.values():
+            if receipt.part.number not in known:
+                self._check_file(decisions, receipt)
+        return receipts
+
+    def _ended(self, ending: Ending) -> Ended:
+        return Ended(
+            job=self.step.job,
+            made_by=made_by(self.plan, self.step),
+            files=self.step.input.files,
+            run=self.run_id,
+            status=ending.status,
+            reason=ending.reason,
+        )
 
     def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
         """Publish all decided parts, and return their receipts by part. Raises OrtdeployError, OSError."""
@@ -111,11 +144,15 @@ class Finish:
         receipt = decisions.rolled_forward(part)
         if receipt is None:
             return None
+        self._check_file(decisions, receipt)
+        check_statistics(receipt.statistics)
+        return receipt
+
+    def _check_file(self, decisions: CommitLog, receipt: Receipt) -> None:
+        """Raise OrtdeployError if the file of a part is not what was decided, OSError."""
         how = decisions.lost(receipt, removable=self.step.output.removable)
         if how is not None:
             raise OrtdeployError(f"{self.step.output.shown}/{how}. Restore it from a copy")
-        check_statistics(receipt.statistics)
-        return receipt
 
     def _begin(self) -> None:
         self.ledger.begin(
@@ -245,6 +282,11 @@ def _place(step: RunJob, folder: Path) -> SharedPlace:
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
 
     return SharedStore(step.output.upload)
+
+
+def _is_first(place: SharedPlace) -> bool:
+    """Return whether only one plan has begun on an output. Raises OSError, OrtdeployError."""
+    return len(list(tables_in(place))) == 1
 
 
 def _is_all_in(record: OutputRecord | None, table: PartTable) -> bool:

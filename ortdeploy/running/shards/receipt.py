@@ -5,12 +5,14 @@ A receipt is in a folder that many machines write into, so it is checked against
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import FileState
 from ortdeploy.ledger.records import Part
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.results.rows import FailedRow
@@ -37,6 +39,21 @@ class Receipt:
     worker: Mapping[str, Any]
     marks: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a plan ended that is closed, and what a ledger needs besides the receipts: so one can be made without a plan.
+
+    `made_by` made the parts of the job, of `files`.
+    """
+
+    job: str
+    made_by: MadeBy
+    files: Sequence[FileState]
+    run: str
+    status: str
+    reason: str | None
 
 
 def dump_receipt(receipt: Receipt) -> bytes:
