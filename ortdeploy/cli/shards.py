@@ -30,6 +30,13 @@ def _of_scheduler(environment: Mapping[str, str]) -> Shard:
     if "SLURM_ARRAY_TASK_ID" in environment:
         first, step = _number(environment, "SLURM_ARRAY_TASK_MIN"), _number(environment, "SLURM_ARRAY_TASK_STEP", 1)
         count = _number(environment, "SLURM_ARRAY_TASK_COUNT")
+        last = _number(environment, "SLURM_ARRAY_TASK_MAX", first + (count - 1) * step)
+        if last != first + (count - 1) * step:
+            raise UsageError(
+                f"--shard auto: the array has {count} tasks from {first} to {last}, and not in steps of {step}, so "
+                "they do not say which shard each of them is. Write it, with the count of the whole array: --shard "
+                '"$SLURM_ARRAY_TASK_ID/16" if that is 0-15'
+            )
         index, odd = divmod(_number(environment, "SLURM_ARRAY_TASK_ID") - first, max(step, 1))
         if odd:
             raise UsageError(f"--shard auto: SLURM_ARRAY_TASK_ID is not {first} and a multiple of {step} more")

@@ -412,12 +412,11 @@ def _plan_saved(
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     """Plan with a plan file's options, and compare facts and steps with the file's."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
-    from ortdeploy.planning.saved_plan import compare, moved_fact, moved_facts, planned_host  # noqa: PLC0415
+    from ortdeploy.planning.saved_plan import compare, moved_facts, planned_host  # noqa: PLC0415
 
     then = [fact for fact in saved.facts if fact.kind == "manifest"]
     if loaded.spec is None or [loaded.spec.sha256] != [fact.value for fact in then]:
-        name = Path(saved.manifest).name
-        return None, (moved_fact(saved, "manifest", name), *(() if loaded.spec else loaded.diagnostics))
+        return None, (_other_manifest(saved), *(() if loaded.spec else loaded.diagnostics))
     found = loaded.diagnostics + _check_specs(loaded)
     unknown = sorted(set(saved.jobs or ()) - {job.name for job in loaded.spec.jobs})
     if unknown:
@@ -468,6 +467,15 @@ def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", s
     unseen = {job.spec.name for job in deployment.jobs if job.upstream is None} - saved.inputs.keys()
     assumed = _resolve(deployment.spec, host, state_dir, elsewhere=True, planned=saved.named_files, unseen=unseen)
     return make_plan(assumed, saved.jobs)
+
+
+def _other_manifest(saved: "SavedPlan") -> Diagnostic:
+    """Return the diagnostic for a manifest that is not the plan's: it has changed, or the plan file was moved."""
+    from ortdeploy.planning.saved_plan import moved_fact  # noqa: PLC0415  loaded already
+
+    found = moved_fact(saved, "manifest", Path(saved.manifest).name)
+    where = f"It was looked for as {saved.manifest}. If the plan file was moved, say with --root DIR which folder"
+    return replace(found, detail=f"{found.detail} {where} its paths are relative to.")
 
 
 def _resolve_saved(

@@ -11,6 +11,14 @@ SLURM = {
 }  # fmt: skip
 
 
+def listed(task: str, first: str, last: str, count: str) -> dict[str, str]:
+    """What Slurm tells a task of an array that is a list, such as 1,3,7."""
+    return {
+        "SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_MIN": first, "SLURM_ARRAY_TASK_MAX": last,
+        "SLURM_ARRAY_TASK_STEP": "1", "SLURM_ARRAY_TASK_COUNT": count,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "environment", "said"),
     [
@@ -18,6 +26,8 @@ SLURM = {
         ("15/16", {"JOB_COMPLETION_INDEX": "3"}, "15/16"),
         ("auto", {"JOB_COMPLETION_INDEX": "3", "ORTDEPLOY_SHARDS": "16"}, "3/16"),
         ("auto", SLURM, "2/5"),
+        ("auto", {**SLURM, "SLURM_ARRAY_TASK_MAX": "18"}, "2/5"),
+        ("auto", listed("3", "3", "3", "1"), "0/1"),
         ("auto", {**SLURM, "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_COUNT": "9"}, "7/9"),
     ],
 )
@@ -38,6 +48,12 @@ def test_a_shard_is_what_the_flag_or_the_scheduler_says(text: str, environment: 
         ("auto", {"JOB_COMPLETION_INDEX": "3", "ORTDEPLOY_SHARDS": "3"}, "counted from 0"),
         ("auto", {"SLURM_ARRAY_TASK_ID": "3"}, "SLURM_ARRAY_TASK_MIN is None"),
         ("auto", {**SLURM, "SLURM_ARRAY_TASK_ID": "13"}, "multiple of 2"),
+        (
+            "auto",
+            listed("3", "1", "7", "3"),
+            "from 1 to 7, and not in steps of 1.*Write it, with the count of the whole",
+        ),
+        ("auto", listed("3", "3", "7", "2"), "2 tasks from 3 to 7"),
     ],
 )
 def test_what_names_no_shard_is_refused(text: str, environment: dict[str, str], words: str) -> None:

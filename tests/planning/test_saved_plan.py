@@ -245,6 +245,7 @@ def test_root_says_what_the_paths_are_relative_to(
     gone = cli("apply", plan)
     assert gone.code == 1
     assert "There is no file" in words(gone.out)
+    assert "If the plan file was moved, say with --root DIR which folder its paths are relative to" in words(gone.out)
     assert cli("apply", plan, "--root", deployment).code == 0
     assert len(read_rows(deployment / "outbox/run")) == 20
 

@@ -11,6 +11,7 @@ A process that is paused during any of it loses at the decision, or finds its by
 it is decided. Once all parts are in the ledger, `closed.json` replaces the decisions.
 """
 
+import errno
 import hashlib
 import json
 import uuid
@@ -32,6 +33,7 @@ from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.receipt import FORMAT_VERSION, Ended, Receipt, dump_receipt, load_receipt
 from ortdeploy.sinks.png import picture_name
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _CLAIM = "from-"
 """How files are called, beside the plans' folders, that say which plan makes the parts from a number on."""
 
@@ -243,7 +245,12 @@ class CommitLog:
         Raises ClosedError, OrtdeployError, OSError.
         """
         decision = self._name(self._decision(part))
-        is_first = self._output.create(decision, dump_receipt(receipt))
+        try:
+            is_first = self._output.create(decision, dump_receipt(receipt))
+        except OSError as error:
+            if error.errno in _FULL and self.decided(part) is None:  # of other errors, the decision may come to stand
+                self._discard(receipt)
+            raise
         if is_first and not self._is_open():  # decided after the plan was closed: nobody saw it
             self._output.delete(decision)
             is_first = False

@@ -1,5 +1,6 @@
 """Parts of one plan that several processes make: the bytes of one machine, whatever dies, sleeps or comes twice."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -454,6 +455,30 @@ def test_a_decision_whose_answer_was_lost_is_one_s_own(
         return create(place, name, data) and "/part-" not in name
 
     monkeypatch.setattr(SharedFolder, "create", without_answer)
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_disk_that_is_full_as_a_part_is_decided_leaves_nothing_undecided(
+    tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, *, decided: bool
+) -> None:
+    """It may become full after the decision has its name, when its folder is synced; then the bytes must stay."""
+    plan, create = deployment(tmp_path), SharedFolder.create
+
+    def full(place: SharedFolder, name: str, data: bytes) -> bool:
+        if decided or "/part-" not in name:
+            create(place, name, data)
+        if "/part-" in name:
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedFolder, "create", full)
+        ended = run_shard(tmp_path, plan, 0, 1)
+    assert (ended.status, "No space left" in (ended.reason or "")) == (Status.FAILED, True)
+    assert bool(litter(tmp_path)) == decided
     assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
     assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
