@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.gate import decides
+from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.open_parts import FOLDER
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.ledger.records import output_key
-from ortdeploy.manifest.loader import LoadOptions, load_manifest
+from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.saved_plan import SavedPlan
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import validate
 from ortdeploy.running.shards.rebuild import rebuild
 from ortdeploy.sinks.catalogue import SINKS
 
@@ -26,19 +27,25 @@ if TYPE_CHECKING:
 def make_lost_ledgers(saved: Sequence[SavedPlan], roots: Sequence[str], state_dir: str | None) -> None:
     """Make the ledger know the outputs of the plans' jobs that shards have made and that it does not know.
 
-    What is wrong with a manifest is for planning to say. Raises OrtdeployError, LockedError.
+    A manifest may be a stranger's: nothing is done for one that is refused, or whose places lie elsewhere by a link.
+    Planning says what is wrong with it. Raises OrtdeployError, LockedError.
     """
     for one in saved:
         options = LoadOptions(profile=one.profile, sets=one.sets, roots=tuple(roots), overlays=one.overlays)
-        spec = load_manifest(one.manifest, options).spec
-        for job in spec.jobs if spec is not None else ():
-            if spec is not None and (one.jobs is None or job.name in one.jobs):
-                _make_lost_ledger(spec, job, state_dir)
+        for spec in validate([one.manifest], options).specs:
+            for job in spec.jobs:
+                if one.jobs is None or job.name in one.jobs:
+                    _make_lost_ledger(spec, job, state_dir)
 
 
 def _make_lost_ledger(spec: Spec, job: JobSpec, state_dir: str | None) -> None:
-    state = state_folder(spec.folder, state_dir, spec.roots)
     folder = path_from_manifest(spec, job.output.path)
+    try:
+        state = state_folder(spec.folder, state_dir, spec.roots)
+    except OrtdeployError:
+        return
+    if outside(str(folder), (spec.folder, *spec.roots)):
+        return
     output = output_key(folder, state)
     with read_ledger(state) as ledger:
         if ledger is not None and ledger.output(output) is not None:

@@ -101,12 +101,11 @@ def _check_alone(context: JobContext) -> None:
 def _known_output(context: JobContext) -> OutputRecord | None:
     """Put an old output aside, forget a lost one, and return what the ledger then knows of the output."""
     known = context.ledger.output(context.output)
-    aside = context.step.output.aside
-    if known is None and aside is not None:  # shards have made it, and this ledger has never known it
-        _put_aside(context, context.folder.with_name(aside))
-        return None
     if known is None:
-        if context.upload is not None:
+        aside = context.step.output.aside
+        if aside is not None and (context.upload is not None or (context.folder / DECISIONS).is_dir()):
+            _put_aside(context, context.folder.with_name(aside))  # made by shards, unknown to this ledger
+        elif context.upload is not None:
             context.upload.check_alone()
         return None
     begun = put_aside_before(context.ledger, context.folder, known)

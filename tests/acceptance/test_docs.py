@@ -39,7 +39,7 @@ def logged_events() -> set[str]:
                 found |= set(
                     (
                         re.fullmatch(
-                            r"(run|job|attempt|engine|caches|check|checks|digests|session|adapter|part|parts|row|batch|threads|block|lock|on_end|output|plan|shard|manifest|manifests|status|python|files|store|traces|watch|worker)\.[a-z]+(_[a-z]+)?",
+                            r"(run|job|attempt|ledger|engine|caches|check|checks|digests|session|adapter|part|parts|row|batch|threads|block|lock|on_end|output|plan|shard|manifest|manifests|status|python|files|store|traces|watch|worker)\.[a-z]+(_[a-z]+)?",
                             node.value,
                         )
                         and [node.value]

@@ -219,6 +219,17 @@ def test_a_finish_that_cannot_make_the_ledger_again_changes_nothing(cli: Cli, de
     assert read_outputs(deployment / ".ortdeploy") == ()
 
 
+def test_an_output_that_lies_elsewhere_by_a_link_is_left_to_planning(cli: Cli, deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(SMALL)
+    (plan,) = rounds(cli, deployment, 1)
+    lose(deployment)
+    shutil.move(deployment / "outbox", deployment.with_name("elsewhere"))
+    (deployment / "outbox").symlink_to(deployment.with_name("elsewhere"))
+    refused = cli("finish", plan)
+    assert (refused.code, "link out of the manifest's folder tree" in refused.words) == (1, True), refused.words
+    assert not (deployment / ".ortdeploy/state.db").exists()
+
+
 @pytest.mark.process
 def test_several_plans_on_a_store_are_folded_too(cli: Cli, deployment: Path, bucket: s3.Store) -> None:
     (deployment / "m.yaml").write_text(SMALL.replace("outbox/run", f'"{bucket.url("out")}"'))
