@@ -106,6 +106,7 @@ def write_rows(folder: Path, *, by_row: bool) -> None:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.quick("npz-False", "parquet-True")
 @pytest.mark.parametrize(("kind", "by_row"), [("npz", False), ("parquet", False), ("parquet", True), ("csv", True)])
 def test_every_format_is_that_of_one_machine_also_with_padding_failed_rows_and_adapters_by_row(
     cli: Cli, tmp_path: Path, kind: str, *, by_row: bool
