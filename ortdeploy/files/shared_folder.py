@@ -5,7 +5,6 @@ Whatever is not there is looked for once more, after its folder was opened: see 
 
 import errno
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,6 +64,8 @@ class SharedFolder:
 
     def put(self, path: Path, name: str) -> None:
         """Copy the file."""
+        import shutil  # noqa: PLC0415  only for a ledger beside shards
+
         with path.open("rb") as source, open_whole(self._folder / name) as file:
             shutil.copyfileobj(source, file)
 

@@ -9,11 +9,10 @@ import re
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from gzip import BadGzipFile, GzipFile
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Hashing, open_whole, sync_folder
@@ -21,6 +20,9 @@ from ortdeploy.files.digests import open_file_digest
 from ortdeploy.files.names import is_file
 from ortdeploy.files.packed import Packed, Packer
 from ortdeploy.records import record
+
+if TYPE_CHECKING:
+    from gzip import GzipFile
 
 LONG = 1000
 """The most files that a list within a plan file has."""
@@ -85,7 +87,7 @@ def pack_lines(lines: Iterable[Any]) -> Iterator[bytes]:
         room -= sum(map(len, texts))  # JSON is ASCII here
         if room < 0 or len(max(texts, key=len)) > MAX_LINE:
             raise OrtdeployError(
-                f"a plan file cannot hold so long a list of input files: its table would have more than "
+                f"a plan file cannot hold a list of input files as long as this one: its table would have more than "
                 f"{MAX_UNPACKED:,} bytes. Plan some of the files at a time, by a narrower path: in the manifest"
             )
         yield packing.compress("".join(texts).encode())
@@ -168,6 +170,8 @@ def _opened(plan: Path, table: Table) -> BinaryIO:
 
 def _lines(file: BinaryIO, files: int, wrong: str) -> Iterator[Any]:
     """Yield the values of a table's lines. Raises OrtdeployError."""
+    from gzip import BadGzipFile, GzipFile  # noqa: PLC0415  only for a plan with tables
+
     try:
         with GzipFile(fileobj=file) as unpacked:
             for line in _texts(unpacked, files):
@@ -178,7 +182,7 @@ def _lines(file: BinaryIO, files: int, wrong: str) -> Iterator[Any]:
         raise OrtdeployError(f"its table cannot be read: {error.strerror}") from error
 
 
-def _texts(unpacked: GzipFile, files: int) -> Iterator[str]:
+def _texts(unpacked: "GzipFile", files: int) -> Iterator[str]:
     """Yield the lines of a table. Raises ValueError if they are more or fewer than its files, or too long."""
     room = MAX_UNPACKED
     for _ in range(files):

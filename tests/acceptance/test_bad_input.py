@@ -364,13 +364,13 @@ def test_finished_work_in_a_read_only_place_is_nothing_to_do_until_more_comes(
 
 def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
     """A limit on file size stands in for a full disk: the write fails in the middle of a part."""
-    np.save(deployment / "data.npy", np.zeros((4000, 4), np.float32))
-    (deployment / "m.yaml").write_text(MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 2000"))
+    np.save(deployment / "data.npy", np.zeros((8000, 4), np.float32))
+    (deployment / "m.yaml").write_text(MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 4000"))
     script = (
         "import resource, signal, sys\n"
         "from ortdeploy.cli.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (140_000, 140_000))\n"
         "sys.exit(main(['apply', 'm.yaml']))\n"
     )
     import subprocess  # noqa: PLC0415  only here
@@ -383,9 +383,9 @@ def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
     assert "File too large" in done.stdout
     assert "Traceback" not in done.stderr
     assert not list((deployment / "outbox/run").glob(".*partial"))
-    assert len(read_rows(deployment / "outbox/run")) in {0, 2000}
+    assert len(read_rows(deployment / "outbox/run")) in {0, 4000}
     assert run_fork(["apply", "m.yaml"], cwd=deployment).code == 0
-    assert len(read_rows(deployment / "outbox/run")) == 4000
+    assert len(read_rows(deployment / "outbox/run")) == 8000
 
 
 def test_an_input_that_vanishes_after_the_plan_is_an_error(

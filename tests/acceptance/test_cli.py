@@ -149,7 +149,7 @@ def test_a_plan_of_a_manifest_that_is_gone_is_refused(cli: Cli, deployment: Path
 
 
 @pytest.mark.parametrize(
-    "content", ['{"format_version": 7, "plans": []}', '{"format_version": 2, "plans": 3}', '{"format_version"']
+    "content", ['{"format_version": 6, "plans": []}', '{"format_version": 2, "plans": 3}', '{"format_version"']
 )
 def test_a_broken_plan_file_is_a_diagnostic(cli: Cli, tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)

@@ -63,7 +63,7 @@ def test_a_plan_and_its_table_are_applied_in_another_checkout(cli: Cli, many: Pa
     assert "in/0.npy" not in plan.read_text()
     lines = gzip.decompress(table.read_bytes()).decode().splitlines()
     assert [json.loads(line)[:2] for line in lines] == [[f"in/{number}.npy", 160] for number in range(5)]
-    other = Path(shutil.copytree(many, many.parent / "other", ignore=shutil.ignore_patterns(".ortdeploy")))
+    other = Path(shutil.copytree(many, many.parent / f"{many.name}-other", ignore=shutil.ignore_patterns(".ortdeploy")))
     applied = cli("apply", other / plan.name)
     assert applied.code == 0, applied.out + applied.err
     assert len(read_rows(other / "outbox/run")) == 10
