@@ -92,9 +92,19 @@ def _depth(line: str) -> int:
 def _secret_key(line: str) -> int | None:
     """Return where the first key of a secret ends, behind its colon; None if there is none."""
     for key in _KEY.finditer(line):
-        if is_secret_name(key[1]) or key[1] == "url" or key[1] in _declared_anywhere():
+        if is_secret_name(key[1]) or key[1] == "url" or _is_declared(key[1]):
             return key.end()
     return None
+
+
+def _is_declared(name: str) -> bool:
+    """Return whether a name is that of a secret option, or that with a slip of the pen."""
+    declared = _declared_anywhere()
+    if name in declared:
+        return True
+    from difflib import get_close_matches  # noqa: PLC0415  only to show a line
+
+    return bool(get_close_matches(name, declared, n=1, cutoff=0.8))
 
 
 def _masked(options: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
