@@ -70,9 +70,11 @@ def objection(path: str, use: Use) -> str | None:
     url = parse_url(path)
     local = _local_spelling(path, url)
     if local is not None:
+        is_behind = "://" in path.partition("::")[0] and is_chain(path)  # its end may hold a secret of that URL
+        like = "" if is_behind else f', like "{local}"'
         return (
-            f'"{url}" is a local path, however it is written. Write it as a path, relative to the manifest, like '
-            f'"{local}"; it must lie below the manifest or an --allow-root.'
+            f'"{url}" is a local path, however it is written. Write it as a path, relative to the manifest{like}; it '
+            "must lie below the manifest or an --allow-root."
         )
     if is_chain(path):
         return (
