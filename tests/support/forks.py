@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,6 +92,8 @@ def _begin(known: Mapping[str, Any]) -> None:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     warnings.simplefilter("ignore")
+    for one in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001  there is no public list
+        one.atexit = False  # as s3fs's, which wait for threads that a fork does not have, 0.1 s for each file system
     events.log.send_to(None)
     events._context.set({})  # noqa: SLF001  the blocks of the process that was forked
 
