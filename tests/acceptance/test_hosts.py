@@ -21,7 +21,7 @@ from support.hosts import Host, Network, network
 from support.models import scale_model
 from support.waiting import wait_for
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 ROWS = 96
 PARTS = 24

@@ -35,7 +35,7 @@ def states_on_store(bucket: s3.Store) -> dict[str, Any]:
     }
 
 
-@pytest.mark.quick("decide-folder", "publish-folder")
+@pytest.mark.quick("decide-folder")
 @pytest.mark.parametrize("where", ["folder", "store"])
 @pytest.mark.parametrize("method", ["decide", "publish"])
 def test_a_process_that_is_stopped_until_all_is_finished_changes_nothing(

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -67,7 +68,10 @@ The header `x-forwarded-for` has the address that it came from, as proxies write
 
 @dataclass
 class Store:
-    """A bucket behind a proxy, which is the `endpoint`. `faults` decides about each request; `asked` are those that came."""
+    """A bucket behind a proxy, which is the `endpoint`. `faults` decides about each request; `asked` are those that came.
+
+    `answered` counts those that were carried out, or not, for good: their senders may be gone by then.
+    """
 
     port: int
     bucket: str
@@ -75,6 +79,11 @@ class Store:
     endpoint: str
     faults: Faults = lambda _request: None
     asked: list[Request] = field(default_factory=list)
+    answered: "SimpleQueue[None]" = field(default_factory=SimpleQueue)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.answered.qsize() == len(self.asked)
 
     def url(self, path: str) -> str:
         return f"s3://{self.bucket}/{path}"
@@ -175,6 +184,12 @@ class _Proxy(BaseHTTPRequestHandler):
         body = self._body(headers)
         request = (self.command, self.path, headers)
         self.store.asked.append(request)
+        try:
+            self._handle(request, headers, body)
+        finally:
+            self.store.answered.put(None)
+
+    def _handle(self, request: Request, headers: dict[str, str], body: bytes) -> None:
         fault = self.store.faults(request)
         if fault == CUT_BEFORE:
             self._cut()
