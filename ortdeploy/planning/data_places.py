@@ -1,8 +1,10 @@
 """Looks at what a job reads and writes: its input files, its output, and what the ledger knows of both."""
 
 import importlib.util
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import BOUND
 from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
@@ -90,6 +93,8 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
         record = ledger.output(key)
         if not (places.removable or is_there(places.place)) and (record is None or not _may_be_elsewhere(places)):
             return Before()
+        if record is not None and _is_made_anew(places, record):
+            return Before()
         if record is not None and put_aside_before(ledger, places.place, record) is not None:
             return Before()
         last = record.parts[-1].deployment if record and record.parts else None
@@ -105,6 +110,25 @@ def _may_be_elsewhere(places: DataPlaces) -> bool:
         return _decided_on(places) is not None
     except OrtdeployError:
         return True
+
+
+def _is_made_anew(places: DataPlaces, record: OutputRecord) -> bool:
+    """Return whether shards make parts again that the ledger has, because they were deleted on the store.
+
+    If that cannot be found out, whoever works on the output says why.
+    """
+    if places.url is None or places.removable or record.status != "done" or is_there(places.place):
+        return False
+    with suppress(OSError, OrtdeployError, ValueError, TypeError, LookupError):
+        place = _decided_on(places)
+        return place is not None and any(_lacks_parts(place, plan, record) for plan in open_plans(place))
+    return False
+
+
+def _lacks_parts(place: "SharedPlace", plan: str, record: OutputRecord) -> bool:
+    """Return whether parts are gone that the ledger has and the plan makes. Raises what `_is_made_anew` suppresses."""
+    first = json.loads(place.read(f"{SHARD_FOLDER}/{plan}/{BOUND}") or b"")["parts"]["first_number"]
+    return any(one.file and one.number >= first and not place.exists(one.file) for one in record.parts)
 
 
 def _stale_output(places: DataPlaces, before: Before, *, new_run: bool) -> OutputFacts:

@@ -131,6 +131,33 @@ class KilledAt:
         return self._fault
 
 
+def test_an_output_that_was_deleted_is_made_anew_though_the_first_shard_dies(
+    cli: Cli, manifest: Path, bucket: s3.Store
+) -> None:
+    plan = plan_of(manifest, cli)
+    assert cli("apply", plan, "--shard", "0/1").code == cli("finish", plan).code == 0
+    wanted = bucket.parts("out")
+    bucket.system.rm(f"{bucket.bucket}/out", recursive=True)
+    with start_program(
+        ["apply", plan, "--shard", "0/1"], cwd=manifest.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+
+        def kill_when_begun(request: s3.Request) -> str | None:
+            if request[0] != "PUT" or "first-worker.json" not in request[1]:
+                return None
+            os.kill(process.pid, signal.SIGKILL)
+            return s3.CUT_AFTER
+
+        bucket.faults = kill_when_begun
+        assert process.wait() == -signal.SIGKILL
+    wait_for(lambda: bucket.is_idle)
+    bucket.faults = lambda _request: None
+    assert not bucket.parts("out")
+    assert cli("finish", plan).code == 1
+    assert cli("apply", plan, "--shard", "0/1").code == cli("finish", plan).code == 0
+    assert bucket.parts("out") == wanted
+
+
 @pytest.mark.slow
 def test_processes_that_are_killed_at_any_request_leave_every_row_once(
     cli: Cli, manifest: Path, bucket: s3.Store
