@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger import open_parts
 from ortdeploy.ledger.deliveries import deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, Part, Span
+from ortdeploy.ledger.superseded import superseded_rows
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.files import full_path, shown
 
 
@@ -104,15 +107,35 @@ def _share_rows(span: Span, part: Part) -> bool:
 
 
 def _parts_to_read(context: JobContext, record: OutputRecord) -> Iterator[Part]:
-    """Yield the parts with a file that another job has not finished reading."""
+    """Yield the parts that another job still has to work on.
+
+    It has not finished reading a file of theirs, or it still has rows that were made of rows which no longer count.
+    """
     folder, ledger = Path(context.plan.folder), context.ledger
-    readers = [reader_of(ledger, ledger.key(folder / path), job) for job, path in context.step.output.readers.items()]
-    needed = {
-        str(one.file.file)
-        for one in deliveries(record, shown(str(context.folder.absolute()), context.plan.folder))
-        if any(reader.needs(one) for reader in readers)
-    }
-    return (part for part in record.parts if any(file.file in needed for file in part.files))
+    outputs = {job: ledger.key(folder / path) for job, path in context.step.output.readers.items()}
+    readers = [reader_of(ledger, output, job) for job, output in outputs.items()]
+    own = shown(str(context.folder.absolute()), context.plan.folder)
+    needed = {str(one.file.file) for one in deliveries(record, own) if any(reader.needs(one) for reader in readers)}
+    yield from (part for part in record.parts if any(file.file in needed for file in part.files))
+    if any(_has_superseded_rows(context, output, own) for output in outputs.values()):
+        yield from (part for part in record.parts if part.revision or part.withdrawn)
+
+
+def _has_superseded_rows(context: JobContext, reader: str, own: str) -> bool:
+    """Return whether a reader's output has rows of this one that no longer count; True if that cannot be told now."""
+    sink = SINKS[context.step.output.format]
+    try:
+        rows = superseded_rows(
+            context.ledger,
+            reader,
+            context.output,
+            own,
+            lambda name: sink.row_numbers(context.folder / name),
+            through=True,
+        )
+    except OrtdeployError:
+        return True
+    return bool(rows)
 
 
 def _times(parts: Sequence[Part]) -> list[float]:

@@ -145,6 +145,13 @@ class World:
 @given(events=EVENTS, upgrade=st.sampled_from(["continue", "rerun"]))
 @example(events=[("put", 1), ("put", 2), ("apply", 27), ("new_run", 0)], upgrade="continue")
 @example(events=[("apply", None), ("put", 3), ("keep", None), ("put", 1), ("keep", None)], upgrade="continue")
+@example(
+    events=[
+        ("apply", None), ("put", 6), *[("change", 0, None)] * 3, ("mend", "a"), *[("change", 0, None)] * 3,
+        ("mend", "a"), ("keep", 0), ("change", 4, 6),
+    ],
+    upgrade="continue",
+)  # fmt: skip
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[Any, ...]], upgrade: str
 ) -> None:

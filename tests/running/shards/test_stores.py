@@ -513,6 +513,7 @@ def failing(store: Any, at: dict[int, bool]) -> Iterator[None]:
         for name in _ASKED:
             patch.setattr(type(store), name, failing_at(getattr(type(store), name)))
         patch.setattr(SharedStore, "at_once", 1)  # so that a schedule is the same each time
+        patch.setattr("ortdeploy.retries.FIRST_WAIT", 0.0)
         yield
 
 
