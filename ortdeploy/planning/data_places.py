@@ -127,7 +127,8 @@ def _is_made_anew(places: DataPlaces, record: OutputRecord) -> bool:
 
 def _lacks_parts(place: "SharedPlace", plan: str, record: OutputRecord) -> bool:
     """Return whether parts are gone that the ledger has and the plan makes. Raises what `_is_made_anew` suppresses."""
-    first = json.loads(place.read(f"{SHARD_FOLDER}/{plan}/{BOUND}") or b"")["parts"]["first_number"]
+    bound = place.read(f"{SHARD_FOLDER}/{plan}/{BOUND}")
+    first = 0 if bound is None else json.loads(bound)["parts"]["first_number"]  # None: killed before it began
     return any(one.file and one.number >= first and not place.exists(one.file) for one in record.parts)
 
 

@@ -131,8 +131,10 @@ class KilledAt:
         return self._fault
 
 
+@pytest.mark.quick("first-worker.json")
+@pytest.mark.parametrize("object_", [".probe-", "first-worker.json"])
 def test_an_output_that_was_deleted_is_made_anew_though_the_first_shard_dies(
-    cli: Cli, manifest: Path, bucket: s3.Store
+    cli: Cli, manifest: Path, bucket: s3.Store, object_: str
 ) -> None:
     plan = plan_of(manifest, cli)
     assert cli("apply", plan, "--shard", "0/1").code == cli("finish", plan).code == 0
@@ -143,7 +145,7 @@ def test_an_output_that_was_deleted_is_made_anew_though_the_first_shard_dies(
     ) as process:
 
         def kill_when_begun(request: s3.Request) -> str | None:
-            if request[0] != "PUT" or "first-worker.json" not in request[1]:
+            if request[0] != "PUT" or object_ not in request[1]:
                 return None
             os.kill(process.pid, signal.SIGKILL)
             return s3.CUT_AFTER
