@@ -194,9 +194,10 @@ def test_processes_that_are_killed_at_any_request_leave_every_row_once(
     assert cli("apply", plan, "--shard", "0/1").code == 0
     assert cli("finish", plan).code == 0
     assert bucket.parts("out") == wanted
-    assert {name.rsplit("/", 1)[-1] for name in bucket.names("out") if name.startswith("_parts/")} == {
-        "bound.json", "closed.json", "from-0.json",
-    }  # fmt: skip
+    names = {name.rsplit("/", 1)[-1] for name in bucket.names("out") if name.startswith("_parts/")}
+    assert names >= {"bound.json", "closed.json", "from-0.json"}
+    left = names - {"bound.json", "closed.json", "from-0.json"}  # by a kill behind the closing; nobody reads it
+    assert all(name.startswith((".", "part-")) for name in left), left
 
 
 @pytest.mark.parametrize("where", ["folder", "store"])
