@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
+from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
@@ -71,6 +73,22 @@ def instead(patch: pytest.MonkeyPatch, name: str, do: Callable[..., Any]) -> Ite
     with patch.context() as patched:
         patched.setattr(CommitLog, name, first_only)
         yield
+
+
+@contextmanager
+def killed_at_part(number: int) -> Iterator[None]:
+    """Kill the run of one machine in the block before it commits the part of a number."""
+    commit = Ledger.commit_part
+
+    def die(ledger: Ledger, output: str, part: Part, *rest: Any, **others: Any) -> None:
+        if part.number == number:
+            raise Killed
+        commit(ledger, output, part, *rest, **others)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Ledger, "commit_part", die)
+        with pytest.raises(Killed):
+            yield
 
 
 def die_before(_original: Any, *_: Any) -> None:

@@ -12,7 +12,7 @@ from conftest import MANIFEST, Cli, read_rows
 from support import s3
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, save
-from support.shards import Killed, finish, on_store, run_shard
+from support.shards import Killed, finish, killed_at_part, on_store, run_shard
 
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger, read_outputs
@@ -116,19 +116,11 @@ def test_a_part_that_is_not_what_was_written_makes_no_ledger(
     assert f"out/part-00000003.jsonl {words}, so the lost ledger is not made again" in (ended.reason or "")
 
 
-def test_what_one_machine_has_begun_is_known_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_machine_has_begun_is_known_again(tmp_path: Path) -> None:
     save(tmp_path, VALUES)
-    plan, commit = plan_for(tmp_path, ROWS), Ledger.commit_part
-
-    def die_at_the_third(ledger: Ledger, output: str, part: Any, *rest: Any, **others: Any) -> None:
-        if part.number == 2:
-            raise Killed
-        commit(ledger, output, part, *rest, **others)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "commit_part", die_at_the_third)
-        with pytest.raises(Killed):
-            execute(tmp_path, plan, FakeRuntime(double))
+    plan = plan_for(tmp_path, ROWS)
+    with killed_at_part(2):
+        execute(tmp_path, plan, FakeRuntime(double))
     run_shard(tmp_path, plan, 0, 1)
     finish(tmp_path, plan)
     assert (tmp_path / "out" / COPY).exists()

@@ -17,14 +17,13 @@ from support.fakes import FakeRuntime, double, refuse_negative
 from support.forks import CAN_FORK, Fork
 from support.jobs import changed, execute, failed, plan_for, report, rows, save, written_as
 from support.nfs import Client
-from support.shards import Killed, die_after, die_before, finish, instead, run_shard
+from support.shards import Killed, die_after, die_before, finish, instead, killed_at_part, run_shard
 
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.open_parts import CLOSED, open_plans
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.ledger.output_lock import hold_output
-from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
@@ -145,20 +144,10 @@ def test_a_shard_after_the_end_has_nothing_to_do(tmp_path: Path) -> None:
     assert {path: path.stat().st_ino for path in (tmp_path / "out").rglob("*")} == before
 
 
-def test_what_one_machine_has_begun_shards_end(
-    tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, commit = deployment(tmp_path), Ledger.commit_part
-
-    def die_at_the_third(ledger: Ledger, output: str, part: Part, *rest: Any, **others: Any) -> None:
-        if part.number == 2:
-            raise Killed
-        commit(ledger, output, part, *rest, **others)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "commit_part", die_at_the_third)
-        with pytest.raises(Killed):
-            execute(tmp_path, plan, FakeRuntime(double))
+def test_what_one_machine_has_begun_shards_end(tmp_path: Path, alone: dict[str, bytes]) -> None:
+    plan = deployment(tmp_path)
+    with killed_at_part(2):
+        execute(tmp_path, plan, FakeRuntime(double))
     assert [len(one.parts) for one in read_outputs(tmp_path / ".ortdeploy")] == [2]
     for index in range(3):
         run_shard(tmp_path, plan, index, 3)
