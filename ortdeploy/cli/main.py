@@ -21,6 +21,7 @@ from ortdeploy.cli.exit_codes import (
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
+from ortdeploy.process.libraries import set_up_libraries
 
 _ALLOCATIONS = 150_000
 """New objects before Python searches for cycles; its default causes hundreds of searches during imports."""
@@ -85,7 +86,7 @@ def _fail(error: Exception) -> int:
 
 def run() -> None:
     """Be the program. The exit does not wait for threads that hang in native code or on a file."""
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own allocator keeps what was freed
+    set_up_libraries()
     gc.set_threshold(_ALLOCATIONS)
     code = main()
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]

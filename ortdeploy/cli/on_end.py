@@ -24,6 +24,7 @@ from ortdeploy.files.names import TOLD
 from ortdeploy.ledger.records import output_file
 from ortdeploy.manifest.spec import OnEnd, Spec
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.process.libraries import users_environment
 from ortdeploy.redaction import without_secrets
 from ortdeploy.results.results import JobResult
 from ortdeploy.running.report import REPORT
@@ -123,6 +124,7 @@ def _run(spec: Spec, on_end: OnEnd, content: bytes) -> None:
     process = subprocess.Popen(  # noqa: S603  what the manifest names
         [program, *rest],
         cwd=spec.folder,
+        env=users_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,11 +1,11 @@
 """Runs a command of ortdeploy in another process, which shares the standard streams of this one."""
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
+from ortdeploy.process.libraries import users_environment
 from ortdeploy.process.supervision import SOCKET
 
 
@@ -15,7 +15,7 @@ class Program:
     def __init__(self, arguments: Sequence[str]) -> None:
         """Start the command."""
         command = [sys.executable, "-P", "-m", "ortdeploy", *arguments]
-        env = {name: value for name, value in os.environ.items() if name != SOCKET}
+        env = {name: value for name, value in users_environment().items() if name != SOCKET}
         self._process = subprocess.Popen(command, env=env, start_new_session=True)  # noqa: S603  our own program
 
     def wait(self, seconds: float) -> int | None:

@@ -1,13 +1,15 @@
 """`on_end:` tells a command or a server how an apply has ended, and changes nothing by that."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MANIFEST, Cli
+from conftest import MANIFEST, REPOSITORY, Cli
 from support.web import running
 
 NEVER = """
@@ -54,6 +56,16 @@ def test_a_command_gets_a_failed_job_with_its_report(here: Path, cli: Cli) -> No
     assert json.loads(Path(job["report"]).read_text())["reason"] == job["reason"]
     assert cli("retry", "m.yaml", "--job", "run").code in {0, 1}
     assert len(told(here)) == 1
+
+
+def test_a_command_gets_the_environment_that_the_user_has(here: Path) -> None:
+    show = "import json, os, sys; sys.stdin.read(); open('told', 'w').write(json.dumps(dict(os.environ)))"
+    write(here, {"command": [PROGRAM, "-c", show]}, NEVER)
+    own = {"ARROW_DEFAULT_MEMORY_POOL": "mimalloc", "PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"]
+    assert subprocess.run(command, cwd=here, env=own, capture_output=True, check=False).returncode == 5
+    (seen,) = told(here)
+    assert {name: seen.get(name) for name in (*own, "OPENBLAS_NUM_THREADS")} == {**own, "OPENBLAS_NUM_THREADS": None}
 
 
 def test_a_pause_is_told_as_5(here: Path, cli: Cli) -> None:
