@@ -13,11 +13,12 @@ from ortdeploy.process.control_group import group_folders
 _KIB = 1024
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
 """Files with the memory limit of a control group, in version 2 and version 1."""
+_STATUS = "/proc/self/status"
 
 
 def resident_memory() -> int | None:
     """Return the resident set of this process in bytes; None if the system does not report it."""
-    return _kib_of("/proc/self/status", "VmRSS:")
+    return _kib_of(_STATUS, "VmRSS:")
 
 
 WEIGHTS = "weights.bin"
@@ -84,7 +85,7 @@ def _counted_twice(lines: Sequence[str]) -> int:
 
 def allocated_memory() -> int | None:
     """Return this process's private writable memory in bytes, resident or not, which RLIMIT_DATA limits."""
-    return _kib_of("/proc/self/status", "VmData:")
+    return _kib_of(_STATUS, "VmData:")
 
 
 def memory_of_the_group() -> int | None:
@@ -125,30 +126,44 @@ def available_memory() -> int | None:
 
 def _kib_of(path: str, name: str) -> int | None:
     """Return in bytes a value that a file of Linux has in KiB."""
+    return _kib_in(_text_of(path), name)
+
+
+def _text_of(path: str) -> str:
+    with suppress(OSError, ValueError):
+        return Path(path).read_text(encoding="ascii")
+    return ""
+
+
+def _kib_in(text: str, name: str) -> int | None:
     try:
-        text = Path(path).read_text(encoding="ascii")
         return int(text.partition(name)[2].split()[0]) * _KIB
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
 
 
 def private_memory() -> int | None:
     """Return the resident memory of this process that maps no file, in bytes; None except on Linux."""
-    return _kib_of("/proc/self/status", "RssAnon:")
+    return _kib_of(_STATUS, "RssAnon:")
 
 
 def proportional_memory() -> int | None:
-    """Return the memory of this process in bytes, with its part of shared pages (PSS); None except on Linux."""
+    """Return the memory of this process in bytes, with its part of shared pages (PSS); None except on Linux.
+
+    The kernel walks over all pages for it, which takes milliseconds.
+    """
     return _kib_of("/proc/self/smaps_rollup", "\nPss:")
 
 
 def memory_now() -> dict[str, int | None]:
-    """Return the memory of this process for reports, in bytes: resident, proportional and peak."""
-    return {
-        "resident_bytes": resident_memory(),
-        "proportional_bytes": proportional_memory(),
-        "peak_bytes": peak_memory(),
-    }
+    """Return the memory of this process for reports, in bytes: resident and peak, of one moment on Linux."""
+    text = _text_of(_STATUS)
+    return {"resident_bytes": _kib_in(text, "VmRSS:"), "peak_bytes": _peak_in(text)}
+
+
+def memory_in_full() -> dict[str, int | None]:
+    """Return what `memory_now` does, and the proportional memory."""
+    return {**memory_now(), "proportional_bytes": proportional_memory()}
 
 
 def process_usage() -> dict[str, float]:
@@ -173,7 +188,11 @@ def peak_memory() -> int | None:
 
     On Linux it comes from /proc, because getrusage also counts the parent from which a process was forked.
     """
-    peak = _kib_of("/proc/self/status", "VmHWM:")
+    return _peak_in(_text_of(_STATUS))
+
+
+def _peak_in(text: str) -> int | None:
+    peak = _kib_in(text, "VmHWM:")
     return _peak_of_getrusage() if peak is None else peak
 
 

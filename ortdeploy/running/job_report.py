@@ -9,7 +9,7 @@ from ortdeploy.events import log
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.gauges import Gauges, nvidia_devices
-from ortdeploy.process.memory import memory_now
+from ortdeploy.process.memory import memory_in_full, memory_now
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.ending import Ending
@@ -63,8 +63,8 @@ class JobReport:
 
     def ran(self) -> dict[str, Any]:
         """Return what the report says of sessions and memory, as JSON has it."""
-        memory = {**self._memory_by_stage, "last_rows": memory_now()}
-        ran = ran_on(self._context.plan, self._context.step, self.members, self._context.opened, memory)
+        by_stage = {**self._memory_by_stage, "last_rows": memory_in_full()}
+        ran = ran_on(self._context.plan, self._context.step, self.members, self._context.opened, by_stage)
         return {**ran, "layout": self._context.layout, "machine": self.gauges.plain()}
 
     def result(self, ending: Ending, pending: int = 0) -> JobResult:

@@ -127,7 +127,8 @@ def test_stages_tell_processor_seconds_and_memory(report: dict[str, Any]) -> Non
     peaks = [taken["peak_bytes"] for taken in by_stage.values()]
     some_pages = 2**20  # Linux counts them by processor, and adds up now and then
     assert all(after >= before - some_pages for before, after in pairwise(peaks))
-    assert all(0 < taken["proportional_bytes"] <= taken["peak_bytes"] + some_pages for taken in by_stage.values())
+    assert all(0 < taken["resident_bytes"] <= taken["peak_bytes"] + some_pages for taken in by_stage.values())
+    assert 0 < by_stage["last_rows"]["proportional_bytes"] <= by_stage["last_rows"]["peak_bytes"] + some_pages
 
 
 def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, Any]) -> None:
