@@ -18,7 +18,7 @@ TEMPORARY = ".partial"
 
 @contextmanager
 def _named_at_the_end(path: Path) -> Iterator[Path]:
-    """Yield a temporary name that becomes `path` when the block succeeds; the block itself makes the bytes durable."""
+    """Yield a temporary name that becomes `path` when the block succeeds; nothing is made durable."""
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     try:
         yield temporary
@@ -26,7 +26,16 @@ def _named_at_the_end(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+
+
+@contextmanager
+def open_cached(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that gets its name when the block succeeds, without waiting for the disk.
+
+    It is for what can be made again: after a power cut the file may be old, empty or torn, and its reader must notice.
+    """
+    with _named_at_the_end(path) as temporary, temporary.open("wb") as file:
+        yield file
 
 
 @contextmanager
@@ -36,6 +45,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
+    sync_folder(path.parent)
 
 
 @contextmanager
@@ -58,6 +68,7 @@ def whole_path(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("r+b") as file:  # Windows syncs only what is open for writing
             os.fsync(file.fileno())
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -111,12 +111,15 @@ class ContentStore:
     def refer(self, owner: str, digests: Collection[str], *, lasting: bool = False) -> None:
         """Record that an owner needs these entries, and no others that it named before. Raises OSError, NotKeptError.
 
-        `lasting`: the reference holds until the owner changes it; otherwise the owner must renew it.
+        `lasting`: the reference holds until the owner changes it; otherwise the owner must renew it. Renewing takes no
+        writing, so the disk is not waited for.
         """
         path = self._made(_REFERENCES) / f"{hashlib.sha256(owner.encode(errors='surrogateescape')).hexdigest()}.json"
         document = {"format_version": _FORMAT_VERSION, "owner": owner, "digests": sorted(digests), "lasting": lasting}
         with suppress(OSError, ValueError):
-            if lasting and json.loads(path.read_bytes()) == document:
+            if json.loads(path.read_bytes()) == document:
+                if not lasting:
+                    os.utime(path)
                 return
         with open_whole(path) as file:
             file.write(json.dumps(document, indent=1).encode())

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import boot_id, file_digest, signature
 
 LARGE = 16 * 1024 * 1024
@@ -69,7 +69,7 @@ class DigestCache:
         document = {"format_version": _FORMAT_VERSION, "boot": self._boot, "files": self._known}
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open_whole(path) as file:
+            with open_cached(path) as file:
                 file.write(json.dumps(document, indent=1).encode())
 
 

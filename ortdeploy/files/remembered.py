@@ -8,7 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import open_cached
 from ortdeploy.records import mutable_record
 
 FILE = "choices.json"
@@ -36,7 +36,7 @@ class TuningCache:
         self._known.pop(key, None)
         self._known = {**dict(list(self._known.items())[1 - _MOST :]), key: choice}
         if self.folder is not None:
-            with suppress(OSError), open_whole(self.folder / FILE) as file:
+            with suppress(OSError), open_cached(self.folder / FILE) as file:
                 file.write(json.dumps({"format_version": 1, "choices": self._known}, indent=2).encode())
 
 

@@ -87,6 +87,7 @@ class Ledger:
         """Take a connection whose tables are there."""
         self._connection = connection
         self._state_dir = state_dir
+        self._read_parts: dict[int, tuple[tuple[Any, ...], Part]] = {}  # those last read: only others are checked
 
     @property
     def state_dir(self) -> Path:
@@ -139,13 +140,13 @@ class Ledger:
     def _parts(self, output: str) -> tuple[Part, ...]:
         query = f"SELECT {', '.join(PART_COLUMNS)}, seal FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours
         revisions, withdrawn = self._revisions(output), read_withdrawn(self._connection, output)
-        found = []
+        before, self._read_parts, found = self._read_parts, {}, []
         for row in self._connection.execute(query, (output,)):
-            values = typed(PART_COLUMNS, unsealed(row, f"what stands there of part {row[0]}"))
-            later = tuple(revisions.pop(values["number"], ()))
-            gone = tuple(withdrawn.get(values["number"], ()))
-            values |= {"skipped_rows": row_numbers(values["skipped_rows"]), "revisions": later, "withdrawn": gone}
-            found.append(Part(**values))
+            known = before.get(row[0])
+            part = _part_of(row) if known is None or known[0] != row else known[1]
+            self._read_parts[row[0]] = (row, part)
+            later, gone = tuple(revisions.pop(part.number, ())), tuple(withdrawn.get(part.number, ()))
+            found.append(replace(part, revisions=later, withdrawn=gone) if later or gone else part)
         if revisions:
             raise ValueError(f"part {min(revisions)}, which there is not, has a file that was written later")
         return tuple(found)
@@ -622,6 +623,12 @@ class Ledger:
         with translated(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
+
+
+def _part_of(row: Sequence[Any]) -> Part:
+    """Return the part of a row. Raises ValueError, TypeError if the row is not what was written."""
+    values = typed(PART_COLUMNS, unsealed(row, f"what stands there of part {row[0]}"))
+    return Part(**{**values, "skipped_rows": row_numbers(values["skipped_rows"])})
 
 
 def _input_cells(output: str, files: FileStates, number: int) -> Iterator[tuple[Any, ...]]:

@@ -22,7 +22,7 @@ from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import InferredShapes, ModelFacts
 from ortdeploy.facts.problems import unnameable
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import signature
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.providers.catalogue import CPU
@@ -199,7 +199,7 @@ def _write(path: Path, text: bytes) -> None:
     with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
         _forget_oldest(path.parent)
-        with open_whole(path) as file:
+        with open_cached(path) as file:
             file.write(text)
 
 

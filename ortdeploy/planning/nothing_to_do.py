@@ -317,9 +317,9 @@ def seal(entry: "Mapping[str, Any]") -> str:
 def _write(state_dir: str, name: str, key: str, entry: "Mapping[str, Any]") -> None:
     from pathlib import Path  # noqa: PLC0415  only where something is written
 
-    from ortdeploy.files.atomic import open_whole  # noqa: PLC0415
+    from ortdeploy.files.atomic import open_cached  # noqa: PLC0415
 
     answers = {**{other: one for other, one in _read(state_dir, name).items() if other != key}, key: entry}
     kept = dict(list(answers.items())[-_MOST:])
-    with open_whole(Path(state_dir) / name) as file:
+    with open_cached(Path(state_dir) / name) as file:
         file.write(json.dumps({"format_version": _FORMAT_VERSION, "answers": kept}).encode())

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.names import TEXTS
 from ortdeploy.ledger.records import output_file, output_key
 from ortdeploy.plan.steps import Plan, RunJob
@@ -22,7 +22,7 @@ def keep_text(document: Any, plan: Plan, state_dir: Path, run: str) -> None:
             path = text_of(state_dir, output_key(Path(plan.folder) / step.output.path, state_dir))
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with open_whole(path) as file:
+                with open_cached(path) as file:
                     file.write(json.dumps(known).encode(errors="surrogateescape"))
 
 

@@ -148,6 +148,17 @@ def test_pruning_keeps_what_somebody_needs_and_trees_of_it(tmp_path: Path, store
     assert entries(tmp_path, "files") == [two]
 
 
+def test_a_reference_is_renewed_without_being_written_again(tmp_path: Path, store: ContentStore) -> None:
+    digest = store.put(write(tmp_path / "m.onnx", b"one"))
+    store.refer("m.yaml run", {digest})
+    (path,) = (tmp_path / "state/store/references").iterdir()
+    written = path.stat()
+    os.utime(path, (written.st_mtime - FORGOTTEN_AFTER - 60,) * 2)
+    store.refer("m.yaml run", {digest})
+    assert path.stat().st_ino == written.st_ino
+    assert store.referred() == {digest}
+
+
 def test_a_reference_that_nobody_renews_keeps_nothing(tmp_path: Path, store: ContentStore) -> None:
     digest = store.put(write(tmp_path / "m.onnx", b"one"))
     store.refer("m.yaml run", {digest})

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from support.nfs import Client
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.durations import Histogram
 from ortdeploy.facts.data import FileState
-from ortdeploy.files.atomic import open_whole, remove_temporaries
+from ortdeploy.files.atomic import open_cached, open_whole, remove_temporaries
 from ortdeploy.ledger import cells
 from ortdeploy.ledger.cells import old_seal_of_inputs, seal_of
 from ortdeploy.ledger.damage import FILE
@@ -249,6 +250,51 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / ".part.partial").touch()
     remove_temporaries(tmp_path)
     assert [child.name for child in tmp_path.iterdir()] == ["part"]
+
+
+def test_a_file_that_can_be_made_again_appears_whole_without_a_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half() -> None:
+        with open_cached(path) as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    def wait(_: int) -> None:
+        raise AssertionError("nobody needs it after a power cut")
+
+    monkeypatch.setattr(os, "fsync", wait)
+    path = tmp_path / "known.json"
+    with open_cached(path) as file:
+        file.write(b"whole")
+        assert not path.exists()
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert {child.name: child.read_bytes() for child in tmp_path.iterdir()} == {"known.json": b"whole"}
+
+
+def test_a_part_that_is_read_again_is_checked_again_only_if_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = []
+
+    def counted(*given: Any) -> str:
+        checked.append(given[0])
+        return seal_of(*given)
+
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", made_by=made_by({}), job="j", run="r")
+        for number in range(3):
+            ledger.commit_part("out", replace(PART, number=number, start=3 * number), ())
+        monkeypatch.setattr(cells, "seal_of", counted)
+        first, again = ledger.output("out"), ledger.output("out")
+        assert first == again
+        assert checked == [0, 1, 2]
+        with closing(sqlite3.connect(tmp_path / FILE)) as other:
+            other.execute("UPDATE parts SET committed = 3 WHERE number = 1")
+            other.commit()
+        with pytest.raises(OrtdeployError, match="part 1"):
+            ledger.output("out")
 
 
 def test_percentiles_are_within_a_bucket() -> None:

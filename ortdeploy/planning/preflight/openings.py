@@ -14,7 +14,7 @@ from pathlib import Path
 from ortdeploy.deployment.resolved import Deployment, ResolvedModel
 from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import Opening
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import open_cached
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
@@ -121,5 +121,5 @@ class _Remembered:
         if keys and self._path.parent.is_dir():
             self._keys = [*self._keys, *keys][-_MOST:]
             text = json.dumps({"format_version": _FORMAT_VERSION, "opened": self._keys}, indent=1)
-            with suppress(OSError), open_whole(self._path) as file:
+            with suppress(OSError), open_cached(self._path) as file:
                 file.write(text.encode())
