@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -24,7 +24,6 @@ from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.lanes import Lane
 from ortdeploy.running.member import Finished, Member, Ticket
-from ortdeploy.running.overlap import Overlap
 from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
@@ -58,11 +57,7 @@ class Stream:
         self._feeder = Feeder(job, sessions[0].ops)
         self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))
-        self._overlap = (
-            Overlap(undecided=job.pipeline is not None and len(sessions) == 1)
-            if context.on_run is None
-            else Overlap.always_in_turn()
-        )
+        self._alone: AbstractContextManager[object] = threading.Lock() if context.on_run else nullcontext()
         self._ending = threading.Lock()
         self._error: BaseException | None = None
         self._closed = False
@@ -92,7 +87,6 @@ class Stream:
                     return
                 finished = self._result(ticket)
                 yield finished
-                self._overlap.finished(finished.block.count)
                 if self._trial is not None:
                     self._trial.finished(finished, ticket.prepared)
                 self._stall.progress()  # a slow disk is no session that hangs
@@ -188,7 +182,7 @@ class Stream:
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():
-                    with self._overlap.section():
+                    with self._alone:
                         prepared = self._read_block(blocks)
                     if prepared is None:
                         break
@@ -231,7 +225,7 @@ class Stream:
                 return
             member.current = ticket
             try:
-                with self._overlap.section():
+                with self._alone:
                     finished = self._run_on(member, ticket, sizes)
             except ProviderFailedError as error:
                 member.failure = str(error)
