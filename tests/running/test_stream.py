@@ -35,6 +35,8 @@ from ortdeploy.results.results import Status
 from ortdeploy.running import stall_watch
 from ortdeploy.sources.arrays import ArraySource
 
+PATIENCE = 60.0
+
 Feeds = Mapping[str, np.ndarray]
 
 
@@ -359,6 +361,26 @@ def test_a_slow_disk_is_no_session_that_hangs(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Ledger, "commit_part", slowly)
     plan = changed(plan_for(tmp_path, 80, rows_per_part=40), errors={"progress_timeout": 2.5 * 3600})
     assert execute(tmp_path, plan, FakeRuntime(hours.double_after(0.01))).status is Status.DONE
+
+
+def test_rows_of_the_next_part_run_while_a_part_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(80))
+    real, run, is_next = Ledger.commit_part, 0, threading.Event()
+
+    def count(feeds: Feeds) -> Feeds:
+        nonlocal run
+        run += len(feeds["x"])
+        if run > 8:
+            is_next.set()
+        return double(feeds)
+
+    def wait_for_the_next(self: Ledger, *arguments: Any, **options: Any) -> None:
+        assert is_next.wait(PATIENCE), "nothing ran meanwhile"
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(Ledger, "commit_part", wait_for_the_next)
+    assert execute(tmp_path, plan_for(tmp_path, 80), FakeRuntime(count)).status is Status.DONE
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(80)]
 
 
 @pytest.mark.parametrize("last", ["short", "pad"])
