@@ -1,6 +1,6 @@
 """Facts about data: input files and their columns, output folders, files that operations read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -122,6 +122,11 @@ class KnownFiles(Packed):
     def cells_of(state: FileState, done: int, span: tuple[int, int] | None) -> tuple[Any, ...]:
         """Return a file as the cells of its entry; `done` is 2 if it is gone."""
         return (*state, done, *(span or (_NO_SPAN, _NO_SPAN)))
+
+    def underway(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the cells of files of an unfinished run; of most lists, no entry is looked at for that."""
+        found = self.cells_of_blocks(lambda _names, _sizes, _times, done, *_span: 0 in done)
+        return (cells for cells in found if not cells[3])
 
     def make(self, cells: tuple[Any, ...]) -> KnownFile:
         """Return the known file that an entry is."""

@@ -65,6 +65,13 @@ class Packed(Sequence):  # type: ignore[type-arg]  # subclasses name what they h
         for place in range(first, len(self._blocks)):
             yield from self._unpacked(place)
 
+    def cells_of_blocks(self, are_wanted: "Callable[..., bool]") -> "Iterator[tuple[Any, ...]]":
+        """Yield the cells of all entries of the blocks that are wanted; it is asked with what `by_column` yields."""
+        for place in range(len(self._blocks)):
+            names, columns = self._columns(place)
+            if are_wanted(names, *columns):
+                yield from self._unpacked(place)
+
     def by_column(self) -> "Iterator[tuple[Any, ...]]":
         """Yield each block as the text of its names, with NUL between them, and a sequence of each number.
 

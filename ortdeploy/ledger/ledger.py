@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from ortdeploy.ledger.carried import OF_OUTPUTS, copy_output, take_over
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     DEPLOYMENT_COLUMNS,
+    FEW_INPUTS,
     MERGE_COLUMNS,
     OUTPUT_COLUMNS,
     PART_COLUMNS,
@@ -37,6 +38,7 @@ from ortdeploy.ledger.cells import (
     insert_sealed,
     merge_cells,
     part_cells,
+    resealed_inputs,
     row_numbers,
     seal_inputs,
     seal_of_inputs,
@@ -206,14 +208,15 @@ class Ledger:
                 (output, output),
             )
             forget_those_taken_up(db, output, files)
-            db.executemany(
-                "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
-                "number = CASE WHEN done THEN excluded.number ELSE number END, "
-                "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
-                _input_cells(output, FileStates.of(files), self._next_number(db, output)),
-            )
-            self._mark_gone(db, output, gone)
-            seal_inputs(db, output)
+            present = FileStates.of(files)
+            with resealed_inputs(db, output, map(os.fsencode, chain((cells[0] for cells in present.cells()), gone))):
+                db.executemany(
+                    "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
+                    "number = CASE WHEN done THEN excluded.number ELSE number END, "
+                    "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
+                    _input_cells(output, present, self._next_number(db, output)),
+                )
+                self._mark_gone(db, output, gone)
 
     @staticmethod
     def _next_number(db: sqlite3.Connection, output: str) -> int:
@@ -483,9 +486,11 @@ class Ledger:
             db.execute(query, (status, ended or now(), reason, output))
             if status == "done":
                 note_empty_files(db, output)
-                db.execute("UPDATE inputs SET done = 1 WHERE output = ? AND done = 0", (output,))
-                db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (total_rows(db, output), output))
-                seal_inputs(db, output)
+                query = "SELECT path FROM inputs WHERE output = ? AND done = 0 LIMIT ?"
+                underway = db.execute(query, (output, FEW_INPUTS + 1)).fetchall()
+                with resealed_inputs(db, output, (path for (path,) in underway)):
+                    db.execute("UPDATE inputs SET done = 1 WHERE output = ? AND done = 0", (output,))
+                    db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (total_rows(db, output), output))
 
     def note_retried(self, output: str) -> None:
         """Note that rows of an ended run have run again: its last run ended now. How it ended does not change."""

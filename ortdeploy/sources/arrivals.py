@@ -100,9 +100,8 @@ def sort_arrivals(
 
 def _begun(files: KnownFiles, differing: Mapping[str, FileState | None], again: Collection[str]) -> Iterator[FileState]:
     """Yield the files of an unfinished run as they are now, or as they were if they are gone."""
-    for cells in files.cells():
-        path, size, mtime_ns, done = cells[:4]
-        if not done and path not in again:
+    for path, size, mtime_ns, *_ in files.underway():
+        if path not in again:
             yield differing.get(path) or FileState(path, size, mtime_ns)
 
 
@@ -188,8 +187,8 @@ def _is_as_known(one: KnownFile, now: FileState | None) -> bool:
 
 def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row: int) -> int:
     """Return how many rows of the first file to read were run already: the run was ended because others changed."""
-    for path, _, _, done, begin, _ in KnownFiles.of(known).cells() if read else ():
-        if not done and begin >= 0 and path == read[0].path:
+    for path, _, _, _, begin, _ in KnownFiles.of(known).underway() if read else ():
+        if begin >= 0 and path == read[0].path:
             return int(max(0, first_row - begin))
     return 0
 

@@ -4,7 +4,8 @@ import glob
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import overload
@@ -22,8 +23,6 @@ _MAGIC = "*?["
 _NO_NAMES = frozenset({"", ".", ".."})
 _BETWEEN = "\0"
 """What lies between names that are one text; no name holds it."""
-_AT_ONCE = 10_000
-"""Files whose text is held at once."""
 _ALONE = 16
 """Objects that are asked for one by one."""
 _TOO_MUCH = 2**63
@@ -199,10 +198,9 @@ class _Looks:
         text = _BETWEEN.join((*paths, ""))
         if ":" in text or any(f"{os.sep}{name}{_BETWEEN}" in text for name in _NO_NAMES):
             return None
-        if self._fence is not None:
-            some = {path.rpartition(os.sep)[0]: path for path in paths}  # one of each folder
-            if any(self._fence.is_left_by(path, is_link=False) for path in some.values()):
-                return None
+        fence = self._fence
+        if fence is not None and any(fence.is_left_by(one, is_link=False) for one in _one_of_each_folder(paths, text)):
+            return None
         try:
             found = [*map(os.stat if self._fence is None else os.lstat, paths)]
         except OSError:
@@ -234,6 +232,15 @@ class _Looks:
                 yield state_in_stat(found)
 
 
+def _one_of_each_folder(paths: Sequence[str], text: str) -> Collection[str]:
+    """Return one path of each folder; `text` are all paths, each with NUL behind it."""
+    folder = paths[0][: paths[0].rfind(os.sep) + 1]
+    are_in_it = f"{_BETWEEN}{text}".count(f"{_BETWEEN}{folder}") == len(paths)
+    if folder and are_in_it and text.count(os.sep) == folder.count(os.sep) * len(paths):
+        return paths[:1]
+    return {path.rpartition(os.sep)[0]: path for path in paths}.values()
+
+
 def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
     """Return size and modification time, or version, of a file in full. Raises OrtdeployError."""
     if is_url(path):
@@ -263,9 +270,12 @@ def _in_64_bits(times: list[int]) -> list[int]:
 
 def states_digest(states: Sequence[FileState]) -> str:
     """Return a digest of names, sizes and modification times."""
-    digest, left = hashlib.sha256(), iter(states)
-    while text := "".join([f"{path}\0{size}\0{mtime_ns}\n" for path, size, mtime_ns in islice(left, _AT_ONCE)]):
-        digest.update(os.fsencode(text))  # a name may be any bytes
+    digest = hashlib.sha256()
+    for names, sizes, times in FileStates.of(states).by_column():
+        text = os.fsencode(names)  # a name may be any bytes
+        digest.update(f"{len(sizes)} {len(text)} ".encode() + text)
+        digest.update(array("q", sizes))
+        digest.update(array("q", times))
     return digest.hexdigest()
 
 

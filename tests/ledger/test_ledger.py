@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import tempfile
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import effort
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import (
     changed,
@@ -107,6 +111,54 @@ def test_damage_to_any_input_file_is_noticed(tmp_path: Path, damage: str) -> Non
         for read in (ledger.check_inputs, ledger.inputs):
             with pytest.raises(OrtdeployError, match="list of input files is not what was written"):
                 read("out")
+
+
+Steps = list[tuple[list[int], list[int], str]]
+
+
+@settings(max_examples=effort(15, 150), deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 6), max_size=4, unique=True),
+            st.lists(st.integers(0, 6), max_size=2),
+            st.sampled_from(["done", "failed"]),
+        ),
+        max_size=4,
+    ),
+    few=st.integers(0, 5),
+)
+def test_a_seal_with_exchanged_terms_is_the_seal_over_all_input_files(steps: Steps, few: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "FEW_INPUTS", few)
+        with open_ledger(Path(folder)) as ledger:
+            for at, (numbers, gone, status) in enumerate(steps):
+                files = [FileState(path=f"in/{number}\udcff", size=at, mtime_ns=10**18 + number) for number in numbers]
+                names = [f"in/{number}\udcff" for number in gone]
+                ledger.begin("out", made_by=made_by({}), job="j", run="r", files=files, gone=names)
+                ledger.check_inputs("out")
+                if at == 0:
+                    ledger.commit_part("out", PART, ())
+                ledger.end("out", status, None)
+                ledger.check_inputs("out")
+
+
+@pytest.mark.parametrize("moment", ["begin", "end"])
+def test_damage_to_the_list_of_input_files_outlasts_a_run_on_a_few(tmp_path: Path, moment: str) -> None:
+    new = FileState(path="in/new", size=1, mtime_ns=1)
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", made_by=made_by({}), job="j", run="r", files=FILES)
+        ledger.end("out", "done", None)
+        if moment == "end":
+            ledger.begin("out", made_by=made_by({}), job="j", run="s", files=[new])
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
+        db.execute("UPDATE inputs SET size = 9 WHERE size = 4")
+    with open_ledger(tmp_path) as ledger:
+        if moment == "begin":
+            ledger.begin("out", made_by=made_by({}), job="j", run="s", files=[new])
+        ledger.end("out", "done", None)
+        with pytest.raises(OrtdeployError, match="list of input files is not what was written"):
+            ledger.check_inputs("out")
 
 
 def test_files_are_done_with_their_run_as_they_were_then(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageOps, PngImagePlugin
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -12,10 +14,9 @@ from ortdeploy.files import packed, room
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.urls import is_url
 from ortdeploy.results.rows import Block
-from ortdeploy.sources import files as files_module
 from ortdeploy.sources import image
 from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.files import file_states, find_changed, full_path, shown, states_digest
+from ortdeploy.sources.files import _one_of_each_folder, file_states, find_changed, full_path, shown, states_digest
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Wanted
 
@@ -39,6 +40,18 @@ def test_what_leads_out_of_a_fence_is_refused(tmp_path: Path, name: str) -> None
     (tmp_path / "x").touch()
     with pytest.raises(LeadsOutError, match="leads out of the manifest's folder tree"):
         file_states([f"{tree}/in/../in", f"{tree}/{name}"], str(tree), (), Fence([str(tree)]))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["/in", "/in/in", "/i", "/", "", "/in//"]), st.text("a/.", max_size=4)), min_size=1
+    )
+)
+def test_one_path_of_each_folder_is_looked_at(parts: list[tuple[str, str]]) -> None:
+    paths = [f"{folder}/{name}" for folder, name in parts]
+    found = _one_of_each_folder(paths, "\0".join((*paths, "")))
+    assert {path.rpartition("/")[0] for path in found} == {path.rpartition("/")[0] for path in paths}
+    assert {*found} <= {*paths}
 
 
 def test_a_file_that_went_is_said_to_be_unreadable_within_a_fence_too(tmp_path: Path) -> None:
@@ -78,9 +91,12 @@ def test_many_looks_at_once_tell_what_each_alone_does(tmp_path: Path, monkeypatc
         ["x/.png", "x/a.png"],
         ["a.csv.gz", "b.jsonl.gz", "c.gz"],
         ["v1.2/a", "v1.2/b.csv", "a.", "..npy", "none", ".hidden"],
+        ["in/a.png", "in/b.png", "in/c.png", "in/.png", "in/png", "in/d.png", "in/e.png.gz"],
     ],
 )
-def test_one_of_each_suffix_stands_for_all(names: list[str]) -> None:
+@pytest.mark.parametrize("block", [1, 2, 1024])
+def test_one_of_each_suffix_stands_for_all(names: list[str], monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(packed, "OF_A_BLOCK", block)
     for at in range(len(names)):
         turned = names[at:] + names[:at]
         some = list(one_of_each_suffix(turned))
@@ -125,16 +141,24 @@ def test_a_file_called_like_a_url_is_found_again(tmp_path: Path, name: str) -> N
     assert find_changed([state], str(tmp_path), (), Fence([str(tmp_path)])) is None
 
 
-def test_the_digest_of_states_does_not_depend_on_how_many_are_taken_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_digest_of_states_tells_any_difference(tmp_path: Path) -> None:
     for name in (b"a", b"b\xff", b"c"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
-    states = file_states(sorted(str(path) for path in tmp_path.iterdir()), str(tmp_path))
-    whole = states_digest(states)
-    monkeypatch.setattr(files_module, "_AT_ONCE", 2)
-    assert states_digest(states) == whole
-    assert states_digest(states[:2]) != whole
+    packed_states = file_states(sorted(str(path) for path in tmp_path.iterdir()), str(tmp_path))
+    states = [*packed_states]
+    first = states[0]
+    others = [
+        states[:2],
+        states[::-1],
+        [first._replace(path="d"), *states[1:]],
+        [first._replace(size=1), *states[1:]],
+        [first._replace(mtime_ns=-1), *states[1:]],
+        [first._replace(size=first.mtime_ns, mtime_ns=first.size), *states[1:]],
+        [],
+    ]
+    digests = [states_digest(one) for one in (states, *others)]
+    assert len({*digests}) == len(digests)
+    assert states_digest(packed_states) == states_digest(tuple(states)) == digests[0]
 
 
 def test_for_what_always_has_room_the_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
