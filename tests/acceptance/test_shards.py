@@ -13,6 +13,7 @@ import pytest
 import yaml
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from support.models import gather_model, lora_model, make_adapter
+from support.shards import Killed, die_after, die_before, instead
 
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.running.shards import alike
@@ -263,6 +264,22 @@ def test_a_lost_ledger_is_made_again_by_finish(cli: Cli, deployment: Path, plan:
     assert cli("apply", deployment / "m.yaml").code == 1
     assert cli("finish", plan).code == 0
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
+
+
+@pytest.mark.parametrize("die", [die_before, die_after])
+@pytest.mark.parametrize("method", ["close", "tidy"])
+def test_a_finish_that_was_killed_as_it_closed_the_plan_is_run_again_and_leaves_nothing_behind(
+    cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch, method: str, die: Any
+) -> None:
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    with instead(monkeypatch, method, die), pytest.raises(Killed):
+        cli("finish", plan)
+    ended = cli("finish", plan)
+    assert ended.code == 0, ended.words
+    left = {path.name for path in (deployment / "outbox/run/_parts").rglob("*") if path.is_file()}
+    assert left == {"bound.json", "closed.json", "from-0.json"}
+    again = cli("apply", deployment / "m.yaml")
+    assert (again.code, "nothing to do" in again.out) == (0, True), again.words
 
 
 def test_manifests_for_clusters_call_what_there_is() -> None:

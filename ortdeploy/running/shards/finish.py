@@ -94,13 +94,14 @@ class Finish:
         shares = shares_of(table, receipts, [part.number for part in missing])
         if shares.mixed_workers:
             log.warning("plan.mixed_workers", parts={one.processor: one.parts for one in shares.mixed_workers})
-        ending = self._judged(table, missing, len(shares.workers))
-        self._write(decisions, receipts, ending, shares)
+        ending, ended = self._judged(table, missing, len(shares.workers)), now()
+        self._write(decisions, receipts, ending, shares, ended)
         if is_closed:
             decisions.tidy()  # the process that closed it may have been killed before this
         elif not missing:
             self._copy(place, table, receipts)
             decisions.close(list(receipts.values()), self._ended(ending))
+        self.ledger.end(self._output, ending.status, ending.reason, ended)  # last: what is done is not finished again
         return ending, shares
 
     def _copy(self, place: SharedPlace, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
@@ -207,9 +208,11 @@ class Finish:
             return Ending(status=Status.FAILED, reason=left)
         return replace(self.cause, reason=f"{self.cause.reason}; {left}")
 
-    def _write(self, decisions: CommitLog, receipts: Mapping[int, Receipt], ending: Ending, shares: Shares) -> None:
-        """Write the report, then the end into the ledger. Raises OSError, OrtdeployError."""
-        ended, record = now(), self.ledger.output(self._output)
+    def _write(
+        self, decisions: CommitLog, receipts: Mapping[int, Receipt], ending: Ending, shares: Shares, ended: str
+    ) -> None:
+        """Write the report. Raises OSError, OrtdeployError."""
+        record = self.ledger.output(self._output)
         if record is not None and receipts:
             with decisions.reports() as folder:
                 told = replace(record, status=ending.status, reason=ending.reason, ended=ended)
@@ -222,7 +225,6 @@ class Finish:
                     ran=_ran(list(receipts.values()), shares),
                     seconds=float(record.statistics.get("seconds", 0.0)),
                 )
-        self.ledger.end(self._output, ending.status, ending.reason, ended)
 
 
 def first_number(record: OutputRecord | None, step: RunJob) -> int:

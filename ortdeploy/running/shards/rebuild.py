@@ -125,13 +125,21 @@ class _Rebuilt:
         return record
 
     def _fold(self, digest: str, table: PartTable) -> None:
-        """Commit the parts of a finished plan, unless the ledger has them. Raises OrtdeployError."""
+        """Commit the parts of a finished plan, unless the ledger has them. Raises OrtdeployError.
+
+        A copy is put beside the parts before their plan is closed, so it says of its last plan that it runs.
+        """
         before = self._ledger.output(_KEY)
         next_part, rows = (0, 0) if before is None else (before.next_part, before.rows)
-        if table.first_number + len(table) <= next_part:
+        after = table.first_number + len(table)
+        is_known, is_ended = after <= next_part, before is None or after < next_part or before.status != "running"
+        if is_known and is_ended:
             return
         digits = PART_DIGITS if before is None else before.part_digits
         receipts, ended = CommitLog(self._place, digest, table, suffix=self._suffix, digits=digits).closed()
+        if is_known:
+            self._ledger.end(_KEY, ended.status, ended.reason)
+            return
         gap = next((part for part in table if part.number not in receipts), None)
         if (table.first_number, table.first_row) != (next_part, rows) or gap is not None:
             first, last = (next_part, table.first_number - 1) if gap is None else (gap.number, gap.number)

@@ -182,8 +182,12 @@ def test_several_plans_are_folded_in_their_order(cli: Cli, deployment: Path, wit
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
 
 
-def test_an_open_plan_after_a_finished_one_goes_on_without_its_ledger(cli: Cli, deployment: Path) -> None:
+@pytest.mark.parametrize("begun", ["by shards", "on one machine"])
+def test_an_open_plan_after_a_finished_one_goes_on_without_its_ledger(cli: Cli, deployment: Path, begun: str) -> None:
     (deployment / "m.yaml").write_text(SMALL)
+    if begun == "on one machine":
+        with killed_at_part(1):
+            cli("apply", deployment / "m.yaml")
     rounds(cli, deployment, 1)
     np.save(deployment / "data-1.npy", np.ones((20, 4), np.float32))
     plan = deployment / "open.json"
