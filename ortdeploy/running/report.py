@@ -55,6 +55,19 @@ def ran_on(
     }
 
 
+RAN_UNKNOWN: Mapping[str, Any] = {
+    "components": {},
+    "session": None,
+    "sessions_passed_over": {},
+    "layout": None,
+    "providers": [],
+    "placement": {},
+    "sessions": [],
+    "memory": {"last_rows": dict.fromkeys(("resident_bytes", "proportional_bytes", "peak_bytes"))},
+}
+"""What `ran_on` would return, if the process that made all parts is gone and nobody else has made any."""
+
+
 @record
 class Committed:
     """An output as the ledger has it: its entry, its failed rows as lines of JSON, and what made its parts.

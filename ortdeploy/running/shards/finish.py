@@ -27,7 +27,7 @@ from ortdeploy.running.ending import Ending
 from ortdeploy.running.error_budget import BudgetError, ErrorBudget
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
-from ortdeploy.running.report import committed, write_report
+from ortdeploy.running.report import RAN_UNKNOWN, committed, write_report
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
 from ortdeploy.running.shards.rebuild import AHEAD, put_copy, rebuild
@@ -87,7 +87,8 @@ class Finish:
             record = None
         is_closed = decisions.is_closed()
         receipts = self._closed(decisions, record) if is_closed else self._decided(decisions, table)
-        if not _is_all_in(record, table):
+        is_known = _is_all_in(record, table)
+        if not is_known:
             self._begin()
             self._commit(table, receipts)
         missing = [part for part in table if part.number not in receipts and not _is_in(record, part)]
@@ -95,7 +96,8 @@ class Finish:
         if shares.mixed_workers:
             log.warning("plan.mixed_workers", parts={one.processor: one.parts for one in shares.mixed_workers})
         ending, ended = self._judged(table, missing, len(shares.workers)), now()
-        self._write(decisions, receipts, ending, shares, ended)
+        if receipts or not (missing or is_known):
+            self._write(decisions, receipts, ending, shares, ended)
         if is_closed:
             decisions.tidy()  # the process that closed it may have been killed before this
         elif not missing:
@@ -170,9 +172,7 @@ class Finish:
 
     def _commit(self, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
         """Commit the parts that follow those in the ledger, up to the first that is missing."""
-        record = self.ledger.output(self._output)
-        if record is None:
-            raise AssertionError("the run on it has begun")
+        record = self._begun()
         statistics = record.statistics
         for part in table:
             if _is_in(record, part):
@@ -212,19 +212,24 @@ class Finish:
         self, decisions: CommitLog, receipts: Mapping[int, Receipt], ending: Ending, shares: Shares, ended: str
     ) -> None:
         """Write the report. Raises OSError, OrtdeployError."""
+        record = self._begun()
+        with decisions.reports() as folder:
+            told = replace(record, status=ending.status, reason=ending.reason, ended=ended)
+            write_report(
+                folder,
+                committed(self.ledger, told),
+                self.plan,
+                self.step,
+                digest=plan_digest(self.plan, self.step.job),
+                ran=_ran(list(receipts.values()), shares),
+                seconds=float(record.statistics.get("seconds", 0.0)),
+            )
+
+    def _begun(self) -> OutputRecord:
         record = self.ledger.output(self._output)
-        if record is not None and receipts:
-            with decisions.reports() as folder:
-                told = replace(record, status=ending.status, reason=ending.reason, ended=ended)
-                write_report(
-                    folder,
-                    committed(self.ledger, told),
-                    self.plan,
-                    self.step,
-                    digest=plan_digest(self.plan, self.step.job),
-                    ran=_ran(list(receipts.values()), shares),
-                    seconds=float(record.statistics.get("seconds", 0.0)),
-                )
+        if record is None:
+            raise AssertionError("the run on it has begun")
+        return record
 
 
 def first_number(record: OutputRecord | None, step: RunJob) -> int:
@@ -331,4 +336,5 @@ def _ran(receipts: Sequence[Receipt], shares: Shares) -> dict[str, Any]:
     """Return the report's entries on sessions and memory: each worker's sessions, and the largest worker's memory."""
     last = {worker_name(one): one for one in receipts}
     sessions = [{**session, "worker": who} for who, one in last.items() for session in one.ran["sessions"]]
-    return {**receipts[0].ran, "sessions": sessions, "workers": _workers(receipts, shares), "shares": shares}
+    first = receipts[0].ran if receipts else RAN_UNKNOWN  # no receipts: a run on one machine made all, and was killed
+    return {**first, "sessions": sessions, "workers": _workers(receipts, shares), "shares": shares}

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,10 +28,13 @@ from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.marker import write_marker
+from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.running.shards import finish as finish_module
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.receipt import Receipt
+from ortdeploy.schemas import schema_text
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
@@ -153,6 +157,23 @@ def test_what_one_machine_has_begun_shards_end(tmp_path: Path, alone: dict[str, 
         run_shard(tmp_path, plan, index, 3)
     assert finish(tmp_path, plan).status is Status.DONE
     assert parts(tmp_path) == alone
+
+
+@pytest.mark.parametrize("forms", [(), ("html", "prometheus")])
+def test_of_parts_that_one_machine_made_before_it_was_killed_finish_writes_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forms: tuple[str, ...]
+) -> None:
+    plan = changed(deployment(tmp_path), output={"reports": forms})
+    with monkeypatch.context() as patch:
+        patch.setattr(JobReport, "write", die_before)
+        with pytest.raises(Killed):
+            execute(tmp_path, plan, FakeRuntime(double))
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.NOTHING_TO_DO
+    assert finish(tmp_path, plan).status is Status.DONE
+    written = report(tmp_path)
+    jsonschema.validate(written, json.loads(schema_text("report")))
+    assert (written["status"], written["rows"]["committed"], written["session"]) == ("done", ROWS, None)
+    assert all((tmp_path / "out" / REPORTS[form].FILE).exists() for form in forms)
 
 
 def test_a_lost_ledger_is_made_again_from_the_decisions(tmp_path: Path) -> None:
