@@ -5,7 +5,7 @@ Whatever is not there is looked for once more, after its folder was opened: see 
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -93,11 +93,13 @@ class SharedFolder:
         with found:
             yield from (entry.name for entry in found if not entry.name.startswith(_STILL_OPEN))
 
-    def folders_without(self, folder: str, file: str) -> Iterator[str]:
+    def look(self, folder: str, file: str) -> Mapping[str, frozenset[str]]:
         """Ask for each file by its name, because a listing may be old on NFS."""
+        found = {}
         for name in self.names(folder):
-            if (self._folder / folder / name).is_dir() and not self.exists(f"{folder}/{name}/{file}"):
-                yield name
+            is_there = self.exists(f"{folder}/{name}/{file}")
+            found[name] = frozenset((file, *self.names(f"{folder}/{name}"))) if is_there else frozenset[str]()
+        return found
 
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
         """Yield the times of files; one that goes meanwhile has none."""

@@ -4,7 +4,7 @@ A place is a folder (`shared_folder`) or a folder on an object store (`shared_st
 forward slashes. Only `create` decides: of many calls for one name, one gets True.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -51,8 +51,8 @@ class SharedPlace(Protocol):
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of what is in a folder, in any order; none if there is no folder."""
 
-    def folders_without(self, folder: str, file: str) -> Iterator[str]:
-        """Yield the names of the folders in a folder that do not hold a file of this name."""
+    def look(self, folder: str, file: str) -> Mapping[str, frozenset[str]]:
+        """Return the names of what is in a folder; with those of folders that hold a `file`, what is in these."""
 
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
         """Yield the names in a folder that begin so, each with when it was written last, in seconds since 1970."""

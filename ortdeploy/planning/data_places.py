@@ -26,7 +26,7 @@ from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.merges import has_hidden_files
 from ortdeploy.ledger.open_parts import FOLDER as SHARD_FOLDER
-from ortdeploy.ledger.open_parts import open_plans
+from ortdeploy.ledger.open_parts import SharedParts, shared_parts
 from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
@@ -67,12 +67,16 @@ class DataPlaces:
 
 @record
 class Before:
-    """The ledger's record of a job's output, the layout of its last part, and the input files that it was made from."""
+    """The ledger's record of a job's output, the layout of its last part, and the input files that it was made from.
+
+    `elsewhere` is what the output's store has, if it was asked.
+    """
 
     record: OutputRecord | None = None
     inputs: Sequence[KnownFile] = ()
     merges: tuple[Merge, ...] = ()
     layout: Mapping[str, Any] | None = None
+    elsewhere: SharedParts | None = None
 
     @property
     def first_row(self) -> int:
@@ -91,37 +95,33 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
             return Before()
         key = output_key(places.place, state_dir)
         record = ledger.output(key)
-        if not (places.removable or is_there(places.place)) and (record is None or not _may_be_elsewhere(places)):
-            return Before()
-        if record is not None and _is_made_anew(places, record):
-            return Before()
+        elsewhere = None
+        if not (places.removable or is_there(places.place)):
+            if record is None:
+                return Before()
+            with suppress(OrtdeployError):  # whoever works on the output says why
+                elsewhere = _on_store(places)
+                if elsewhere is None or not elsewhere.names or _is_made_anew(elsewhere, record):
+                    return Before(elsewhere=elsewhere)
         if record is not None and put_aside_before(ledger, places.place, record) is not None:
             return Before()
         last = record.parts[-1].deployment if record and record.parts else None
         maker = ledger.made_by(last)
         layout = maker.layout if maker else None
         inputs = ledger.inputs(key, spans=places.input.arrivals.on_change == "rerun")
-        return Before(record=record, inputs=inputs, merges=ledger.merges(key), layout=layout)
+        merges = ledger.merges(key)
+        return Before(record=record, inputs=inputs, merges=merges, layout=layout, elsewhere=elsewhere)
 
 
-def _may_be_elsewhere(places: DataPlaces) -> bool:
-    """Return whether shards have made an output on its store; if that cannot be found out, `_shards` says why."""
-    try:
-        return _decided_on(places) is not None
-    except OrtdeployError:
-        return True
-
-
-def _is_made_anew(places: DataPlaces, record: OutputRecord) -> bool:
+def _is_made_anew(elsewhere: SharedParts, record: OutputRecord) -> bool:
     """Return whether shards make parts again that the ledger has, because they were deleted on the store.
 
     If that cannot be found out, whoever works on the output says why.
     """
-    if places.url is None or places.removable or record.status != "done" or is_there(places.place):
+    if record.status != "done":
         return False
     with suppress(OSError, OrtdeployError, ValueError, TypeError, LookupError):
-        place = _decided_on(places)
-        return place is not None and any(_lacks_parts(place, plan, record) for plan in open_plans(place))
+        return any(_lacks_parts(elsewhere.place, plan, record) for plan in elsewhere.open)
     return False
 
 
@@ -138,20 +138,19 @@ def _stale_output(places: DataPlaces, before: Before, *, new_run: bool) -> Outpu
     Raises OrtdeployError if its store does not answer.
     """
     known = before.record
-    run = _plan_in(_shared_place(places, before, asks=new_run)) if known is None else known.run
+    run = _plan_in(_shared(places, before, asks=new_run)) if known is None else known.run
     begun = now() if known is None else known.started
     aside = decoded(name_aside(places.place, begun).name).rpartition("/")[2]  # a mirror's name is a URL
     return OutputFacts(state="stale", run=run, aside=aside)
 
 
-def _decided_on(places: DataPlaces) -> "SharedPlace | None":
-    """Return the store of an output on which shards have decided; None if they have not. Raises OrtdeployError."""
+def _on_store(places: DataPlaces) -> SharedParts | None:
+    """Return what shards have on the store of an output; None if they cannot share it. Raises OrtdeployError."""
     if places.url is None or not decides(places.url):
         return None
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
 
-    place = SharedStore(places.url)
-    return place if any(place.names(SHARD_FOLDER)) else None
+    return shared_parts(SharedStore(places.url))
 
 
 def look_at_input(
@@ -306,11 +305,11 @@ def _probe_output(places: DataPlaces, before: Before, state_dir: Path, *, new_ru
     read_only = problem if problem is not None and problem.kind == "read-only" else None
     if problem is not read_only:
         return OutputFacts(problem=problem)
-    place = _shared_place(places, before, asks=new_run)
-    shards = _shards(place)
+    shared = _shared(places, before, asks=new_run)
+    shards = None if shared is None else "open" if shared.open else "closed"
     found = _look_at_folder(places, state_dir, before, shards)
     if found.state == "foreign" and shards is not None:
-        found = replace(found, run=_plan_in(place))
+        found = replace(found, run=_plan_in(shared))
     may_write = read_only is None and shards != "open" and found.state == "finished" and not found.problem
     left_over = may_write and _is_left_over(folder, state_dir, before)
     return replace(found, read_only=read_only, shards=shards, left_over=left_over)
@@ -326,34 +325,26 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before) -> bool:
         return False
 
 
-def _shared_place(places: DataPlaces, before: Before, *, asks: bool) -> "SharedPlace | None":
-    """Return the place in which processes may share the parts of an output; None if they cannot have.
+def _shared(places: DataPlaces, before: Before, *, asks: bool) -> SharedParts | None:
+    """Return what processes that share the parts of an output have there; None if there is nothing.
 
     A store is asked if the ledger knows the output but its folder is not here, as another machine may have made it.
     If the ledger does not know it, a store is asked only if the caller `asks`. Raises OrtdeployError.
     """
+    found = before.elsewhere
     if places.url is None:
-        return SharedFolder(places.place)
-    is_elsewhere = not is_there(places.place) and (asks or before.record is not None)
-    return _decided_on(places) if is_elsewhere else None
-
-
-def _plan_in(place: "SharedPlace | None") -> str | None:
-    """Return what a new run that replaces parts of shards knows them by. Raises OrtdeployError."""
-    return None if place is None else min(place.names(SHARD_FOLDER), default=None)
-
-
-def _shards(place: "SharedPlace | None") -> str | None:
-    """Return whether processes share the parts of an output: `open` while a plan is not finished, else `closed`.
-
-    Raises OrtdeployError.
-    """
-    if place is None:
+        with suppress(OSError):
+            found = shared_parts(SharedFolder(places.place))
+    elif is_there(places.place) or not (asks or before.record is not None):
         return None
-    try:
-        return "open" if open_plans(place) else "closed" if any(place.names(SHARD_FOLDER)) else None
-    except OSError:
-        return None
+    elif found is None:
+        found = _on_store(places)
+    return found if found is not None and found.names else None
+
+
+def _plan_in(shared: SharedParts | None) -> str | None:
+    """Return what a new run that replaces parts of shards knows them by."""
+    return None if shared is None else min(shared.names)
 
 
 def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards: str | None) -> OutputFacts:

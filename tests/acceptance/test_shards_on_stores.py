@@ -160,6 +160,23 @@ def test_an_output_that_was_deleted_is_made_anew_though_the_first_shard_dies(
     assert bucket.parts("out") == wanted
 
 
+@pytest.mark.parametrize("state", ["finished", "deleted", "begun anew"])
+def test_a_plan_takes_one_look_at_what_shards_have_on_a_store(
+    cli: Cli, manifest: Path, bucket: s3.Store, state: str
+) -> None:
+    plan = plan_of(manifest, cli)
+    assert cli("apply", plan, "--shard", "0/1").code == cli("finish", plan).code == 0
+    if state != "finished":
+        bucket.system.rm(f"{bucket.bucket}/out", recursive=True)
+    if state == "begun anew":
+        assert cli("apply", plan, "--shard", "0/2").code == 0
+    before = len(bucket.asked)
+    assert cli("plan", manifest).code == 0
+    listed = [path for _, path, _ in bucket.asked[before:] if "list-type" in path and "out%2F_parts" in path]
+    looks = [path for path in listed if "max-keys=1&" not in path]  # so s3fs asks by itself if nothing is there
+    assert len(looks) == 1, listed
+
+
 @pytest.mark.slow
 def test_processes_that_are_killed_at_any_request_leave_every_row_once(
     cli: Cli, manifest: Path, bucket: s3.Store
