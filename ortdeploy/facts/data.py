@@ -243,7 +243,7 @@ class OutputFacts:
     columns, if that was noted. A foreign output may name the `ledger` that knows it. `free_bytes` are left on its file
     system. `read_only` says why nothing can be written there, which matters only where something is left to do.
     `shards` says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
-    `left_over`: a compact or retry that was killed has left something in it to complete.
+    `left_over`: a compact, a retry or a shard that was killed has left something in it, to complete or to delete.
     """
 
     state: str = "absent"

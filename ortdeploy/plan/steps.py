@@ -430,7 +430,7 @@ class FinishedJob:
     """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
 
     `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
-    was asked for. `left_over` is the output if a compact or retry that was killed has left something to complete.
+    was asked for. `left_over` is the output if a process that was killed has left something to complete or to delete.
     """
 
     job: str

@@ -311,16 +311,17 @@ def _probe_output(places: DataPlaces, before: Before, state_dir: Path, *, new_ru
     if found.state == "foreign" and shards is not None:
         found = replace(found, run=_plan_in(shared))
     may_write = read_only is None and shards != "open" and found.state == "finished" and not found.problem
-    left_over = may_write and _is_left_over(folder, state_dir, before)
+    left_over = may_write and _is_left_over(folder, state_dir, before, shared)
     return replace(found, read_only=read_only, shards=shards, left_over=left_over)
 
 
-def _is_left_over(folder: Path, state_dir: Path, before: Before) -> bool:
-    """Return whether a killed compact or retry has left something to complete."""
+def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: SharedParts | None) -> bool:
+    """Return whether killed processes have left something: a compact or retry to complete, or litter of a shard."""
     if before.record is None or is_live(state_dir, before.record.output):
         return False
+    is_untidy = shared is not None and bool(shared.untidy)
     try:
-        return bool(before.record.replacements or before.merges) or has_hidden_files(folder)
+        return bool(is_untidy or before.record.replacements or before.merges) or has_hidden_files(folder)
     except OSError:
         return False
 

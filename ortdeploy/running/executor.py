@@ -21,7 +21,6 @@ from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import (
-    FinishedJob,
     LoadAdapter,
     OpenSession,
     Plan,
@@ -33,6 +32,7 @@ from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.fatal_runs import FatalRuns
 from ortdeploy.running.fenced_steps import leads_out
+from ortdeploy.running.finished_jobs import completed, nothing_to_do
 from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.job_context import JobContext
@@ -99,7 +99,8 @@ class Execution:
 
     def _results(self, ended: Mapping[str, Status]) -> Iterator[JobResult]:
         """Do every step; `ended` says of each job that has ended how it did."""
-        yield from map(self._completed, self.plan.finished)
+        for job in self.plan.finished:
+            yield nothing_to_do(job) if self.shard is not None else completed(self.plan, job, self.ledger)
         known = self._paused()
         needed = {name for step in run_jobs(self.plan) if step.job not in known for name in step.sessions}
         models = OpenedModels(
@@ -184,18 +185,7 @@ class Execution:
     @staticmethod
     def finished(plan: Plan) -> tuple[JobResult, ...]:
         """Return the results of jobs that the plan found finished."""
-        return tuple(map(_nothing_to_do, plan.finished))
-
-    def _completed(self, job: FinishedJob) -> JobResult:
-        """Return the result of a job that the plan found finished, all that was begun in its output being complete."""
-        if job.left_over is None or self.shard is not None:
-            return _nothing_to_do(job)
-        try:
-            complete_left_over(self.ledger, Path(self.plan.folder) / job.path, job.left_over)
-        except OrtdeployError as error:
-            log.error("job.failed", job=job.job, reason=str(error))
-            return replace(_nothing_to_do(job), status=Status.FAILED, reason=str(error))
-        return _nothing_to_do(job)
+        return tuple(map(nothing_to_do, plan.finished))
 
     def _run_bound(self, step: RunJob, settings: MeasuredSettings, ended: Mapping[str, Status]) -> JobResult:
         """Run a job on the rows that are there for it, if it reads another one's."""
@@ -325,12 +315,6 @@ class Execution:
         with bound(job=step.job, model=step.model):
             log_end(result)
         return result
-
-
-def _nothing_to_do(job: FinishedJob) -> JobResult:
-    return JobResult(
-        job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=job.waiting
-    )
 
 
 def _refused(step: RunJob, why: OrtdeployError) -> JobResult:

@@ -1,4 +1,7 @@
-"""Completes what a killed `compact` or `retry` has left in an output whose job has nothing else to do."""
+"""Completes what a killed `compact` or `retry` has left in an output whose job has nothing else to do.
+
+Of shards that were killed behind the end of their plan, what they have left is deleted.
+"""
 
 from pathlib import Path
 
@@ -26,6 +29,17 @@ def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
         if begun or has_hidden_files(folder):
             _complete(ledger, known, folder, output)
             log.info("output.completed", output=output.shown, parts=begun)
+    except OSError as error:
+        raise OrtdeployError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def tidy_shards(folder: Path, output: JobOutput) -> None:
+    """Delete what shards that were killed have left of plans that are closed. Raises OrtdeployError."""
+    from ortdeploy.ledger.open_parts import tidy  # noqa: PLC0415  only where something is left
+    from ortdeploy.running.shards.place import place_of  # noqa: PLC0415  only where something is left
+
+    try:
+        tidy(place_of(output, folder))
     except OSError as error:
         raise OrtdeployError(f"{error.filename or folder}: {error.strerror}") from error
 

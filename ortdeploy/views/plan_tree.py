@@ -103,7 +103,7 @@ class _Tree:
             why = "that it was made from has changed, so --new-run does not start it over"
             below.append(Node(label="nothing", text=why))
         if job.left_over is not None:
-            below.append(Node(label="apply", text="completes what a compact or retry that was killed has begun there"))
+            below.append(Node(label="apply", text="completes what a command that was killed has begun there"))
         yield from branches(below, self._paint, self._width, _INDENT)
 
 

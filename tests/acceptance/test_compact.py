@@ -86,7 +86,7 @@ def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
         patch.setattr(Ledger, step, kill)
         with pytest.raises(Killed):
             cli("compact", manifest, "--job", "run")
-    words = "apply completes what a compact or retry that was killed has begun there"
+    words = "apply completes what a command that was killed has begun there"
     assert words in cli("plan", manifest, "--job", "run").words
     with hold_output(deployment / ".ortdeploy", "../out"):
         assert words not in cli("plan", manifest, "--job", "run").words, "it is not killed, but live"

@@ -18,6 +18,10 @@ from support.forks import start_program
 from support.models import Shape, save_model, scale_model
 from support.waiting import wait_for
 
+from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import DECISIONS, SharedPlace
+from ortdeploy.files.shared_store import SharedStore
+
 pytestmark = pytest.mark.process
 
 
@@ -175,6 +179,25 @@ def test_a_plan_takes_one_look_at_what_shards_have_on_a_store(
     listed = [path for _, path, _ in bucket.asked[before:] if "list-type" in path and "out%2F_parts" in path]
     looks = [path for path in listed if "max-keys=1&" not in path]  # so s3fs asks by itself if nothing is there
     assert len(looks) == 1, listed
+
+
+@pytest.mark.parametrize("command", ["finish", "apply"])
+@pytest.mark.parametrize("where", ["folder", "store"])
+def test_what_a_shard_that_slept_and_was_killed_leaves_of_a_finished_plan_is_deleted(
+    cli: Cli, manifest: Path, bucket: s3.Store, where: str, command: str
+) -> None:
+    if where == "folder":
+        manifest.write_text(manifest.read_text().replace(f'"{bucket.url("out")}"', "out"))
+    place: SharedPlace = SharedStore(bucket.url("out")) if where == "store" else SharedFolder(manifest.parent / "out")
+    plan = plan_of(manifest, cli)
+    assert cli("apply", plan, "--shard", "0/1").code == cli("finish", plan).code == 0
+    (digest,) = (name for name in place.names(DECISIONS) if "." not in name)
+    before = sorted(place.names(f"{DECISIONS}/{digest}"))
+    assert place.create(f"{DECISIONS}/{digest}/.part-0.of-a-shard", b"late")
+    ended = cli(command, manifest if command == "apply" else plan)
+    assert (ended.code, "nothing to do" in ended.out) == (0, True), ended.words
+    assert sorted(place.names(f"{DECISIONS}/{digest}")) == before
+    assert cli("verify", manifest).code == 0
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.redaction import shown_arguments
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
+from ortdeploy.running.finished_jobs import completed, nothing_to_do
 from ortdeploy.running.shards.finish import Finish
 from ortdeploy.views import json, text
 
@@ -49,13 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _finish(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
     state, run_id = state_folder(plan.folder, state_dir, plan.roots), uuid.uuid4().hex[:12]
     steps = run_jobs(plan)
-    if not steps:
-        return Execution.finished(plan)
-    outputs = [output_key(Path(plan.folder) / step.output.path, state) for step in steps]
+    paths = [step.output.path for step in steps]
+    paths += [job.path for job in plan.finished if job.left_over is not None]
+    if not paths:
+        return tuple(map(nothing_to_do, plan.finished))
+    outputs = [output_key(Path(plan.folder) / path, state) for path in paths]
     with (
         bound(run=run_id, deployment=plan.deployment),
         hold_outputs(state, outputs),
         open_ledger(state) as ledger,
     ):
-        done = tuple(Finish(plan=plan, step=step, ledger=ledger, run_id=run_id).run() for step in steps)
-    return (*Execution.finished(plan), *done)
+        finished = [completed(plan, job, ledger) for job in plan.finished]
+        done = [Finish(plan=plan, step=step, ledger=ledger, run_id=run_id).run() for step in steps]
+    return (*finished, *done)

@@ -24,7 +24,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.shared_place import BOUND, SharedPlace, beside, beside_name
-from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
+from ortdeploy.ledger.open_parts import CLOSED, FOLDER, KEPT, open_plans
 from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.records import part_name
 from ortdeploy.plan.part_table import PartTable, PlannedPart
@@ -351,7 +351,7 @@ class CommitLog:
 
     def tidy(self) -> None:
         """Delete decisions and left-over bytes of a closed plan. A process that still asks for them finds it closed."""
-        self._output.clear(self._folder, keep=(CLOSED, BOUND))
+        self._output.clear(self._folder, keep=KEPT)
         left_over = f".{self._claim_name.removeprefix(f'{FOLDER}/')}."
         for name in self._output.names(FOLDER):
             if name.startswith(left_over):  # of a process that was killed as it claimed the parts

@@ -13,7 +13,6 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
-from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
@@ -30,6 +29,7 @@ from ortdeploy.running.marker import write_marker
 from ortdeploy.running.report import RAN_UNKNOWN, committed, write_report
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
+from ortdeploy.running.shards.place import place_of
 from ortdeploy.running.shards.rebuild import AHEAD, put_copy, rebuild
 from ortdeploy.running.shards.receipt import Ended, Receipt
 from ortdeploy.running.shards.shares import shares_of, worker_name
@@ -72,7 +72,7 @@ class Finish:
 
     def _fold(self) -> tuple[Ending, Shares]:
         """Return how the job ends, and the share of each worker. Raises OSError, OrtdeployError."""
-        place, record = _place(self.step, self._folder), self.ledger.output(self._output)
+        place, record = place_of(self.step.output, self._folder), self.ledger.output(self._output)
         if record is None:
             suffix, removable = SINKS[self.step.output.format].SUFFIX, self.step.output.removable
             record = rebuild(place, self.ledger, self._output, suffix=suffix, removable=removable)
@@ -270,25 +270,13 @@ def _is_planned(table: PartTable, number: int) -> bool:
 def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:
     """Return the decisions about the parts of a job; nothing is touched."""
     return CommitLog(
-        _place(step, folder),
+        place_of(step.output, folder),
         bound_digest(plan, step),
         part_table(step, first_number(record, step)),
         suffix=SINKS[step.output.format].SUFFIX,
         digits=PART_DIGITS if record is None else record.part_digits,
         images=step.output.images,
     )
-
-
-def _place(step: RunJob, folder: Path) -> SharedPlace:
-    """Return the place where all processes write: the store, if the output is on one, else the folder.
-
-    Raises OrtdeployError.
-    """
-    if step.output.upload is None:
-        return SharedFolder(folder)
-    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
-
-    return SharedStore(step.output.upload)
 
 
 def _is_first(place: SharedPlace) -> bool:

@@ -1,0 +1,32 @@
+"""Ends jobs that have nothing to run, once what killed processes have left in their outputs is seen to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.plan.steps import FinishedJob, Plan
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.left_over import complete_left_over, tidy_shards
+
+
+def completed(plan: Plan, job: FinishedJob, ledger: Ledger) -> JobResult:
+    """Complete what was begun in the output of a job that the plan found finished, and return its result."""
+    if job.left_over is None:
+        return nothing_to_do(job)
+    folder = Path(plan.folder) / job.path
+    try:
+        complete_left_over(ledger, folder, job.left_over)
+        tidy_shards(folder, job.left_over)
+    except OrtdeployError as error:
+        log.error("job.failed", job=job.job, reason=str(error))
+        return replace(nothing_to_do(job), status=Status.FAILED, reason=str(error))
+    return nothing_to_do(job)
+
+
+def nothing_to_do(job: FinishedJob) -> JobResult:
+    """Return the result of a job that has nothing to run."""
+    return JobResult(
+        job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=job.waiting
+    )

@@ -1,0 +1,16 @@
+"""Says where the processes of a plan write the parts of a job together."""
+
+from pathlib import Path
+
+from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import SharedPlace
+from ortdeploy.plan.steps import JobOutput
+
+
+def place_of(output: JobOutput, folder: Path) -> SharedPlace:
+    """Return the store, if the output is on one, else its folder. Raises OrtdeployError."""
+    if output.upload is None:
+        return SharedFolder(folder)
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
+
+    return SharedStore(output.upload)
