@@ -123,9 +123,14 @@ def plan_manifests(
         wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
         elsewhere = device is not None
         asked = spec if tryout is None else tryout.of_spec(spec)
-        plan, deployment, found, changed = _plan_one(
-            asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere, counting=counting
-        )
+        try:
+            plan, deployment, found, changed = _plan_one(
+                asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere, counting=counting
+            )
+        except UsageError:
+            raise
+        except OrtdeployError as error:  # it stops no other manifest
+            plan, deployment, found, changed = None, None, (unworkable(asked, error),), ()
         diagnostics += _assumed(found) if device else found
         changes += changed
         if plan is not None and deployment is not None:
@@ -304,40 +309,13 @@ def _plan_one(
     elsewhere: bool,
     counting: Counting,
 ) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
-    """Plan one manifest; a failure that is expected, as of a damaged ledger, is its own and stops no other one."""
-    unusable = _unusable_state(spec, state_dir)
-    if unusable:
-        return None, None, unusable, ()
-    try:
-        return _plan_usable(
-            spec, host, state_dir, jobs, new_run=new_run, retry=retry, elsewhere=elsewhere, counting=counting
-        )
-    except UsageError:
-        raise
-    except OrtdeployError as error:
-        return None, None, (unworkable(spec, error),), ()
-
-
-def unworkable(spec: Spec, error: OrtdeployError) -> Diagnostic:
-    """Return a failure that is expected as a diagnostic of the manifest that it stops."""
-    return stage_diagnostic("unworkable-manifest", f"{error}.", Span(path=spec.path, line=1, column=1))
-
-
-def _plan_usable(
-    spec: Spec,
-    host: "HostFacts",
-    state_dir: str | None,
-    jobs: Collection[str] | None,
-    *,
-    new_run: bool,
-    retry: bool,
-    elsewhere: bool,
-    counting: Counting,
-) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
-    """Plan a manifest whose state folder may be used. Raises OrtdeployError."""
+    """Plan one manifest. Raises OrtdeployError for a failure that is expected, as of a damaged ledger."""
     from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
+    unusable = _unusable_state(spec, state_dir)
+    if unusable:
+        return None, None, unusable, ()
     state = state_folder(spec.folder, state_dir, spec.roots)
     with remembered_in(state):
         deployment = _resolve(spec, host, state_dir, counting=counting, elsewhere=elsewhere, new_run=new_run)
@@ -357,6 +335,11 @@ def _plan_usable(
     else:
         plan = make_plan(deployment, wanted, retry=retry, new_run=new_run)
     return plan, deployment, diagnostics + _judge_early(deployment, early), changes
+
+
+def unworkable(spec: Spec, error: OrtdeployError) -> Diagnostic:
+    """Return a failure that is expected as a diagnostic of the manifest that it stops."""
+    return stage_diagnostic("unworkable-manifest", f"{error}.", Span(path=spec.path, line=1, column=1))
 
 
 def _carried_away_early(deployment: "Deployment") -> frozenset[str]:
