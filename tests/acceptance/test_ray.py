@@ -24,6 +24,7 @@ from conftest import MANIFEST, REPOSITORY, Cli, Result, run_process
 from support import s3
 from support.forks import start_program
 from support.models import TRAPS, crashing_model
+from support.shards import BY_ROW, LOOKED_UP, write_rows
 from support.waiting import wait_for
 
 from ortdeploy.ledger.opening import read_outputs
@@ -195,6 +196,24 @@ def test_two_nodes_make_the_bytes_of_one_machine_and_what_workers_log_comes_back
     assert all(name.startswith("worker ") for name in made)
     again = apply(cluster, plan)
     assert (again.code, "nothing to do" in again.out) == (0, True)
+
+
+@pytest.mark.parametrize(("kind", "by_row"), [("npz", False), ("parquet", True), ("csv", True)])
+def test_every_format_is_that_of_one_machine_also_with_padding_failed_rows_and_adapters_by_row(
+    cluster: Cluster, cli: Cli, tmp_path: Path, kind: str, *, by_row: bool
+) -> None:
+    shared, alone = tmp_path / "shared", tmp_path / "alone"
+    for folder in (shared, alone):
+        folder.mkdir()
+        write_rows(folder, by_row=by_row)
+        (folder / "m.yaml").write_text((BY_ROW if by_row else LOOKED_UP).replace("FORMAT", kind))
+    assert cli("apply", alone / "m.yaml").code == 0
+    assert cli("plan", shared / "m.yaml", "--out", shared / "plan.json").code == 0
+    done = apply(cluster, shared / "plan.json")
+    assert done.code == 0, done.words
+    assert (len(parts(shared)), parts(shared)) == (4, parts(alone))
+    letters = [json.loads(line)["row"] for line in (shared / "outbox/run/_failed.jsonl").read_text().splitlines()]
+    assert letters == [9, 26]
 
 
 @pytest.mark.parametrize("victim", ["actor", "worker"])

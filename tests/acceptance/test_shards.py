@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows
-from support.models import gather_model, lora_model, make_adapter
-from support.shards import Killed, die_after, die_before, instead
+from support.shards import BY_ROW, LOOKED_UP, Killed, die_after, die_before, instead, write_rows
 
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.running.shards import alike
@@ -65,46 +64,6 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     for again in (("apply", plan, "--shard", "0/1"), ("finish", plan), ("apply", deployment / "m.yaml")):
         done = cli(*again)
         assert (done.code, "nothing to do" in done.out) == (0, True)
-
-
-LOOKED_UP = """\
-version: 1
-models: {table: {path: m.onnx}}
-jobs:
-  run:
-    model: table
-    input: {path: rows.jsonl, key: [row]}
-    batch: {size: 4, last: pad}
-    output: {path: outbox/run, format: FORMAT, rows_per_part: 8}
-    errors: {max_failed: 2}
-"""
-
-BY_ROW = """\
-version: 1
-models: {m: {path: m.onnx}}
-adapters: {french: {path: fr.onnx_adapter, model: m}}
-jobs:
-  run:
-    model: m
-    adapter: {column: language, map: {fr: french}, otherwise: none}
-    input: {path: rows.jsonl, key: [row, language]}
-    batch: {size: 4, last: pad}
-    output: {path: outbox/run, format: FORMAT, rows_per_part: 8}
-    errors: {max_failed: 2}
-"""
-
-
-def write_rows(folder: Path, *, by_row: bool) -> None:
-    """27 rows, the last batch of which is short: an index of the table, or four numbers with a language. Two rows fail."""
-    if by_row:
-        lora_model(folder / "m.onnx")
-        make_adapter(folder / "fr.onnx_adapter", lora_A=np.ones((4, 2), np.float32), lora_B=np.ones((2, 4), np.float32))
-        rows: list[dict[str, Any]] = [{"x": [row] * 4, "language": "fr" if row % 3 else "en"} for row in range(27)]
-        rows[9]["x"] = rows[26]["x"] = [1, 2, 3]
-    else:
-        gather_model(folder / "m.onnx")
-        rows = [{"index": 77 if row in {9, 26} else row % 10} for row in range(27)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.mark.quick("npz-False", "parquet-True")
