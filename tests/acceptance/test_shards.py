@@ -121,6 +121,27 @@ def test_new_files_after_a_finished_plan_are_the_next_one_s(cli: Cli, deployment
     assert len(read_rows(deployment / "outbox/run")) == 60
 
 
+@pytest.mark.parametrize("last", ["short", "drop"])
+def test_rows_behind_an_unfinished_last_part_get_parts_as_long_as_on_one_machine(
+    cli: Cli, deployment: Path, last: str
+) -> None:
+    manifest, alone = deployment / "m.yaml", deployment.with_name(f"{deployment.name}-alone")
+    manifest.write_text(SMALL.replace("data.npy", "data*.npy").replace("size: 8", f"size: 4, last: {last}"))
+    np.save(deployment / "data.npy", np.ones((15, 4), np.float32))
+    shutil.copytree(deployment, alone)
+    for number in range(2):
+        plan = deployment / f"plan-{number}.json"
+        assert cli("plan", manifest, "--out", plan).code == 0
+        for index in (2, 0, 1):
+            assert cli("apply", plan, "--shard", f"{index}/3").code == 0
+        assert cli("finish", plan).code == cli("apply", alone / "m.yaml").code == 0
+        assert parts(deployment) == parts(alone)
+        for folder in (deployment, alone):
+            np.save(folder / "data-1.npy", np.full((103, 4), 2, np.float32))
+    lengths = [one["rows"] for one in json.loads((deployment / "outbox/run/_run.json").read_text())["parts"]]
+    assert (lengths[:2], set(lengths[2:-1]), sum(lengths)) == ([8, 7], {8}, 118)
+
+
 def test_a_file_that_arrives_while_shards_run_is_the_next_plan_s(cli: Cli, deployment: Path) -> None:
     """It comes first in the order of names: the rows of the plan keep their numbers."""
     manifest, plan = deployment / "m.yaml", deployment / "plan.json"
