@@ -96,10 +96,12 @@ _SHOWN_ROWS = 5
 class FirstRows:
     """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite.
 
-    `complete`: there are no others. `stopped`: the last of `refused` is where reading ends for good.
+    `first` is the number of the first of them: those before it have run. `complete`: there are no others. `stopped`:
+    the last of `refused` is where reading ends for good.
     """
 
     rows: int
+    first: int = 0
     refused: tuple[RefusedRow, ...] = ()
     not_finite: tuple[int, ...] = ()
     complete: bool = False
@@ -125,6 +127,11 @@ class FirstRows:
         return 0 < self.rows == len(self.refused)
 
     @property
+    def shown(self) -> str:
+        """The rows, in the words of a message."""
+        return f"the first {self.rows}{' new' if self.first else ''} rows"
+
+    @property
     def text(self) -> str:
         """How many rows are refused, the first of them with field and place, and the numbers of some others."""
         first, others = self.refused[0], [str(one.row) for one in self.refused[1:]]
@@ -132,7 +139,7 @@ class FirstRows:
         shown = ", ".join(others[:_SHOWN_ROWS]) + (", …" if len(others) > _SHOWN_ROWS else "")
         also = f" So it is with row{'s' if len(others) > 1 else ''} {shown}." if others else ""
         return (
-            f"{len(self.refused)} of the first {self.rows} rows cannot be fed to the model. Row {first.row}{source}, "
+            f"{len(self.refused)} of {self.shown} cannot be fed to the model. Row {first.row}{source}, "
             f"{first.stage}: {first.message.rstrip('.')}.{also}"
         )
 

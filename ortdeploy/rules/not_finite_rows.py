@@ -27,7 +27,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.not_finite and job.spec.on_nan is None:
             detail = (
-                f"{len(found.not_finite)} of the first {found.rows} rows hold NaN or an infinity, row "
+                f"{len(found.not_finite)} of {found.shown} hold NaN or an infinity, row "
                 f"{found.not_finite[0]} the first of them. Say what happens to rows whose outputs hold them too: "
                 "errors: {on_nan: fail}, skip or keep."
             )

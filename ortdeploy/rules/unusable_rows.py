@@ -38,6 +38,13 @@ def _reason(job: "ResolvedJob", found: "FirstRows") -> str:
         return "The job would fail there, whatever errors: allows."
     if most is not None and found.consecutive > most:
         return f"The job would fail: {found.consecutive} of them follow each other, and max_consecutive is {most}."
-    return (
-        f"The job would fail: max_failed is {job.spec.max_failed}. Correct the rows, or allow for them under errors:."
-    )
+    fails = f"The job would fail: max_failed is {job.spec.max_failed}."
+    if found.useless and not found.first:
+        return f"{fails} Correct the rows, or the columns and steps that feed them."
+    return f"{fails} Correct the rows, or allow for such rows with errors: {{max_failed: {_enough(job, found)}%}}."
+
+
+def _enough(job: "ResolvedJob", found: "FirstRows") -> int:
+    """Return the share of the job's rows, in whole percent, that is needed for those that are refused."""
+    rows = found.first + (found.rows if found.complete else job.input.rows or found.rows)
+    return -(-100 * len(found.refused) // rows)

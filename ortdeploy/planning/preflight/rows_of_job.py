@@ -44,6 +44,7 @@ def look(
     refused = {one.row: one for one in reversed(looker.refused)}  # once, however much is wrong with a row
     return FirstRows(
         rows=looker.rows,
+        first=step.input.first_row,
         refused=tuple(refused[row] for row in sorted(refused)),
         not_finite=tuple(looker.not_finite),
         complete=complete,

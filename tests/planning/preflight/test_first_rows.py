@@ -52,8 +52,8 @@ def test_text_that_is_no_number_is_named_with_its_line(cli: Cli, tmp_path: Path)
     assert found == (
         "unusable-rows",
         "1 of the first 3 rows cannot be fed to the model. Row 1 (x.csv:3), read: 'n/a' is not float32: "
-        "could not convert string to float: 'n/a'. The job would fail: max_failed is 0. Correct the rows, or allow for them "
-        "under errors:.",
+        "could not convert string to float: 'n/a'. The job would fail: max_failed is 0. Correct the rows, or allow for such "
+        "rows with errors: {max_failed: 34%}.",
     )
     (tmp_path / "x.csv").write_text("a,b\n,2\n1,\n")
     rule, detail = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
@@ -145,3 +145,24 @@ def test_rows_of_a_finished_job_are_not_looked_at(cli: Cli, tmp_path: Path) -> N
     assert len(planned(cli, tmp_path, "x.npy")) == 1
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
     assert planned(cli, tmp_path, "x.npy") == []
+
+
+def test_rows_that_arrived_later_are_new_and_the_advice_lets_the_job_go_on(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", width=2)
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n5,6\n")
+    assert planned(cli, tmp_path, "'*.csv', columns: {x: [a, b]}") == []
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    (tmp_path / "b.csv").write_text("a,b\n1,n/a\n")
+    rule, detail = only(planned(cli, tmp_path, "'*.csv', columns: {x: [a, b]}"))
+    assert rule == "unusable-rows"
+    assert detail.startswith("1 of the first 1 new rows cannot be fed to the model. Row 3 (b.csv:2), read: ")
+    advice = detail.partition("allow for such rows with ")[2].rstrip(".")
+    assert advice == "errors: {max_failed: 25%}"
+    assert only(planned(cli, tmp_path, "'*.csv', columns: {x: [a, b]}", advice))[0] == "failing-rows"
+
+
+def test_where_no_row_can_be_fed_it_is_not_said_to_allow_for_that(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", width=2)
+    (tmp_path / "x.csv").write_text("a,b\n,2\n")
+    _, detail = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
+    assert detail.endswith("max_failed is 0. Correct the rows, or the columns and steps that feed them.")
