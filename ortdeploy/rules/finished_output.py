@@ -7,8 +7,10 @@ Example: a job ran, then its model was replaced, and the job is applied again to
 
 How to fix: start over with `ortdeploy apply --new-run`, which keeps the old folder under another name. Or choose
 another output path. With `output: {on_upgrade: continue}`, committed rows stay and later ones run with what is there
-now, if columns and format are equal. With `on_upgrade: rerun` the job starts over without being asked. If an input file
-was repaired because rows of it had failed, `ortdeploy retry --job NAME` runs these rows, and then the job continues.
+now, if columns and format are equal. With `on_upgrade: rerun` the job starts over without being asked. If input files
+change, write `input: {on_change: rerun}`, and their rows run again; with `append`, changed content is a new file. If a
+file was repaired because rows of it had failed, `ortdeploy retry --job NAME` runs these rows, and then the job
+continues. A change of providers counts only if this machine has them: `unavailable-provider` says what to do first.
 """
 
 from collections.abc import Iterator
@@ -50,18 +52,42 @@ def _foreign(job: "ResolvedJob") -> str:
 def _outdated(job: "ResolvedJob") -> str | None:
     """Say what has changed since the output was made, and may not; None if nothing has."""
     starts_over = job.spec.output.on_upgrade == "rerun"  # if it is asked for; else its result stays as it is
-    changed = job.changed if job.readable and not starts_over else ()
+    changed = _changed(job) if job.readable and not starts_over else ()
     why_not = _why_not_upgraded(job) if changed and job.spec.output.on_upgrade == "continue" else ""
     changed = () if why_not is None else changed
+    advice = _follow(job) if job.input.changed and not changed else _upgrade(job) if not job.input.changed else ""
     changed += tuple(f"input file {name}" for name in job.input.changed[:3])
     if not changed:
         return None
     what = "the finished result" if job.output.state == "finished" else "committed parts"
     return (
         f'"{job.spec.output.path}" holds {what} of this job, made before these changed: {", ".join(changed)}.'
-        f"{f' It cannot be continued: {why_not}.' if why_not else ''} Apply with --new-run to start over (the "
-        f"old folder is kept under another name), or choose another output path.{_repair(job)}"
+        f"{f' It cannot be continued: {why_not}.' if why_not else ''}{advice} Apply with --new-run to start "
+        f"over (the old folder is kept under another name), or choose another output path.{_repair(job)}"
     )
+
+
+def _changed(job: "ResolvedJob") -> tuple[str, ...]:
+    """Return what has changed; providers that this machine does not have are the business of another rule."""
+    here = all(model.usable for model in job.models)
+    return tuple(name for name in job.changed if here or name != "providers")
+
+
+def _follow(job: "ResolvedJob") -> str:
+    """Say how the job would follow changed files; empty if it cannot, or if some of them are gone."""
+    present = {one.path for one in job.input.present}
+    if job.upstream is not None or not present.issuperset(job.input.changed):
+        return ""
+    ways = [] if job.has_state else ["on_change: rerun runs the rows of changed files again"]
+    ways += ["on_change: append takes changed content for a new file"] if job.output.state == "finished" else []
+    return f" Under input:, {', and '.join(ways)}." if ways else ""
+
+
+def _upgrade(job: "ResolvedJob") -> str:
+    """Say how later rows would run with what is there now; empty if it is said already, or if they cannot."""
+    if job.spec.output.on_upgrade != "refuse" or _why_not_upgraded(job) is not None:
+        return ""
+    return " Under output:, on_upgrade: continue keeps its rows, and runs later ones with what is there now."
 
 
 def _repair(job: "ResolvedJob") -> str:

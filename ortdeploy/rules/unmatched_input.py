@@ -23,4 +23,5 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         problem = job.input.problem
         if problem is not None and problem.kind == "unmatched":
-            yield Finding(at=job.spec.input.source_at, detail=problem.detail, job=job.spec.name)
+            detail = f"{problem.detail} If there may be no files yet, write on_empty: done under input:."
+            yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name)

@@ -947,6 +947,26 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
     assert "error[finished-output]" in cli("plan", deployment / "m.yaml").out
 
 
+def test_a_finished_output_is_no_reason_to_start_over_for_a_provider_that_is_not_here(
+    cli: Cli, deployment: Path
+) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    text = (deployment / "m.yaml").read_text()
+    (deployment / "m.yaml").write_text(text.replace("double.onnx", "double.onnx, providers: [CUDA, CPU]"))
+    found = cli("plan", deployment / "m.yaml", "--format", "json").json["diagnostics"]
+    assert [one["rule"] for one in found] == ["unavailable-provider"]
+
+
+def test_a_finished_output_of_other_steps_can_be_continued_or_started_over(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    text = (deployment / "m.yaml").read_text()
+    (deployment / "m.yaml").write_text(text.replace("    batch:", "    prepare: {x: [{scale: 2}]}\n    batch:"))
+    assert (
+        "made before these changed: prepare. Under output:, on_upgrade: continue keeps its rows, and runs later ones "
+        "with what is there now. Apply with --new-run to start over"
+    ) in cli("plan", deployment / "m.yaml").words
+
+
 def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
     np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 1"))

@@ -69,7 +69,9 @@ def test_an_empty_inbox_is_nothing_to_do_where_the_manifest_says_so(
     cli: Cli, deployment: Path, arrivals: Write
 ) -> None:
     arrivals("on_empty: fail")
-    assert "unmatched-input" in cli("plan", deployment / "m.yaml").words
+    refused = cli("plan", deployment / "m.yaml").words
+    assert "unmatched-input" in refused
+    assert "If there may be no files yet, write on_empty: done under input:." in refused
     arrivals("on_empty: done")
     for command in ("plan", "apply", "retry"):
         job = ("--job", "run") if command == "retry" else ()
@@ -94,7 +96,10 @@ def test_a_changed_file_is_refused_or_comes_after_all_others(cli: Cli, deploymen
     put(deployment, "c", 4)
     refused = cli("apply", deployment / "m.yaml")
     assert refused.code == 1
-    assert "input file inbox/a.npy" in refused.words
+    assert (
+        "input file inbox/a.npy. Under input:, on_change: rerun runs the rows of changed files again, and on_change: "
+        "append takes changed content for a new file. Apply with --new-run to start over"
+    ) in refused.words
     arrivals("on_change: append")
     assert cli("apply", deployment / "m.yaml").code == 0
     assert values(deployment) == [
@@ -158,7 +163,7 @@ def test_a_removed_file_is_refused_where_the_manifest_says_so(cli: Cli, deployme
     (deployment / "inbox/a.npy").unlink()
     refused = cli("plan", deployment / "m.yaml")
     assert refused.code == 1
-    assert "input file inbox/a.npy" in refused.words
+    assert "input file inbox/a.npy. Apply with --new-run" in refused.words
 
 
 @pytest.mark.parametrize("made_with", ["keep", "fail"])
