@@ -125,7 +125,7 @@ def test_boxes_are_drawn_where_they_are(cli: Cli, folder: Path) -> None:
     Image.new("RGB", (640, 640), (0, 0, 0)).save(folder / "yolo-sample-0.png")
     done = cli("try", folder / "yolo.yaml")
     assert done.code == 0, done.out
-    drawn = Path(done.out.splitlines()[-1].removeprefix("Pictures: "))
+    drawn = Path(done.out.splitlines()[-1].removeprefix("Pictures, kept until the next try: "))
     with Image.open(drawn) as picture:
         pixels = np.asarray(picture)
     assert pixels.shape == (640, 640, 3)
@@ -134,6 +134,8 @@ def test_boxes_are_drawn_where_they_are(cli: Cli, folder: Path) -> None:
     assert not pixels[320, 320].any()  # inside of it
     assert not pixels[100, 600].any()
     assert not (drawn.parents[2] / ".state").exists()
+    assert cli("try", folder / "m.yaml").code == 0
+    assert not list((folder.parent / "scratch").iterdir())
 
 
 def test_spans_of_a_recording_are_where_it_is_loud(cli: Cli, folder: Path) -> None:
@@ -161,7 +163,7 @@ def test_images_that_a_job_makes_can_be_looked_at(cli: Cli, folder: Path) -> Non
         "    output: {path: out, images: [image]}\n"
     )
     done = cli("try", folder / "m.yaml")
-    assert Path(done.out.splitlines()[-1].removeprefix("Pictures: ")).is_file()
+    assert Path(done.out.splitlines()[-1].removeprefix("Pictures, kept until the next try: ")).is_file()
 
 
 def test_the_first_pictures_are_on_the_terminal_and_none_in_a_pipe(

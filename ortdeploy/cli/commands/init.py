@@ -5,9 +5,7 @@ rows are written beside the manifest, unless --from names the user's own.
 """
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -20,6 +18,7 @@ from ortdeploy.cli.tryouts import plan_tryout, run_tryout
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder, is_there
+from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
@@ -117,24 +116,21 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
     `crashes`: every invented input crashed the process that ran it, so nothing is run in this process.
     """
     _write(starter, manifest)
-    scratch = Path(tempfile.mkdtemp(prefix="ortdeploy-init-")).resolve()
     try:
-        log_file = str(scratch / "log")
-        flags = ["try", str(manifest), "--format", "text", "--log-format", "json", "--log-file", log_file, "--quiet"]
-        flags += ["--color", color]
-        arguments = build_parser("try").parse_args(flags)
-        tryout = Tryout(folder=scratch, rows=_TRIED_ROWS)
-        with ExitStack() as stack:
-            start_logging(arguments, stack)
-            planned = plan_tryout(tryout, arguments)
-            results = () if starter.takes_long or crashes else run_tryout(tryout, planned, arguments)
-        findings = findings_text(planned.diagnostics, arguments, sys.stdout)
-        return _Tried(starter=starter, diagnostics=planned.diagnostics, findings=findings, results=results)
+        with scratch_folder("init") as scratch:
+            log_file = str(scratch.path / "log")
+            flags = ["try", str(manifest), "--format", "text", "--log-format", "json", "--log-file", log_file]
+            arguments = build_parser("try").parse_args([*flags, "--quiet", "--color", color])
+            tryout = Tryout(folder=scratch.path, rows=_TRIED_ROWS)
+            with ExitStack() as stack:
+                start_logging(arguments, stack)
+                planned = plan_tryout(tryout, arguments)
+                results = () if starter.takes_long or crashes else run_tryout(tryout, planned, arguments)
     except BaseException:
         _remove(starter, manifest)
         raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    findings = findings_text(planned.diagnostics, arguments, sys.stdout)
+    return _Tried(starter=starter, diagnostics=planned.diagnostics, findings=findings, results=results)
 
 
 def _write(starter: Starter, manifest: Path) -> None:

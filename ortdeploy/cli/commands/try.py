@@ -2,7 +2,7 @@
 
 No ledger and no output folder changes: everything goes into a temporary folder. Results are printed as tables. What a
 model found in pictures is drawn on copies, and a capable terminal shows the first of them. Only a folder with pictures
-is kept at the end.
+is kept at the end, until the next try.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +19,7 @@ from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagno
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.tryouts import STATE, plan_tryout, run_tryout
 from ortdeploy.diagnostics import has_errors
+from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.results.results import JobResult, Status
@@ -37,13 +37,10 @@ _SHOWN_PICTURES = 3
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan, run the first rows, and show them. The folder stays if it has pictures."""
-    tryout = Tryout(folder=Path(tempfile.mkdtemp(prefix="ortdeploy-try-")).resolve(), rows=arguments.rows)
-    kept = False
-    try:
-        kept, code = _try(tryout, arguments)
-        return code
-    finally:
-        shutil.rmtree(tryout.folder / STATE if kept else tryout.folder, ignore_errors=True)
+    with scratch_folder("try") as scratch:
+        scratch.keep, code = _try(Tryout(folder=scratch.path, rows=arguments.rows), arguments)
+        shutil.rmtree(scratch.path / STATE, ignore_errors=True)
+    return code
 
 
 def _try(tryout: Tryout, arguments: argparse.Namespace) -> tuple[bool, int]:
@@ -87,7 +84,8 @@ def _print(
     sys.stdout.write(text.render_results(ended, color=color))
     _show(pictures, color=color)
     if pictures:
-        sys.stdout.write(f"Pictures: {pictures[0]}{f' and {len(pictures) - 1} more' if pictures[1:] else ''}\n")
+        more = f" and {len(pictures) - 1} more" if pictures[1:] else ""
+        sys.stdout.write(f"Pictures, kept until the next try: {pictures[0]}{more}\n")
 
 
 def _show(pictures: Sequence[Path], *, color: bool) -> None:
