@@ -16,7 +16,7 @@ from ortdeploy.starters.pictures import (
     sample_path,
     sample_pictures,
 )
-from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.starters.subject import WRONG_ASSUMPTION, Starter, Subject
 from ortdeploy.starters.text_recogniser import missing_letters
 
 _IMAGENET = (1000, 1001)
@@ -132,9 +132,18 @@ def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str, s
     return steps, assumed or f"as {beside} says", assumed
 
 
-def _assumed(picture: PictureInput) -> str:
-    what = "size and scale are" if picture.open else "the scale is"
-    return f"{what} assumed: nothing in the file tells; check it"
+def _assumed(picture: PictureInput) -> str | None:
+    normalized = picture.floating and picture.channels == len(_MEAN)
+    what = [
+        *(["size"] if picture.open else []),
+        *(["scale"] if picture.floating else []),
+        *(["mean", "std"] if normalized else []),
+        *(["RGB"] if picture.channels == len(_MEAN) else []),
+    ]
+    if not what:
+        return None
+    named = " and ".join([", ".join(what[:-1]), what[-1]] if what[1:] else what)
+    return f"{named} {'are' if what[1:] else 'is'} assumed: nothing in the file tells. {WRONG_ASSUMPTION}"
 
 
 def _scaled(settings: dict[str, Any], channels: int) -> list[str]:

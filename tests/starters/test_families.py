@@ -134,8 +134,13 @@ def test_a_picture_is_prepared_as_the_file_beside_the_model_says(cli: Cli, tmp_p
 def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: Path) -> None:
     families.classifier(tmp_path / "m.onnx")
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").out
-    assert f"In {tmp_path / 'm.yaml'}, the scale is assumed: nothing in the file tells; check it.\n" in said
-    assert "# the scale is assumed" in (tmp_path / "m.yaml").read_text()
+    assert said.splitlines()[0].endswith("beside it. It ran 2 rows.")
+    assumed = (
+        "scale, mean, std and RGB are assumed: nothing in the file tells. "
+        "Check what is assumed: wrong values give wrong answers that look sure"
+    )
+    assert f"In {tmp_path / 'm.yaml'}, {assumed}.\n" in said
+    assert f"# {assumed}\n" in (tmp_path / "m.yaml").read_text()
     quiet = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "quiet.yaml", "--quiet", "--no-color")
     assert (quiet.code, quiet.out) == (0, "")
 
@@ -176,7 +181,7 @@ def test_a_model_of_recordings_hears_them_whole(cli: Cli, tmp_path: Path) -> Non
     families.hearer(tmp_path / "m.onnx")
     manifest, said = made(cli, tmp_path)
     assert "a model of recordings" in said
-    assert "16000 Hz is assumed: nothing in the file tells; check it.\n" in said
+    assert "16000 Hz is assumed: nothing in the file tells. Check what is assumed: wrong values give" in said
     assert manifest["jobs"]["run"]["input"]["columns"] == {"waveforms": "samples"}
     assert len(rows(tmp_path)) == 1
 

@@ -26,6 +26,7 @@ from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.given import look_at_data
 from ortdeploy.starters.open_sizes import run_on_synthetic
 from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.views.text import count
 
 _TRIED_ROWS = 8
 _FAILING = "failing-rows"
@@ -169,7 +170,9 @@ def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
     """Return the last words: what was written and what it is for, what is unknown, and what comes next."""
     samples = [str(path) for path in _files(tried.starter, manifest) if path != manifest]
     beside = f", with {', '.join(samples)} beside it" if samples else ""
-    lines = [f"Wrote {manifest} for {tried.starter.family}{beside}."]
+    ran = sum(one.committed for one in tried.results)
+    told = f" It ran {count(ran, 'row')}." if ran else " None of its rows ran: that takes long." if tried.works else ""
+    lines = [f"Wrote {manifest} for {tried.starter.family}{beside}.{told}"]
     if instead_of is not None and instead_of.starter.family != tried.starter.family:
         lines.append(
             f"It looked like {instead_of.starter.family}, whose manifest does not run:\n{instead_of.trouble()}"
