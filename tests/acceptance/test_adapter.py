@@ -66,7 +66,7 @@ def test_show_prints_versions_and_parameters(cli: Cli, tmp_path: Path, monkeypat
     assert document["format_version"] == 1
     assert {one["name"]: one["shape"] for one in document["parameters"]} == {"lora_A": [4, 2], "lora_B": [2, 4]}
     refused = cli("adapter", "show", "gone")
-    assert (refused.code, refused.err) == (1, "ortdeploy: There is no file gone. Paths are relative to the manifest.\n")
+    assert (refused.code, refused.err) == (1, "ortdeploy: there is no file gone.\n")
 
 
 def test_fit_says_what_keeps_an_adapter_from_a_model(cli: Cli, tmp_path: Path) -> None:

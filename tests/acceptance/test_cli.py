@@ -919,6 +919,11 @@ def test_init_takes_models_of_every_shape(cli: Cli, tmp_path: Path) -> None:
         assert len(read_rows(folder / "outbox/m")) == rows
 
 
+def test_init_of_what_is_not_there_speaks_of_no_manifest(cli: Cli, tmp_path: Path) -> None:
+    refused = cli("init", tmp_path / "gone.onnx")
+    assert (refused.code, refused.err) == (1, f"ortdeploy: there is no file {tmp_path / 'gone.onnx'}.\n")
+
+
 def test_init_of_what_is_no_model(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_text("hello")
     result = cli("init", tmp_path / "m.onnx")

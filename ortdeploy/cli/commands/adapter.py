@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from ortdeploy.adapters.file import read_adapter
-from ortdeploy.cli.commands.shared import named_model
+from ortdeploy.cli.commands.shared import named_model, need_file
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ParameterFacts
@@ -63,6 +63,7 @@ def _convert(arguments: argparse.Namespace) -> int:
 
 
 def _adapter(path: str) -> AdapterFacts:
+    need_file(path)
     facts = read_adapter(Path(path), path)
     if facts.problem is not None:
         raise OrtdeployError(facts.problem.detail.rstrip("."))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.cli.streams import failure_of, lasting
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
-from ortdeploy.files.names import is_folder
+from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.process.python_warnings import warnings_to
 
 if TYPE_CHECKING:
@@ -218,7 +218,14 @@ def named_model(path: str) -> "ModelFacts":
     """Return the facts of a model that the command line names. Raises OrtdeployError."""
     from ortdeploy.graph.model import read_model  # noqa: PLC0415  validate does not need onnx
 
+    need_file(path)
     facts = read_model(Path(path), path)
     if facts.problem is not None:
         raise OrtdeployError(facts.problem.detail.rstrip("."))
     return facts
+
+
+def need_file(path: str) -> None:
+    """Raise OrtdeployError if a file that the command line names is not there."""
+    if not is_there(path):
+        raise OrtdeployError(f"there is no file {path}")
