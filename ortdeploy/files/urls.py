@@ -4,6 +4,7 @@ A URL can hold secrets: a user with a password before the host, and signatures a
 by their position, never by how they look, and a shown URL has none of them.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import field
@@ -73,6 +74,17 @@ def encoded(text: str) -> str:
 def is_url(text: str) -> bool:
     """Return whether a path of a manifest is a URL, of whatever scheme; one letter and a colon are a drive."""
     return ":" in text and _SCHEME.match(text) is not None  # asked of each of many files
+
+
+def path_from_here(folder: str, path: str) -> str:
+    """Return a path of a manifest in `folder` as a shell in the current folder takes it; a URL as it is."""
+    if is_url(path):
+        return path
+    whole = os.path.abspath(os.path.join(folder, path))  # noqa: PTH100, PTH118  keeps links
+    try:
+        return min(os.path.relpath(whole), whole, key=len)
+    except (OSError, ValueError):  # the current folder is gone, or on another drive
+        return whole
 
 
 def is_chain(text: str) -> bool:

@@ -20,7 +20,7 @@ class DeliveredFile:
 
 @record
 class JobStatus:
-    """A job of a manifest, what the ledger knows of it, and how far it is while it runs.
+    """A job of a manifest in `folder`, what the ledger knows of it, and how far it is while it runs.
 
     `delivered` are its files, if other jobs read them; `shares` what several workers have made of a plan that is not
     finished, and `unread` why that cannot be told; a store was `asked` for it. `changed_rows` are those of input files
@@ -31,6 +31,7 @@ class JobStatus:
     job: str
     output: str
     record: "OutputRecord | None"
+    folder: str = ""
     deployment: str = ""
     live: Mapping[str, Any] | None = None
     removable: bool = False

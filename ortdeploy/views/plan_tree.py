@@ -1,6 +1,6 @@
 """A plan for the person at the terminal: a tree of jobs, their models, providers, inputs and outputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -33,14 +33,22 @@ NEW, CHANGED, SAME, WAITS = "+", "~", "=", "."
 _COLORS = {NEW: GREEN, CHANGED: YELLOW, SAME: DIM, WAITS: DIM}
 
 
-def render_plan(plans: Sequence[Plan], *, color: bool, verbose: bool = False, width: int | None = None) -> str:
+def render_plan(
+    plans: Sequence[Plan],
+    *,
+    color: bool,
+    verbose: bool = False,
+    width: int | None = None,
+    found_at: Callable[[str, str], str] = lambda _folder, path: path,
+) -> str:
     """Return a tree for each manifest, and a summary line; `verbose` adds the facts that the plans rest on.
 
     Each job has a mark: + what is new, ~ what goes on with or changes what is there, = what is finished, . what waits.
-    `width` is the terminal's in columns; None: no line is broken.
+    `width` is the terminal's in columns; None: no line is broken. `found_at` gives the path of a finished output, from
+    the manifest's folder and its path in there, as the reader may type it.
     """
     paint = painter(color=color)
-    text = "".join(_Tree(masked_plan(plan), paint, width).text(verbose=verbose) for plan in plans)
+    text = "".join(_Tree(masked_plan(plan), paint, width, found_at).text(verbose=verbose) for plan in plans)
     sessions, jobs = (_count_steps(plans, kind) for kind in (OpenSession, RunJob))
     waiting = sum(job.waiting is not None for plan in plans for job in plan.finished)
     finished = sum(len(plan.finished) for plan in plans) - waiting
@@ -56,8 +64,9 @@ def _count_steps(plans: Sequence[Plan], kind: type) -> int:
 class _Tree:
     """The tree of one plan. A session or adapter that several jobs use is described at the first of them."""
 
-    def __init__(self, plan: Plan, paint: Paint, width: int | None) -> None:
+    def __init__(self, plan: Plan, paint: Paint, width: int | None, found_at: Callable[[str, str], str]) -> None:
         """Take a plan without secrets."""
+        self._found_at = found_at
         self._plan, self._paint, self._width = plan, paint, width
         self._sessions = {one.session: one for one in plan.steps if isinstance(one, OpenSession)}
         self._adapters = [one for one in plan.steps if isinstance(one, LoadAdapter)]
@@ -97,7 +106,8 @@ class _Tree:
         if job.waiting is not None:
             yield from self._head(WAITS, f"job {job.job} has nothing to do: {job.waiting}")
             return
-        yield from self._head(SAME, f"job {job.job} is finished: {job.rows:,} rows in {job.output}")
+        place = self._found_at(self._plan.folder, job.output)
+        yield from self._head(SAME, f"job {job.job} is finished: {job.rows:,} rows in {place}")
         below = []
         if job.new_run:
             why = "that it was made from has changed, so --new-run does not start it over"

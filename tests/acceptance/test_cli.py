@@ -972,6 +972,22 @@ def test_a_finished_output_of_other_steps_can_be_continued_or_started_over(cli: 
     ) in cli("plan", deployment / "m.yaml").words
 
 
+def test_outputs_are_named_from_the_current_folder_for_people_and_from_the_manifest_for_programs(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(deployment.parent)
+    manifest = f"{deployment.name}/m.yaml"
+    place = f"{deployment.name}/outbox/run"
+    assert f"0 skipped, in {place}." in cli("apply", manifest).out
+    again = cli("apply", manifest).out
+    assert f"is finished: 20 rows in {place}\n" in again
+    assert f"nothing to do, {place} is finished." in again
+    assert f"part in {place} is as" in cli("verify", manifest).out
+    assert f" {place} " in cli("status", manifest).out
+    (job,) = cli("status", manifest, "--format", "json").json["jobs"]
+    assert job["output"] == "outbox/run"
+
+
 def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
     np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 1"))

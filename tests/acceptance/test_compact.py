@@ -27,7 +27,8 @@ jobs:
 """
 
 
-def test_small_parts_become_one(cli: Cli, deployment: Path) -> None:
+def test_small_parts_become_one(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(deployment)
     manifest = deployment / "m.yaml"
     manifest.write_text(MANIFEST, encoding="utf-8")
     (deployment / "inbox").mkdir()
@@ -117,7 +118,10 @@ def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monk
     assert "was not put there. Restore it from a copy" in failed.words
 
 
-def test_the_parts_of_a_job_that_another_one_reads_stay(cli: Cli, deployment: Path) -> None:
+def test_the_parts_of_a_job_that_another_one_reads_stay(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(deployment)
     manifest = fill(cli, deployment)
     text = MANIFEST.replace("{path: inbox/*.npy}\n    output: {path: other}", "READ").replace(
         "format: csv", "format: npz"

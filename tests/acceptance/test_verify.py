@@ -3,13 +3,17 @@
 import os
 from pathlib import Path
 
+import pytest
 from conftest import MANIFEST, Cli
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
 SECOND = SMALL.split("jobs:\n")[1].replace("run:", "second:").replace("outbox/run", "outbox/second")
 
 
-def test_parts_are_read_again_and_the_exit_code_tells(cli: Cli, deployment: Path) -> None:
+def test_parts_are_read_again_and_the_exit_code_tells(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(deployment)
     (deployment / "m.yaml").write_text(SMALL)
     never = cli("verify", deployment)
     assert (never.code, never.out) == (0, "run: no part is committed in outbox/run\n")

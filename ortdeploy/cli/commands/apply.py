@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import (
     load_options,
+    result_from_here,
     start_logging,
     terminal_width,
     use_color,
@@ -107,7 +108,7 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
         if arguments.command == "apply":
             _tell_others(planned, ended, arguments)
     if results or all(one.error is None for one in ended):
-        _tell(planned, results, arguments)
+        _tell(planned, ended, arguments)
     _complain(ended)
     bug = next((one.error for one in ended if one.error is not None and one.why is None), None)
     if bug is not None:
@@ -122,8 +123,9 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
     return planned, code, to_keep if code == EXIT_OK else None
 
 
-def _tell(planned: Planned, results: Sequence[JobResult], arguments: argparse.Namespace) -> None:
+def _tell(planned: Planned, ended: "Sequence[_Ended]", arguments: argparse.Namespace) -> None:
     """Print how the jobs ended: a table on a terminal, else a line for each job; with -q, only what went wrong."""
+    results = [result for one in ended for result in one.results]
     if arguments.format == "json":
         from ortdeploy.views import json  # noqa: PLC0415  only if asked for
 
@@ -131,7 +133,8 @@ def _tell(planned: Planned, results: Sequence[JobResult], arguments: argparse.Na
         return
     if arguments.format == "sarif":
         return
-    told = [one for one in results if not arguments.quiet or one.status in _BAD]
+    here = [result_from_here(one.plan, result) for one in ended for result in one.results]
+    told = [one for one in here if not arguments.quiet or one.status in _BAD]
     width = terminal_width(sys.stdout)
     if width is not None:
         from ortdeploy.views.closing_table import render_table  # noqa: PLC0415  only on a terminal

@@ -3,11 +3,13 @@
 import argparse
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.cli.commands.shared import chosen_jobs, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.urls import path_from_here
 from ortdeploy.ledger import open_parts
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
@@ -28,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.render_compaction(done))
     elif not arguments.quiet:
+        folders = [spec.folder for spec, _ in jobs]
+        done = [replace(one, output=path_from_here(at, one.output)) for at, one in zip(folders, done, strict=True)]
         sys.stdout.write(text.render_compaction(done))
     return EXIT_REJECTED if rejected else EXIT_OK
 

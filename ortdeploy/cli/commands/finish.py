@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
+from ortdeploy.cli.commands.shared import result_from_here, start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.diagnostics import UsageError, has_errors
@@ -36,11 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
             write_diagnostics(planned.diagnostics, arguments)
         words = shown_arguments(arguments.words)
         plans = [replace(plan, arguments=words) for plan in planned.plans]
-        results = tuple(result for plan in plans for result in _finish(plan, arguments.state_dir))
+        ended = [(plan, result) for plan in plans for result in _finish(plan, arguments.state_dir)]
+    results = [result for _, result in ended]
     if arguments.format == "json":
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
     elif arguments.format != "sarif":
-        told = [one for one in results if not arguments.quiet or one.status is Status.FAILED]
+        here = [result_from_here(plan, result) for plan, result in ended]
+        told = [one for one in here if not arguments.quiet or one.status is Status.FAILED]
         sys.stdout.write(text.render_results(told, color=use_color(arguments)))
     failed = any(result.status is Status.FAILED for result in results)
     return EXIT_REJECTED if failed or has_errors(planned.diagnostics) else EXIT_OK

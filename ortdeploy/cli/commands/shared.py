@@ -5,12 +5,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.cli.streams import failure_of, lasting
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.names import is_folder, is_there
+from ortdeploy.files.urls import path_from_here
 from ortdeploy.process.python_warnings import warnings_to
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ortdeploy.manifest.loader import LoadOptions
     from ortdeploy.manifest.spec import JobSpec, Spec
     from ortdeploy.plan.steps import Plan
+    from ortdeploy.results.results import JobResult
     from ortdeploy.views.live_line import Piece
 
 
@@ -109,7 +112,13 @@ def write_plan(plans: Sequence["Plan"], arguments: argparse.Namespace) -> None:
     from ortdeploy.views.plan_tree import render_plan  # noqa: PLC0415  only for plans
 
     color, width = use_color(arguments), terminal_width(sys.stdout)
-    sys.stdout.write(render_plan(plans, color=color, verbose=arguments.verbose, width=width))
+    shown = render_plan(plans, color=color, verbose=arguments.verbose, width=width, found_at=path_from_here)
+    sys.stdout.write(shown)
+
+
+def result_from_here(plan: "Plan", result: "JobResult") -> "JobResult":
+    """Return the result of a plan's job with its output as a path from the current folder."""
+    return replace(result, output=path_from_here(plan.folder, result.output))
 
 
 def terminal_width(stream: TextIO) -> int | None:

@@ -15,7 +15,7 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.gate import decides
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
-from ortdeploy.files.urls import is_url
+from ortdeploy.files.urls import is_url, path_from_here
 from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.live_progress import read_live
@@ -98,7 +98,8 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     if arguments.format == "json":
         sys.stdout.write(json.render_status(records, refusals))
     else:
-        said = [one for one in records if not arguments.quiet or _is_bad(one)]
+        here = [replace(one, output=path_from_here(one.folder, one.output)) for one in records]
+        said = [one for one in here if not arguments.quiet or _is_bad(one)]
         if said or refusals or not arguments.quiet:
             color, width = use_color(arguments), terminal_width(sys.stdout)
             told = render_status(said, refusals, verbose=arguments.verbose, color=color, width=width)
@@ -168,6 +169,7 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             job=job.name,
             output=job.output.shown,
             record=record,
+            folder=spec.folder,
             live=live,
             removable=job.output.removable,
             delivered=delivered.get(job.name, ()),

@@ -2,10 +2,12 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.cli.commands.shared import chosen_jobs, log_outcome
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.files.urls import path_from_here
 from ortdeploy.ledger.records import output_key
 from ortdeploy.ledger.verification import VerifiedJob, verify_parts
 from ortdeploy.manifest.spec import JobSpec, Spec
@@ -20,6 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.render_verification(jobs))
     else:
+        folders = [spec.folder for spec, _ in chosen]
+        jobs = [replace(one, output=path_from_here(at, one.output)) for at, one in zip(folders, jobs, strict=True)]
         sys.stdout.write(text.render_verification(jobs, quiet=arguments.quiet))
     damaged = sum(len(one.damaged) for one in jobs)
     log_outcome(arguments, "parts.verified", parts=sum(len(one.parts) for one in jobs), damaged=damaged)
