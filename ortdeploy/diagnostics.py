@@ -4,12 +4,24 @@ Problems in a user's file are values (`Diagnostic`); an expected failure during 
 that is raised is a bug of ortdeploy and is reported as one.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ortdeploy.records import record
 from ortdeploy.redaction import without_secrets
+
+_PLAIN_KEY = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z_][\w./-]*", re.ASCII | re.IGNORECASE)
+
+
+def as_key(name: str) -> str:
+    """Return a name of a model as a key for the manifest, in a message that says what to write: quoted if need be."""
+    if _PLAIN_KEY.fullmatch(name):
+        return name
+    import json  # noqa: PLC0415  for few names
+
+    return json.dumps(name, ensure_ascii=False)
 
 
 class Severity(StrEnum):

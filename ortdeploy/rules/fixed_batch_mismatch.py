@@ -13,6 +13,7 @@ How to fix: use the graph's batch size, or export the model with a dynamic one.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.diagnostics import as_key
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if shape and isinstance(shape[0], int) and shape[0] != size:
                 detail = (
                     f'Job "{job.spec.name}" runs {size} rows at a time, and input "{name}" is {target}. Set batch: '
-                    f"{{size: {shape[0]}}}. If that dimension does not count rows, declare inputs: {{{name}: "
+                    f"{{size: {shape[0]}}}. If that dimension does not count rows, declare inputs: {{{as_key(name)}: "
                     "{row_axis: none}} of the model, or use size: none if no input has rows."
                 )
                 at = (*job.spec.at, "batch", "size")

@@ -12,6 +12,7 @@ cast only if it spells numbers; words need {do: tokenize}, or a model that takes
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.diagnostics import as_key
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             have, want = binding.final.dtype, binding.target.dtype
             if have and want and have != want:
                 name = binding.value.name
-                step = f"prepare: {{{name}: [{{cast: {want}}}]}}"
+                step = f"prepare: {{{as_key(name)}: [{{cast: {want}}}]}}"
                 advice = (
                     f"If each text is a number, add a step: {step}." if have == "string" else f"Add a step: {step}."
                 )

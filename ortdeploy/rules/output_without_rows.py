@@ -12,6 +12,7 @@ converter has fixed it to 1: outputs: {scores: {row_axis: 1}}. Or give each row 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.diagnostics import as_key
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _detail(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if axis is None or (isinstance(size, int) and size != job.batching.size):
         return (
             f'Output "{value.name}" is {value.tensor}, for batches of {job.batching.size} rows. Leave it out with '
-            f"columns:, say which axis counts rows, outputs: {{{value.name}: {{row_axis: AXIS}}}}, or give each row a "
-            "run of its own: batch: {size: 1}, or {size: none} for a model that has no dimension for rows."
+            f"columns:, say which axis counts rows, outputs: {{{as_key(value.name)}: {{row_axis: AXIS}}}}, or give "
+            "each row a run of its own: batch: {size: 1}, or {size: none} for a model that has no dimension for rows."
         )
     return None

@@ -13,6 +13,7 @@ with a dynamic batch.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.diagnostics import as_key
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 def _advice(job: "ResolvedJob", found: "RefusedBatch") -> str:
     if found.output is not None:
         return (
-            f"If another of its axes counts rows, say which: outputs: {{{found.output}: {{row_axis: AXIS}}}} of the "
-            "model. Else leave it out with columns:, or use batch: {size: none}."
+            f"If another of its axes counts rows, say which: outputs: {{{as_key(found.output)}: {{row_axis: AXIS}}}} "
+            "of the model. Else leave it out with columns:, or use batch: {size: none}."
         )
     if found.rows != job.batching.size and _whole_batch_fits(job, found):
         return "These are left for the last batch. Set batch: {last: pad} or {last: drop}."

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError, as_key
 from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.pipeline import walk
 from ortdeploy.plan.steps import RunJob
@@ -209,7 +209,10 @@ class RowProof:
 
     def _mixed(self, name: str, place: int, size: int, rows: int, problem: str) -> MixedRowsError:
         beside = "alone" if size == 1 else f"in another batch of {size}"
-        where, alone = f"outputs: {{{name}: {{row_axis: AXIS}}}} of model {self._step.model}", "{size: 1} or none,"
+        where, alone = (
+            f"outputs: {{{as_key(name)}: {{row_axis: AXIS}}}} of model {self._step.model}",
+            "{size: 1} or none,",
+        )
         if self._step.pipeline is not None:
             where, alone = "row_axis: AXIS, under inputs or outputs of its model", "{size: 1},"
         return MixedRowsError(

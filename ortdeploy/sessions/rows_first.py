@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, as_key
 from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.runtime.protocol import Session
@@ -75,8 +75,8 @@ def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
     which = " or ".join(axes) or "AXIS"
     return (
         f"output {output} is {format_shape(shape)} for {rows} rows: the axis that was taken for the rows does not "
-        f"count them. Say which one does, outputs: {{{output}: {{row_axis: {which}}}}} of the model (none: it is not "
-        "by row), leave the output out with columns:, or use batch: {size: none}"
+        f"count them. Say which one does, outputs: {{{as_key(output)}: {{row_axis: {which}}}}} of the model (none: "
+        "it is not by row), leave the output out with columns:, or use batch: {size: none}"
     )
 
 
