@@ -1,15 +1,21 @@
 """Runs the first rows of manifests in a scratch folder, for `ortdeploy try` and `ortdeploy init`."""
 
 import argparse
+import json
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.report import FAILED
 
 STATE = ".state"
 """The state folder of a tryout, in its scratch folder."""
@@ -38,3 +44,17 @@ def run_tryout(tryout: Tryout, planned: Planned, arguments: argparse.Namespace) 
     if any(one.status is Status.INTERRUPTED for one in results):
         raise KeyboardInterrupt
     return results
+
+
+def failed_rows(planned: Planned) -> Iterator[dict[str, Any]]:
+    """Yield what a tryout's jobs have noted of failed rows."""
+    for plan in planned.plans:
+        for step in run_jobs(plan):
+            yield from json_lines(Path(step.output.path) / FAILED)
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON lines, which may not be there."""
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)

@@ -16,7 +16,7 @@ from ortdeploy.starters.pictures import (
     sample_path,
     sample_pictures,
 )
-from ortdeploy.starters.subject import WRONG_ASSUMPTION, Starter, Subject
+from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.starters.text_recogniser import missing_letters
 
 _IMAGENET = (1000, 1001)
@@ -143,7 +143,7 @@ def _assumed(picture: PictureInput) -> str | None:
     if not what:
         return None
     named = " and ".join([", ".join(what[:-1]), what[-1]] if what[1:] else what)
-    return f"{named} {'are' if what[1:] else 'is'} assumed: nothing in the file tells. {WRONG_ASSUMPTION}"
+    return f"{named} {'are' if what[1:] else 'is'} assumed: nothing in the file tells"
 
 
 def _scaled(settings: dict[str, Any], channels: int) -> list[str]:

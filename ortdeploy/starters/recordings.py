@@ -7,11 +7,11 @@ from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.records import record
 from ortdeploy.starters import samples, writing
 from ortdeploy.starters.open_sizes import RATES, is_length, is_sound
-from ortdeploy.starters.subject import WRONG_ASSUMPTION, Starter, Subject
+from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a model of recordings"
-_ASSUMED = f"{samples.RATE} Hz is assumed: nothing in the file tells. {WRONG_ASSUMPTION}"
+_ASSUMED = f"{samples.RATE} Hz is assumed: nothing in the file tells"
 _RANK = 2
 _SOUND = ("audio", "wav")
 _LINES = "a line for each window; start is in samples"

@@ -84,9 +84,6 @@ class Subject:
         return path.resolve().relative_to(self.folder.resolve()).as_posix()
 
 
-WRONG_ASSUMPTION = "Check what is assumed: wrong values give wrong answers that look sure"
-
-
 @record
 class Starter:
     """A manifest, the sample files that it reads by their names, and what it was recognised as, for the user.

@@ -29,10 +29,10 @@ def missing_letters(subject: Subject) -> str | None:
     line = _line(subject)
     if line is None:
         return None
-    _, steps, classes = subject.shape_of(line[1])
+    classes = subject.shape_of(line[1])[2]
     return (
-        f"If this is a reader of lines of text ({steps} steps with {classes} scores), its letters are unknown: write "
-        f"them, one a line, to {_FILES[0]} beside the model, and run init again"
+        f"If this is a reader of lines of text ({classes} scores for each place of a line), its letters are unknown: "
+        f"write them, one a line, to {_FILES[0]} beside the model, and run init again"
     )
 
 

@@ -85,6 +85,17 @@ def test_rows_that_fail_are_shown_with_their_reason(cli: Cli, folder: Path) -> N
     assert "indices element out of data bounds" in done.out
 
 
+def test_init_says_why_the_first_row_failed(cli: Cli, folder: Path) -> None:
+    gather_model(folder / "g.onnx", computed=True)
+    np.save(folder / "data.npy", np.array([1, 50, 60], np.int64))
+    done = cli("init", folder / "g.onnx", "-o", folder / "g.yaml", "--from", folder / "data.npy")
+    assert done.code == 1
+    assert "The manifest does not run yet.\n" in done.out
+    (line,) = [line for line in done.out.splitlines() if line.startswith("  row ")]
+    assert line.startswith("  row 1 failed: ")
+    assert "indices element out of data bounds" in line
+
+
 def test_what_plan_refuses_it_refuses(cli: Cli, folder: Path) -> None:
     (folder / "m.yaml").write_text(MANIFEST.replace("data.npy", "nothing.npy"))
     done = cli("try", folder / "m.yaml")

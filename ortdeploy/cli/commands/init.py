@@ -14,7 +14,7 @@ from pathlib import Path
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands.shared import findings_text, named_model, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.tryouts import plan_tryout, run_tryout
+from ortdeploy.cli.tryouts import failed_rows, plan_tryout, run_tryout
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder, is_there
@@ -27,8 +27,10 @@ from ortdeploy.starters.given import look_at_data
 from ortdeploy.starters.open_sizes import run_on_synthetic
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.views.text import count
+from ortdeploy.views.tryout import render_failed
 
 _TRIED_ROWS = 8
+_WRONG = "Check what is assumed: wrong values give wrong answers that look sure."
 _FAILING = "failing-rows"
 """The warning about rows that planning has read and that cannot feed the model."""
 
@@ -90,11 +92,15 @@ def _subject(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subj
 
 @record
 class _Tried:
-    """The result of a manifest's first rows. `findings` are the diagnostics with the lines that they are about."""
+    """The result of a manifest's first rows.
+
+    `findings` are the diagnostics with the lines that they are about, `failed` says why the first row has failed.
+    """
 
     starter: Starter
     diagnostics: tuple[Diagnostic, ...] = ()
     findings: str = ""
+    failed: str = ""
     results: tuple[JobResult, ...] = ()
 
     @property
@@ -108,7 +114,7 @@ class _Tried:
     def trouble(self) -> str:
         """Return why it does not work."""
         ended = [one.reason for one in self.results if one.reason]
-        return self.findings + "".join(f"  {reason}\n" for reason in ended)
+        return self.findings + "".join(f"  {reason}\n" for reason in ended) + self.failed
 
 
 def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tried:
@@ -127,11 +133,13 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
                 start_logging(arguments, stack)
                 planned = plan_tryout(tryout, arguments)
                 results = () if starter.takes_long or crashes else run_tryout(tryout, planned, arguments)
+            failed = next(failed_rows(planned), None)
     except BaseException:
         _remove(starter, manifest)
         raise
     findings = findings_text(planned.diagnostics, arguments, sys.stdout)
-    return _Tried(starter=starter, diagnostics=planned.diagnostics, findings=findings, results=results)
+    why = render_failed([failed] if failed is not None else [])
+    return _Tried(starter=starter, diagnostics=planned.diagnostics, findings=findings, failed=why, results=results)
 
 
 def _write(starter: Starter, manifest: Path) -> None:
@@ -182,7 +190,7 @@ def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
         lines.append("" if has_errors(tried.diagnostics) else tried.starter.if_refused or "")
         lines.append(tried.starter.misfit or "")
     lines.append(tried.starter.question or "")
-    lines.append(f"In {manifest}, {tried.starter.assumed}." if tried.starter.assumed else "")
+    lines.append(f"In {manifest}, {tried.starter.assumed}. {_WRONG}" if tried.starter.assumed else "")
     lines.append(tried.trouble().rstrip())
     lines.append(f"{'Next' if tried.works else 'After that'}: ortdeploy try {manifest}")
     return "\n".join(line for line in lines if line) + "\n"

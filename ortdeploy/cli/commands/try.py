@@ -6,18 +6,16 @@ is kept at the end, until the next try.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.tryouts import STATE, plan_tryout, run_tryout
+from ortdeploy.cli.tryouts import STATE, json_lines, plan_tryout, run_tryout
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.plan.steps import Plan, RunJob
@@ -105,8 +103,8 @@ class _Shown:
         self.step = step
         self._folder, self._pictures = Path(plan.folder), tryout.folder / _DRAWN / step.job
         output = Path(step.output.path)
-        self.rows = [row for part in sorted(output.glob("part-*.jsonl")) for row in _lines(part)]
-        self.failed = list(_lines(output / FAILED))
+        self.rows = [row for part in sorted(output.glob("part-*.jsonl")) for row in json_lines(part)]
+        self.failed = list(json_lines(output / FAILED))
 
     def pictures(self) -> Iterator[Path]:
         """Yield the pictures that the model made, and the copies with drawings."""
@@ -123,9 +121,3 @@ class _Shown:
                 target = self._pictures / f"{number:04d}-{picture.stem}.png"
                 draw(picture, drawing, target, upright=self.step.input.exif)
                 yield target
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if path.is_file():
-        with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
