@@ -340,7 +340,9 @@ class ResolvedJob:
     @property
     def is_finished(self) -> bool:
         """Whether a run has accounted for every row that there is."""
-        return self.output.state == "finished" and not (self.input.states or self.input.rerun or self.input.superseded)
+        found = self.input
+        is_left = found.states or found.rerun or found.unreadable or found.superseded
+        return self.output.state == "finished" and not is_left
 
     @property
     def is_waiting(self) -> bool:

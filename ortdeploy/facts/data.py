@@ -72,12 +72,28 @@ GONE = 2
 _NOTHING: Mapping[str, "KnownFile"] = {}
 
 
+@record
+class UnreadableFile:
+    """A new input file that cannot be read, and why: it counts as one failed row until it changes."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    reason: str
+
+    @property
+    def state(self) -> FileState:
+        """The file as it was found."""
+        return FileState(self.path, self.size, self.mtime_ns)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFile:
     """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished.
 
     `gone`: a run has seen since then that it is no longer there. `span` are the number of its first row in the job and
-    how many rows it has; None: not noted. If its rows are to run again, `rerun` is what is read then.
+    how many rows it has; None: not noted. If its rows are to run again, `rerun` is what is read then. `unreadable`: it
+    could not be read, and counts as one failed row.
     """
 
     state: FileState
@@ -86,17 +102,26 @@ class KnownFile:
     repaired: tuple[FileState, ...] = ()
     span: tuple[int, int] | None = None
     rerun: FileState | None = None
+    unreadable: bool = False
 
     def is_known(self, state: FileState) -> bool:
         """Return whether rows of the file were run in a state; `repaired` are those of failed rows that ran again."""
         return state == self.state or state in self.repaired
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether more is known of it than a packed list has room for."""
+        return bool(self.repaired) or self.rerun is not None or self.unreadable
 
 
 _NO_SPAN = -1
 
 
 class KnownFiles(Packed):
-    """An unchangeable list of known files. `beside` are those of which more is known than most: repairs and reruns."""
+    """An unchangeable list of known files.
+
+    `beside` are those of which more is known than most: repairs, reruns, and that they could not be read.
+    """
 
     NUMBERS = 5
 
@@ -115,7 +140,7 @@ class KnownFiles(Packed):
         files = tuple(known)
         cells = [cls.cells_of(one.state, GONE if one.gone else int(one.done), one.span) for one in files]
         packed = cls.pack(cells)
-        packed.beside = {one.state.path: one for one in files if one.repaired or one.rerun is not None}
+        packed.beside = {one.state.path: one for one in files if one.is_beside}
         return packed
 
     @staticmethod
@@ -165,7 +190,8 @@ class DeclaredInput:
     `patterns` are paths, relative to the manifest's `folder`; they may lead only into the folder or `roots`. `row_type`
     is the type of raw tensors' rows, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
     EXIF orientation says. `memory_limit` is the job's, in bytes. `only`: of the files that are there, those of a plan,
-    by path from the manifest; the others are left for the next run, whatever they are.
+    by path from the manifest; the others are left for the next run, whatever they are. `sets_aside`: a file of many
+    rows that cannot be read may fail as one row, without the others.
     """
 
     folder: str
@@ -178,6 +204,7 @@ class DeclaredInput:
     arrivals: ArrivalPolicy = STRICT_ARRIVALS
     memory_limit: int | None = None
     only: frozenset[str] | None = None
+    sets_aside: bool = False
 
 
 @record
@@ -190,7 +217,8 @@ class InputFacts:
     they were, `repairable` those among them of which rows have failed; those of `rerun` may have changed, and their
     rows run again, `rerun_rows` of them. `gone` names those whose rows are run and that are no longer there.
     `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is what the largest
-    file takes that cannot be read in pieces, or not row by row. `rates` are the sample rates of recordings in Hz, each
+    file takes that cannot be read in pieces, or not row by row. `unreadable` files are left out, and each of them fails
+    as one row. `rates` are the sample rates of recordings in Hz, each
     with the rows that have it. Columns `beside` the others feed an input only by their name.
 
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
@@ -213,6 +241,7 @@ class InputFacts:
     rows_before: int = 0
     gone: tuple[str, ...] = ()
     unsettled: int = 0
+    unreadable: tuple[UnreadableFile, ...] = ()
     digest: str = ""
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     rows: int | None = None

@@ -22,6 +22,10 @@ LINE_OF_VALUES = 24
 """What a line of JSON or CSV takes at most while its values are Python objects, in units of its bytes."""
 
 
+class RoomError(OrtdeployError):
+    """There is too little memory for something; with more, or a higher limit, it can be read."""
+
+
 def room(limit: int | None) -> int:
     """Return the bytes that one thing may take, beside the memory of the process. `limit` is the job's, in bytes."""
     bounds = [None if limit is None else limit - PROCESS, available_memory(), memory_of_the_group()]
@@ -39,7 +43,7 @@ def check_room(size: int, what: str | Callable[[], str], limit: int | None) -> N
     most = room(limit)
     if size > most:
         name = what if isinstance(what, str) else what()
-        raise OrtdeployError(f"{name} takes {format_size(size)} of memory, and {allowed(most, limit)}")
+        raise RoomError(f"{name} takes {format_size(size)} of memory, and {allowed(most, limit)}")
 
 
 def allowed(most: int, limit: int | None) -> str:

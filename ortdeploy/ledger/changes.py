@@ -150,7 +150,7 @@ def begin_reruns(db: sqlite3.Connection, output: str, states: Iterable[FileState
         if rows:
             _put_rerun(db, output, state, through)
         else:
-            _take_over(db, output, state)
+            note_state(db, output, state)
 
 
 def advance_reruns(db: sqlite3.Connection, output: str, start: int, through: int) -> None:
@@ -159,7 +159,7 @@ def advance_reruns(db: sqlite3.Connection, output: str, start: int, through: int
         if start <= one.through < min(through, one.end):
             _put_rerun(db, output, one.state, min(through, one.end))
         if start <= one.through and one.end <= through:
-            _take_over(db, output, one.state)
+            note_state(db, output, one.state)
 
 
 def _put_rerun(db: sqlite3.Connection, output: str, state: FileState, through: int) -> None:
@@ -167,8 +167,8 @@ def _put_rerun(db: sqlite3.Connection, output: str, state: FileState, through: i
     db.execute("INSERT OR REPLACE INTO reruns VALUES (?, ?, ?, ?, ?, ?)", (output, key, *cells, _seal(key, *cells)))
 
 
-def _take_over(db: sqlite3.Connection, output: str, state: FileState) -> None:
-    """Note that a file's results are now of this state; repairs noted before no longer count."""
+def note_state(db: sqlite3.Connection, output: str, state: FileState) -> None:
+    """Note that what is known of a file is known of this state; repairs noted before no longer count."""
     where = (output, os.fsencode(state.path))
     db.execute(
         "UPDATE inputs SET size = ?, mtime_ns = ? WHERE output = ? AND path = ?", (state.size, state.mtime_ns, *where)

@@ -54,6 +54,7 @@ from ortdeploy.ledger.changes import (
     forget_those_taken_up,
     note_empty_files,
     note_spans,
+    note_state,
     read_leaving,
     read_reruns,
     read_withdrawn,
@@ -62,7 +63,7 @@ from ortdeploy.ledger.changes import (
 from ortdeploy.ledger.contents import put_contents, read_contents
 from ortdeploy.ledger.damage import translated, undamaged
 from ortdeploy.ledger.forgetting import BEGUN_WITH, forget_parts, read_forgotten
-from ortdeploy.ledger.letters import failed_before, letter
+from ortdeploy.ledger.letters import UNREADABLE, failed_before, letter
 from ortdeploy.ledger.records import (
     PART_DIGITS,
     STATUSES,
@@ -255,12 +256,25 @@ class Ledger:
         """Return the files that were repaired, or whose rows run again, by path, complete with that."""
         repaired = {os.fsdecode(path): tuple(states) for path, states in self._repairs(output).items()}
         reruns = {one.state.path: one.state for one in read_reruns(self._connection, output)}
-        paths = {*repaired, *reruns}
-        return {
+        unreadable = {one.path: row for row, one in self._unreadable(output)}
+        paths = {*repaired, *reruns, *unreadable}
+        found = {
             cells[0]: replace(files.make(cells), repaired=repaired.get(cells[0], ()), rerun=reruns.get(cells[0]))
             for cells in (files.cells() if paths else ())
             if cells[0] in paths
         }
+        for path, one in found.items():
+            if one.done and path in unreadable:
+                found[path] = replace(one, unreadable=True, span=(unreadable[path], 1))
+        return found
+
+    def _unreadable(self, output: str) -> Iterator[tuple[int, FailedBefore]]:
+        """Yield the failed rows that stand for files that could not be read."""
+        query = "SELECT row, entry FROM failures WHERE output = ? AND instr(entry, ?)"
+        for row, entry in self._connection.execute(query, (output, f'"{UNREADABLE}"')):
+            before = failed_before(row, entry)
+            if before.unreadable:
+                yield row, before
 
     def check_inputs(self, output: str) -> None:
         """Raise OrtdeployError if the ledger's list of an output's input files is not what was written."""
@@ -440,6 +454,27 @@ class Ledger:
             query = "UPDATE outputs SET first_row = ? WHERE output = ?"
             db.execute(query, (part.start + part.rows, output))
             seal_inputs(db, output)
+
+    def set_aside(self, output: str, part: Part, failures: Sequence[FailedRow], files: Sequence[FileState]) -> None:
+        """Add new files that cannot be read, one failed row each, as a part of failed rows. Their job is done."""
+        with self._transaction() as db:
+            insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
+            self._insert_failures(db, output, part.number, failures)
+            forget_those_taken_up(db, output, files)
+            note_spans(db, output, ((one.path, row.row, 1) for one, row in zip(files, failures, strict=True)))
+            db.executemany(
+                "INSERT OR REPLACE INTO inputs VALUES (?, ?, ?, ?, ?, 1)",
+                _input_cells(output, FileStates.of(files), self._next_number(db, output)),
+            )
+            query = "UPDATE outputs SET first_row = ? WHERE output = ?"
+            db.execute(query, (part.start + part.rows, output))
+            seal_inputs(db, output)
+
+    def set_aside_again(self, output: str, part: int, failure: FailedRow, file: FileState) -> None:
+        """Note that a file that could not be read has changed, and cannot be read either."""
+        with self._transaction() as db:
+            self._insert_failures(db, output, part, [failure])
+            note_state(db, output, file)
 
     @staticmethod
     def _set_statistics(db: sqlite3.Connection, output: str, statistics: Mapping[str, Any] | None) -> None:

@@ -5,9 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.ledger.records import FailedBefore
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.results.rows import FailedRow
+
+UNREADABLE = "unreadable-file"
+"""The code of a file of many rows that could not be read; it counts as one failed row without a number in the file."""
 
 _LETTER: Mapping[str, Any] = {
     "key": dict, "source": str, "row": int, "stage": str, "code": str, "message": str, "attempts": int,
@@ -21,14 +25,16 @@ def read_letters(path: str) -> tuple[DeadLetter, ...]:
     """Return the failed rows of a `_failed.jsonl`, which may be another machine's. Raises OrtdeployError."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123  may be a pipe
-            return tuple(_letter(line, f"{path}:{number}") for number, line in enumerate(file, 1) if line.strip())
+            letters = (_letter(line, f"{path}:{number}") for number, line in enumerate(file, 1) if line.strip())
+            return tuple(one for one in letters if one is not None)
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise OrtdeployError(f"{path} is not UTF-8 text; name a _failed.jsonl") from error
 
 
-def _letter(line: str, place: str) -> DeadLetter:
+def _letter(line: str, place: str) -> DeadLetter | None:
+    """Return a failed row; None if it stands for a file that could not be read, which only apply runs."""
     kinds = _LETTER_SINCE_VERSION_4
     try:
         entry = json.loads(line)
@@ -39,6 +45,10 @@ def _letter(line: str, place: str) -> DeadLetter:
         raise OrtdeployError(
             f'{place} is no line of a _failed.jsonl of this version: "{wrong}" is missing, or not what it should be'
         )
+    if entry["code"] == UNREADABLE:
+        reason = "the file could not be read there; apply runs its rows where it can be read"
+        log.warning("row.not_taken", source=entry["path"], rows=[], count=1, reason=reason)
+        return None
     if entry["row_in_file"] is None or not entry["path"]:
         raise OrtdeployError(f"{place} does not say in which file, or as which row of it, the row failed")
     return DeadLetter(
@@ -70,6 +80,7 @@ def failed_before(row: Any, text: str) -> FailedBefore:
         file_row=entry.get("row_in_file"),
         sha256=entry.get("sha256"),
         run=entry.get("run", ""),
+        unreadable=entry["code"] == UNREADABLE,
     )
 
 

@@ -284,7 +284,8 @@ class OutputRecord:
 class FailedBefore:
     """How often a failed row was tried, its file, its number in the file, and the digest of the file's content.
 
-    `run` is the run in which it failed last, or which took it over from another machine.
+    `run` is the run in which it failed last, or which took it over from another machine. `unreadable`: it stands for a
+    file that could not be read.
     """
 
     attempts: int
@@ -292,6 +293,7 @@ class FailedBefore:
     file_row: int | None = None
     sha256: str | None = None
     run: str = ""
+    unreadable: bool = False
 
 
 @record

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from ortdeploy.facts.data import FileState, HashedFile
+from ortdeploy.facts.data import FileState, HashedFile, UnreadableFile
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
@@ -217,10 +217,11 @@ class JobInput:
 
     `patterns` are the paths of the manifest, `files` those to read; `gone` were read before and are no longer there,
     which no run has noted yet. `rerun` were read before and hold something else now: their rows run again, of which
-    there were `rerun_rows`. `first_row` rows came from others, in runs that are finished, and `rows` counts these too;
-    the last `rows_before` of them are the first of the first file. `row_type` is that of raw tensors, `rate` the sample
-    rate of recordings, in Hz; pictures are turned by their `exif` orientation. `missing` says by column what an empty
-    value stands for. The columns of `key` are written beside the results.
+    there were `rerun_rows`. `unreadable` files cannot be read, and each fails as one row. `first_row` rows came from
+    others, in runs that are finished, and `rows` counts these too; the last `rows_before` of them are the first of the
+    first file. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in Hz; pictures are turned by
+    their `exif` orientation. `missing` says by column what an empty value stands for. The columns of `key` are written
+    beside the results.
     With an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the
     data was not looked at; such a plan is shown, and neither saved nor run.
     """
@@ -240,6 +241,7 @@ class JobInput:
     upstream: UpstreamJob | None = None
     rerun: Sequence[FileState] = ()
     rerun_rows: int = 0
+    unreadable: tuple[UnreadableFile, ...] = ()
     rows_before: int = 0
     elsewhere: str | None = None
 

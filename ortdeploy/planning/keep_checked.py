@@ -81,7 +81,7 @@ def _is_simple(job: ResolvedJob, deployment: Deployment) -> bool:
     found, output = job.input, job.output
     strange = found.changed or found.rerun or found.gone or found.unsettled or found.rows_before or found.rates
     settled = output.state != "stale" and not output.left_over
-    return job.upstream is None and not strange and settled and not job.changed
+    return job.upstream is None and not (strange or found.unreadable) and settled and not job.changed
 
 
 def _is_lasting(step: Step) -> bool:

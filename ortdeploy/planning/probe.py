@@ -50,6 +50,7 @@ from ortdeploy.planning.data_places import (
 from ortdeploy.planning.known_graphs import infer_shapes, read_model
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
 from ortdeploy.transforms.packages import package_of_step
+from ortdeploy.units import allowed_count
 
 
 def read_preset(
@@ -150,6 +151,17 @@ def probe(
     )
 
 
+_MANY = 1_000_000_000
+"""Rows of a job that is large enough for any share of them to be one row."""
+
+
+def _sets_aside(spec: Spec, job: JobSpec) -> bool:
+    """Return whether a file that cannot be read may fail by itself: rows that take a state cannot run later."""
+    pipeline = spec.pipeline(job.pipeline)
+    may_fail = allowed_count(job.max_failed, _MANY) > 0
+    return may_fail and not job.input.jobs and not (pipeline is not None and pipeline.state)
+
+
 def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None) -> DataPlaces:
     """Return what a job reads and writes; `planned`: the input files of a saved plan."""
     return DataPlaces(
@@ -165,6 +177,7 @@ def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None)
             arrivals=job.input.arrivals,
             memory_limit=job.limits.memory,
             only=planned,
+            sets_aside=_sets_aside(spec, job),
         ),
         output=str(path_from_manifest(spec, job.output.path)),
         shown=job.output.shown,

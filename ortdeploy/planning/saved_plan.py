@@ -84,7 +84,9 @@ _SEVERAL = frozenset({INPUTS, "providers", "labels"})  # kinds of facts whose na
 LEFT_OUT: Mapping[type, frozenset[str]] = {
     RunJob: frozenset({"retry", "letters"}),
     UpstreamJob: frozenset({"digests", "superseded"}),
-    JobInput: frozenset({"files", "first_row", "rows", "rerun", "rerun_rows", "rows_before", "elsewhere"}),
+    JobInput: frozenset(
+        {"files", "first_row", "rows", "rerun", "rerun_rows", "unreadable", "rows_before", "elsewhere"}
+    ),
     JobOutput: frozenset({"committed_rows", "replaces", "aside", "upgraded_at", "changed"}),
     JobLimits: frozenset({"forecast"}),
     OpenSession: frozenset({"thread_layouts", "tried_layouts"}),

@@ -5,7 +5,8 @@ Why: the first rows would fail one by one, after the session was opened.
 
 Example: a .npy that was cut off; a .csv that is a Parquet table; input: {path: inbox/*} without format:.
 
-How to fix: the message says what is wrong with which file.
+How to fix: the message says what is wrong with which file. errors: {max_failed: 1} lets such a file of many fail as one
+row, and the others run.
 """
 
 from collections.abc import Iterator

@@ -140,7 +140,7 @@ def _put_aside(context: JobContext, aside: Path) -> None:
 def _is_finished(context: JobContext, known: OutputRecord) -> bool:
     """Return whether every file of the plan is accounted for, by this run or by another one meanwhile."""
     upstream = context.step.input.upstream
-    if upstream is not None and upstream.superseded:
+    if (upstream is not None and upstream.superseded) or context.step.input.unreadable:
         return False
     return known.status == Status.DONE and context.ledger.are_done(context.output, context.step.input.files)
 

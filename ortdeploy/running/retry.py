@@ -160,10 +160,13 @@ class RetryRun:
         """
         most, wanted = self._step.errors.attempts, self._wanted(failed)
         over = {} if most is None else {row: one for row, one in wanted.items() if one.attempts >= most}
-        tired = [row for row, one in over.items() if not self._places.holds_else(one)]
+        unread = [row for row, one in wanted.items() if one.unreadable]
+        if unread:
+            leave(unread, failed[unread[0]].path, "the file could not be read; apply runs its rows once it has changed")
+        tired = [row for row, one in over.items() if row not in unread and not self._places.holds_else(one)]
         if tired:
             leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
-        wanted = {row: one for row, one in wanted.items() if row not in tired}
+        wanted = {row: one for row, one in wanted.items() if row not in tired and row not in unread}
         if all(one.file_row is not None for one in wanted.values()):
             return self._places.find(wanted)
         return self._found_by_number(wanted)

@@ -80,6 +80,8 @@ def sort_arrivals(
             gone.append(one)
         elif one.rerun is None and (one.is_known(now) or holds_the_same(one.state, now)):
             continue
+        elif one.unreadable and one.span is not None:  # its failed row makes room for all that it holds now
+            rerun.append(one)
         elif policy.on_change == "append" or _is_another(one, now):
             anew.add(one.state.path)
         elif policy.on_change == "rerun" and one.span is not None:

@@ -1,6 +1,6 @@
 """The input formats by name, and what they share: how files are found, probed and opened."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import ArrivalPolicy, DeclaredInput, FileState, FileStates, InputFacts, KnownFile
+from ortdeploy.facts.data import (
+    ArrivalPolicy,
+    DeclaredInput,
+    FileState,
+    FileStates,
+    InputFacts,
+    KnownFile,
+    KnownFiles,
+    UnreadableFile,
+)
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.object_store import fetched
 from ortdeploy.files.packed import Names, Packer
+from ortdeploy.files.room import RoomError
 from ortdeploy.files.stored_file import in_place
 from ortdeploy.files.urls import is_url
 from ortdeploy.modules import Modules, as_it_is
@@ -27,6 +37,7 @@ from ortdeploy.sources.arrivals import HoldsTheSame, Settling, sort_arrivals
 from ortdeploy.sources.files import (
     InputPaths,
     file_states,
+    full_path,
     list_files,
     shown,
     states_digest,
@@ -105,20 +116,150 @@ def probe_input(
     try:
         arrived = _arrived(files, states, folder, known, policy, later | unsettled, holds_the_same=holds_the_same)
         facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
+        if not facts.states and not facts.rerun:
+            facts = _without(facts, folder, {path for path, one in _beside(known).items() if one.unreadable})
         problem = _unfit(name, some, declared)
-        if problem:
-            return replace(facts, problem=problem)
-        present = facts.files.states if isinstance(facts.files, InputPaths) else states
-        with at_hand(name, facts.files, patterns, present) as there:
-            problem = _mistaken(name, there, folder, declared=declared.format is not None)
-            packed = (
-                next(filter(is_compressed, there), None) if counting is not Counting.NOT and name in STREAMED else None
-            )
-            facts = replace(facts, problem=problem, unseekable=packed and shown(packed, folder))
-            count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
-            return facts if problem else _seen(name, there, facts, known, count)
+        if problem or not facts.files:
+            return replace(facts, problem=problem or _no_readable_file(facts, policy))
+        count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
+        return _without_unreadable(name, declared, facts, known, count, counting=counting)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
+
+
+def _beside(known: Sequence[KnownFile]) -> Mapping[str, KnownFile]:
+    return KnownFiles.of(known).beside
+
+
+def _no_readable_file(facts: InputFacts, policy: ArrivalPolicy) -> Problem:
+    """Return the problem of an input of which no file can be read, as earlier runs have found."""
+    what = f"{facts.present[0].path} could not be read and counts as a failed row, and no file beside such is there"
+    if policy.on_empty == "done":
+        return Problem(kind=WAITING, detail=what)
+    detail = f"{what}. Bring one that can be read, or write on_empty: done."
+    return Problem(kind="unreadable", detail=detail)
+
+
+def _without_unreadable(
+    name: str,
+    declared: DeclaredInput,
+    facts: InputFacts,
+    known: Sequence[KnownFile],
+    count: "_Count",
+    *,
+    counting: Counting,
+) -> InputFacts:
+    """Return the facts with what the files hold, or without those that cannot be read. Raises OrtdeployError.
+
+    A plan that fixes the parts of its jobs reads all of its files.
+    """
+    found = _looked_at(name, declared, facts, known, count, counting=counting)
+    is_bound = counting is not Counting.NOT or declared.only is not None
+    if found.problem is None or name in FILE_IS_ROW or is_bound:
+        return found
+    return _set_aside(name, declared, facts, known, count, found)
+
+
+def _looked_at(
+    name: str,
+    declared: DeclaredInput,
+    facts: InputFacts,
+    known: Sequence[KnownFile],
+    count: "_Count",
+    *,
+    counting: Counting,
+) -> InputFacts:
+    """Return the facts with what the files hold, or with what is wrong with one of them. Raises OrtdeployError."""
+    folder = declared.folder
+    present = facts.files.states if isinstance(facts.files, InputPaths) else facts.present
+    with at_hand(name, facts.files, declared.patterns, present) as there:
+        problem = _mistaken(name, there, folder, declared=declared.format is not None)
+        packed = next(filter(is_compressed, there), None) if counting is not Counting.NOT and name in STREAMED else None
+        facts = replace(facts, problem=problem, unseekable=packed and shown(packed, folder))
+        return facts if problem else _seen(name, there, facts, known, count)
+
+
+def _set_aside(
+    name: str,
+    declared: DeclaredInput,
+    facts: InputFacts,
+    known: Sequence[KnownFile],
+    count: "_Count",
+    found: InputFacts,
+) -> InputFacts:
+    """Return the facts without the new files that cannot be read, if there are others and the job lets files fail.
+
+    `found` are the facts with all files, and the problem with one of them; it stays if no file alone is the reason.
+    """
+    begun = {one.state.path for one in known if not one.done}
+    beside = _beside(known)
+    fresh = [one for one in facts.states if one.path not in begun]
+    fresh += [one for one in facts.rerun if one.path in beside and beside[one.path].unreadable]
+    reasons = _why_unreadable(name, declared, facts, fresh)
+    rest = _without(facts, declared.folder, reasons)
+    if not reasons or not rest.files:
+        return found
+    if not declared.sets_aside:
+        detail = (
+            f"{next(iter(reasons.values()))}. Bring the file again, or take it away; the other files wait. With "
+            "errors: {max_failed: 1} it counts as a failed row, and they run."
+        )
+        return replace(found, problem=Problem(kind="unreadable", detail=detail))
+    unreadable = tuple(
+        UnreadableFile(**one._asdict(), reason=reasons[one.path]) for one in fresh if one.path in reasons
+    )
+    looked = _looked_at(name, declared, rest, known, count, counting=Counting.NOT)
+    return replace(looked, unreadable=unreadable)
+
+
+def _why_unreadable(
+    name: str, declared: DeclaredInput, facts: InputFacts, states: Sequence[FileState]
+) -> dict[str, str]:
+    """Return why files cannot be read, by path.
+
+    Raises OrtdeployError for a file that the system refuses, or that memory is too small for: it may be readable
+    tomorrow without having changed.
+    """
+    found = {}
+    for state in (one for one in states if not is_url(one.path)):
+        path = full_path(declared.folder, state.path)
+        wrong = _mistaken(name, [path], declared.folder, declared=declared.format is not None)
+        reason = _why_not_read(name, path, facts) if wrong is None else wrong.detail
+        if reason is not None:
+            found[state.path] = reason.replace(path, state.path).removesuffix(".")
+    return found
+
+
+def _why_not_read(name: str, path: str, facts: InputFacts) -> str | None:
+    try:
+        with decoding(path, name):
+            problem = SOURCES[name].probe([path], facts).problem
+    except OrtdeployError as error:
+        if isinstance(error, RoomError) or isinstance(error.__cause__, MemoryError) or _is_of_the_system(error):
+            raise
+        return str(error)
+    return None if problem is None else problem.detail
+
+
+def _is_of_the_system(error: OrtdeployError) -> bool:
+    """Return whether the system refused a file; decoders raise OSError too, without a number."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno is not None
+
+
+def _without(facts: InputFacts, folder: str, paths: Collection[str]) -> InputFacts:
+    """Return the facts without some files; if nothing else is to be read, the others that exist stand for them."""
+    if not paths:
+        return facts
+    read = FileStates.pack(one for one in facts.states if one.path not in paths)
+    rerun = tuple(one for one in facts.rerun if one.path not in paths)
+    left = chain(read, rerun) if read or rerun else (one for one in facts.present if one.path not in paths)
+    return replace(
+        facts,
+        files=InputPaths(folder, FileStates.pack(left)),
+        states=read,
+        rerun=rerun,
+        rerun_rows=facts.rerun_rows - (len(facts.rerun) - len(rerun)),  # one row each
+    )
 
 
 _Count = Callable[[Sequence[str]], int | None]

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.packed import in_blocks
-from ortdeploy.files.room import allowed, room
+from ortdeploy.files.room import RoomError, allowed, room
 from ortdeploy.files.stored_file import open_plain
 from ortdeploy.units import format_size
 
@@ -88,9 +88,9 @@ class Lines:
                 raise self.too_long(number)
             yield line
 
-    def too_long(self, number: int) -> OrtdeployError:
+    def too_long(self, number: int) -> RoomError:
         """Return the message for a line that is too long."""
-        return OrtdeployError(
+        return RoomError(
             f"{self._shown}:{number} has more than {format_size(self.most)} in one line, which would take more than "
             f"{format_size(self._room)} of memory, and {allowed(self._room, self._limit)}"
         )

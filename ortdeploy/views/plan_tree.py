@@ -265,6 +265,8 @@ def _before(step: RunJob) -> Iterator[Node]:
         yield Node(label="data", text=f"not looked at. {step.input.elsewhere} {NOT_LOOKED_AT}")
     if step.input.rerun:
         yield Node(label="again", text=_rerun(step))
+    if step.input.unreadable:
+        yield Node(label="unread", text=_unreadable(step))
     if step.output.aside is not None:
         text = f"start over: what {step.output.shown} holds is kept beside it as {step.output.aside}"
         yield Node(label="results", text=text)
@@ -280,6 +282,14 @@ def _rerun(step: RunJob) -> str:
         f"runs {count(rows, 'row')} of {count(len(files), 'changed file')} again, into their parts ({names}); a file "
         "with another number of rows now comes after all others"
     )
+
+
+def _unreadable(step: RunJob) -> str:
+    """Return `1 file cannot be read, which counts as 1 failed row (a.npy cannot be read as npy: …)`."""
+    found = step.input.unreadable
+    reasons = "; ".join(one.reason for one in found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
+    many = len(found)
+    return f"{count(many, 'file')} cannot be read, which counts as {count(many, 'failed row')} ({reasons})"
 
 
 def _upgrade(step: RunJob) -> str:

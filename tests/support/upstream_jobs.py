@@ -97,7 +97,8 @@ _DEVICE = {
 }  # fmt: skip
 
 _DURABLE = (
-    "begin", "adopt", "commit_part", "keep_begun", "end", "begin_merge", "end_merge", "rename", "note_failures",
+    "begin", "adopt", "commit_part", "keep_begun", "end", "begin_merge", "end_merge", "rename", "note_failures", "set_aside",
+    "set_aside_again",
     "take_up_changes", "begin_replacement", "end_replacement", "end_leaving",
 )  # fmt: skip
 

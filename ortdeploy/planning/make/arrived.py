@@ -18,6 +18,7 @@ def with_arrived(planned: JobInput, facts: InputFacts) -> JobInput:
         rows=None if facts.rows is None else facts.first_row - facts.rows_before + facts.rows,
         rerun=facts.rerun,
         rerun_rows=facts.rerun_rows,
+        unreadable=facts.unreadable,
         rows_before=facts.rows_before,
     )
 

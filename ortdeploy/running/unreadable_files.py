@@ -1,0 +1,103 @@
+"""Notes input files that cannot be read: each is one failed row, so that it does not keep the others from running.
+
+Such a file is noted when all others have run, in one transaction: a run that is killed before has not noted it, and the
+next plan finds it again. Its row belongs to a part without a file. When the file changes, it is run like a changed file
+with another number of rows: its failed row leaves its part, and all rows that it holds then come after all others.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.facts.data import KnownFile, UnreadableFile
+from ortdeploy.ledger.letters import UNREADABLE
+from ortdeploy.ledger.records import OutputRecord, Part
+from ortdeploy.results.rows import Block, FailedRow
+from ortdeploy.running.dead_letters import DeadLetters
+from ortdeploy.running.error_budget import ErrorBudget
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.sources.files import file_states, full_path
+
+
+class UnreadableFiles:
+    """The unreadable files of one job, in the state in which the plan has found them."""
+
+    def __init__(self, context: JobContext) -> None:
+        """Take the job; nothing is noted yet."""
+        self._context = context
+        files = [one for one in context.step.input.unreadable if self._is_as_planned(one)]
+        known = {one.state.path: one for one in context.ledger.inputs(context.output)} if files else {}
+        self._again = [(one, before) for one in files if (before := known.get(one.path)) and before.unreadable]
+        again = {one.path for one, _ in self._again}
+        self._new = [one for one in files if one.path not in again and not _is_noted(one, known)]
+
+    def _is_as_planned(self, file: UnreadableFile) -> bool:
+        """Return whether a file is as it was when it could not be read; another one is the next run's."""
+        folder = self._context.plan.folder
+        try:
+            return file_states([full_path(folder, file.path)], folder) == (file.state,)
+        except OrtdeployError:
+            return False
+
+    def judge(self) -> None:
+        """Raise BudgetError if more rows would have failed, with these files, than may."""
+        record = self._record()
+        rows = self._rows(record, self._new)
+        if rows:
+            budget = ErrorBudget(self._context.step, record.failed)
+            budget.note(Block(start=record.rows, count=len(rows), rows=(), columns={}, failed=rows), rows)
+            budget.judge(record.rows + len(rows))
+
+    def note(self) -> None:
+        """Note the files in the ledger, after the job is done with all others."""
+        context, record = self._context, self._record()
+        letters = DeadLetters(context, [one.state for one in context.step.input.unreadable])
+        for file, before in self._again:
+            self._note_again(record, file, before, letters)
+        if not self._new:
+            return
+        rows = letters.completed(self._rows(record, self._new))
+        part = Part(
+            number=record.next_part,
+            start=record.rows,
+            rows=len(rows),
+            committed=0,
+            failed=len(rows),
+            skipped=0,
+            file=None,
+            bytes=0,
+            deployment=context.made_by.digest,
+        )
+        context.ledger.set_aside(context.output, part, rows, [one.state for one in self._new])
+        for row in rows:
+            log.warning("files.unreadable", source=row.path, row=row.row, reason=row.message)
+
+    def _note_again(self, record: OutputRecord, file: UnreadableFile, before: KnownFile, letters: DeadLetters) -> None:
+        if before.span is None or before.is_known(file.state):
+            return
+        row = before.span[0]
+        part = next(one.number for one in record.parts if one.start <= row < one.end)
+        (failure,) = letters.completed([_failed_row(file, row)])
+        self._context.ledger.set_aside_again(self._context.output, part, failure, file.state)
+        log.warning("files.unreadable", source=failure.path, row=row, reason=failure.message)
+
+    @staticmethod
+    def _rows(record: OutputRecord, files: Sequence[UnreadableFile]) -> list[FailedRow]:
+        return [_failed_row(one, row) for row, one in zip(count(record.rows), files, strict=False)]
+
+    def _record(self) -> OutputRecord:
+        record = self._context.ledger.output(self._context.output)
+        if record is None:
+            raise OrtdeployError(f"the ledger does not know {self._context.step.output.shown} any more")
+        return record
+
+
+def _is_noted(file: UnreadableFile, known: dict[str, KnownFile]) -> bool:
+    """Return whether another run has accounted for a file in this state since the plan was made."""
+    before = known.get(file.path)
+    return before is not None and before.is_known(file.state)
+
+
+def _failed_row(file: UnreadableFile, row: int) -> FailedRow:
+    return FailedRow(row=row, source=file.path, stage="read", code=UNREADABLE, message=file.reason, path=file.path)
