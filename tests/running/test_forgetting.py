@@ -34,6 +34,12 @@ def day(inbox: Inbox, number: int, *, away: bool = True, gone: bool = True) -> N
         inbox.remove(name)
 
 
+def five_days(inbox: Inbox) -> None:
+    """Five days, of which the second one's file stays."""
+    for number in range(5):
+        day(inbox, number, gone=number != 1)
+
+
 COURSE = 4 * 4096
 """Bytes that the samples and events of a job take when there are as many as are kept."""
 
@@ -61,10 +67,7 @@ def test_a_year_of_days_leaves_a_ledger_of_a_few(tmp_path: Path) -> None:
 def test_what_is_there_is_never_forgotten(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=0.0).make()
     with quickly():
-        day(inbox, 0)
-        day(inbox, 1, gone=False)
-        for number in range(2, 5):
-            day(inbox, number)
+        five_days(inbox)
         assert inbox.record().forgotten.parts == 1
         inbox.put("day-1", [1, -1, 1])  # changed, in time only
         assert inbox.apply() is Status.DONE
@@ -79,10 +82,7 @@ def test_what_is_there_is_never_forgotten(tmp_path: Path) -> None:
 def test_parts_behind_one_that_is_kept_wait_for_it_and_the_log_says_so(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=0.0).make()
     with quickly():
-        day(inbox, 0)
-        day(inbox, 1, gone=False)
-        for number in range(2, 5):
-            day(inbox, number)
+        five_days(inbox)
         with capture_logs() as events:
             day(inbox, 5)
         assert inbox.record().forgotten.parts == 1
