@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 gc.set_threshold(50_000)  # as the program does; so many objects are made that Python would look for cycles all the time
 settings.register_profile("ortdeploy", max_examples=effort(25, 100), deadline=None)  # no test is timed
 settings.load_profile("ortdeploy")
+with suppress(ImportError):
+    # Hypothesis would parse every module of the project that is loaded, for constants to draw: a second in each worker,
+    # and which examples a seed draws would depend on which tests ran before.
+    providers = importlib.import_module("hypothesis.internal.conjecture.providers")
+    providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def pytest_configure() -> None:
@@ -66,6 +72,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests before -m chooses among them."""
     chosen = config.getoption("lf", default=False) or any("::" in argument for argument in config.args)
     markers.mark(items, are_all=not chosen)
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at the tests themselves: hundreds of thousands of objects, all kept."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

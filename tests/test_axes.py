@@ -50,7 +50,8 @@ def passes_arrays(function: ast.FunctionDef) -> bool:
 
 def of_module(path: Path) -> list[Documented]:
     """The public code of a module; what a protocol of the module says of a method holds for its implementations."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    text = path.read_text(encoding="utf-8")
+    body = ast.parse(text).body if any(name in text for name in ARRAYS) else []
     protocols = [node for node in body if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases)]
     told = {one.name.rpartition(".")[2]: one.texts for one in of_body(protocols, path.stem, ())}
     return [

@@ -17,12 +17,18 @@ UNPLAIN = re.compile(
 """Phrases for which plain English has others: how many, how long, until; if, whether; whoever, the caller."""
 
 
+CONTINUED = re.compile(r"""["']\s*\n\s*[a-z]{0,2}["']""")
+"""Where a text goes on in the next line of a module."""
+
+
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the texts of a module with their lines, or a document."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         yield 1, text
         return
+    if not UNPLAIN.search(CONTINUED.sub("", text)):
+        return  # all modules as trees take a second
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from support.effort import effort
 
 from ortdeploy.diagnostics import Span
 from ortdeploy.manifest.document import parse_document
@@ -43,7 +44,7 @@ def test_wide_and_missing_signs_keep_the_columns() -> None:
 
 def test_a_line_that_is_too_long_is_cut_on_both_sides() -> None:
     draw = random.Random(3)  # noqa: S311  examples
-    for _ in range(500):
+    for _ in range(effort(100, 1000)):
         words = ["".join(draw.choices("abcdef数", k=draw.randint(1, 12))) for _ in range(draw.randint(1, 30))]
         words[draw.randrange(len(words))] = "PLACE"
         line, width = " ".join(words), draw.randint(40, 100)
