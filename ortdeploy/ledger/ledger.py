@@ -456,8 +456,13 @@ class Ledger:
             seal_inputs(db, output)
 
     def set_aside(self, output: str, part: Part, failures: Sequence[FailedRow], files: Sequence[FileState]) -> None:
-        """Add new files that cannot be read, one failed row each, as a part of failed rows. Their job is done."""
+        """Add new files that cannot be read, one failed row each, as a part of failed rows.
+
+        All rows of the other files are committed, so these files are done. The run itself ends later.
+        """
         with self._transaction() as db:
+            note_empty_files(db, output)
+            db.execute("UPDATE inputs SET done = 1 WHERE output = ? AND done = 0", (output,))
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
             self._insert_failures(db, output, part.number, failures)
             forget_those_taken_up(db, output, files)

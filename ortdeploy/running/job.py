@@ -6,7 +6,7 @@ Whatever ends a job early leaves it in a state from which the next run continues
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -29,9 +29,6 @@ from ortdeploy.running.resume import Position, resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 
-if TYPE_CHECKING:
-    from ortdeploy.running.unreadable_files import UnreadableFiles
-
 
 class JobRun:
     """One job of one run."""
@@ -51,7 +48,6 @@ class JobRun:
         self._blocks: CountedBlocks | None = None
         self._loop: PartLoop | None = None
         self._live: Live | None = None
-        self._unreadable: UnreadableFiles | None = None
 
     def run(self) -> JobResult:
         """Run what is not committed yet. If the job ends early, the next run can continue it."""
@@ -78,8 +74,7 @@ class JobRun:
         if context.step.input.unreadable:
             from ortdeploy.running.unreadable_files import UnreadableFiles  # noqa: PLC0415  only if there are some
 
-            self._unreadable = UnreadableFiles(context)
-            self._unreadable.judge()
+            UnreadableFiles(context).note()
         if context.step.output.keep is not None:
             from ortdeploy.running.forgetting import forget_old_parts  # noqa: PLC0415  only for jobs with `keep`
 
@@ -136,8 +131,7 @@ class JobRun:
             try:
                 self._loop.leave()
                 ending = self._end(ending, self._loop.kept())
-                self._note_unreadable(ending)
-            except (OSError, OrtdeployError) as error:
+            except OrtdeployError as error:
                 ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
         result = self._report.result(ending, len(self._blocks.pending) if self._blocks is not None else 0)
         log_end(result)
@@ -156,12 +150,6 @@ class JobRun:
             ending = replace(ending, status=Status.FAILED, reason=reason)
         self._context.ledger.end(self._context.output, ending.status, ending.reason, ended, statistics)
         return ending
-
-    def _note_unreadable(self, ending: Ending) -> None:
-        """Note the files that could not be read. Raises OSError, OrtdeployError: then the next run notes them."""
-        if self._unreadable is not None and ending.status is Status.DONE:
-            self._unreadable.note()
-            self._report.write()
 
 
 def _no_blocks() -> Iterator[Finished]:

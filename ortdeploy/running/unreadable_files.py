@@ -1,8 +1,9 @@
 """Notes input files that cannot be read: each is one failed row, so that it does not keep the others from running.
 
-Such a file is noted when all others have run, in one transaction: a run that is killed before has not noted it, and the
-next plan finds it again. Its row belongs to a part without a file. When the file changes, it is run like a changed file
-with another number of rows: its failed row leaves its part, and all rows that it holds then come after all others.
+Such files are noted when all others have run, in one transaction, and the run ends after that. A run that is killed
+before has noted nothing, and the next plan finds the files again; one that is killed after is ended by the next. The
+row of a file belongs to a part without a file. When the file changes, it is run like a changed file with another number
+of rows: its failed row leaves its part, and all rows that it holds then come after all others.
 """
 
 from collections.abc import Sequence
@@ -40,9 +41,7 @@ class UnreadableFiles:
         except OrtdeployError:
             return False
 
-    def judge(self) -> None:
-        """Raise BudgetError if more rows would have failed, with these files, than may."""
-        record = self._record()
+    def _judge(self, record: OutputRecord) -> None:
         rows = self._rows(record, self._new)
         if rows:
             budget = ErrorBudget(self._context.step, record.failed)
@@ -50,8 +49,12 @@ class UnreadableFiles:
             budget.judge(record.rows + len(rows))
 
     def note(self) -> None:
-        """Note the files in the ledger, after the job is done with all others."""
+        """Note the files in the ledger, as all others are done.
+
+        Raises BudgetError, before any is noted, if more rows would have failed with them than may.
+        """
         context, record = self._context, self._record()
+        self._judge(record)
         letters = DeadLetters(context, [one.state for one in context.step.input.unreadable])
         for file, before in self._again:
             self._note_again(record, file, before, letters)

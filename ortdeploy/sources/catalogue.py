@@ -1,6 +1,6 @@
 """The input formats by name, and what they share: how files are found, probed and opened."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -117,7 +117,7 @@ def probe_input(
         arrived = _arrived(files, states, folder, known, policy, later | unsettled, holds_the_same=holds_the_same)
         facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
         if not facts.states and not facts.rerun:
-            facts = _without(facts, folder, {path for path, one in _beside(known).items() if one.unreadable})
+            facts = _without(facts, folder, {*_noted(known)})
         problem = _unfit(name, some, declared)
         if problem or not facts.files:
             return replace(facts, problem=problem or _no_readable_file(facts, policy))
@@ -127,8 +127,9 @@ def probe_input(
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 
 
-def _beside(known: Sequence[KnownFile]) -> Mapping[str, KnownFile]:
-    return KnownFiles.of(known).beside
+def _noted(known: Sequence[KnownFile]) -> frozenset[str]:
+    """Return the files that could not be read when an earlier run has noted them."""
+    return frozenset(path for path, one in KnownFiles.of(known).beside.items() if one.unreadable)
 
 
 def _no_readable_file(facts: InputFacts, policy: ArrivalPolicy) -> Problem:
@@ -192,11 +193,13 @@ def _set_aside(
     `found` are the facts with all files, and the problem with one of them; it stays if no file alone is the reason.
     """
     begun = {one.state.path for one in known if not one.done}
-    beside = _beside(known)
+    noted = _noted(known)
     fresh = [one for one in facts.states if one.path not in begun]
-    fresh += [one for one in facts.rerun if one.path in beside and beside[one.path].unreadable]
+    fresh += [one for one in facts.rerun if one.path in noted]
     reasons = _why_unreadable(name, declared, facts, fresh)
     rest = _without(facts, declared.folder, reasons)
+    if not rest.states and not rest.rerun:
+        rest = _without(rest, declared.folder, {*reasons, *noted})
     if not reasons or not rest.files:
         return found
     if not declared.sets_aside:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.jobs import Killed
 from support.upstream_jobs import killing
 
 from ortdeploy.files import numpy_files
+from ortdeploy.ledger.ledger import Ledger
 
 MANIFEST = """
 version: 1
@@ -313,3 +315,87 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(cli: Cli, deployment: Path
     assert values(deployment) == ([10, 11, 12, 20, 21, 30] if at % 2 else [10, 11, 12, 20, 30])
     assert letters(deployment) == []
     assert cli("verify", path).code == 0
+
+
+@pytest.mark.parametrize("said", ["on_change: refuse", "on_change: append", "on_change: rerun"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
+def test_weeks_of_tables_that_break_and_are_mended(
+    cli: Cli, deployment: Path, manifest: Write, said: str, seed: int
+) -> None:
+    """Each day some tables come, whole or truncated, some are mended or break anew, some go, and applies are killed."""
+    chance, path, away = random.Random(seed), manifest(said, most="50%", removable="true"), deployment / "away"  # noqa: S311  a schedule
+    put(deployment, "first.npy", content(*range(1, 1001)))
+    expected = [*map(float, range(1, 1001))]
+    broken: dict[str, bytes] = {}
+    for day in range(1, 15):
+        for number in range(chance.randint(0, 3)):
+            name, fresh = (
+                f"{day}-{number}.npy",
+                [1000.0 * day + 10 * number + row for row in range(chance.randint(1, 6))],
+            )
+            if chance.random() < 0.5:
+                broken[name] = content(*fresh)
+                put(deployment, name, broken[name][: chance.randint(0, len(broken[name]) - 1)])
+            else:
+                put(deployment, name, content(*fresh))
+                expected += fresh
+        for name in list(broken):
+            match chance.choice(["mend", "break", "go", "stay", "stay"]):
+                case "mend":
+                    whole = broken.pop(name)
+                    put(deployment, name, whole)
+                    expected += np.load(io.BytesIO(whole))[:, 0].tolist()
+                case "break":
+                    put(deployment, name, broken[name][: chance.randint(0, len(broken[name]) - 1)])
+                case "go" if not any(one["path"].endswith(name) for one in letters_or_none(deployment)):
+                    del broken[name]
+                    (deployment / "inbox" / name).unlink()
+        with killing(chance.randint(0, 12)), suppress(Killed):
+            cli("apply", path)
+        apply(cli, path)
+        assert values(deployment, away) == sorted(expected), day
+        noted = [Path(one["path"]).name for one in letters(deployment)]
+        assert len(noted) == len({*noted})
+        assert {*broken} <= {*noted}
+        assert "nothing to do" in apply(cli, path)
+        if chance.random() < 0.3:
+            assert cli("compact", path, "--job", "run").code == 0
+        if chance.random() < 0.3:
+            CARRIERS["parts"](deployment / "out", away / str(day))
+    assert cli("verify", path).code == 0
+
+
+def test_a_file_that_is_noted_shows_no_columns(cli: Cli, deployment: Path, manifest: Write) -> None:
+    """Only b is new, and it is unreadable: of the others, c says which columns there are, and a does not."""
+    path = manifest()
+    put(deployment, "a.npy", WHOLE[:-5])
+    put(deployment, "c.npy", content(30))
+    apply(cli, path)
+    put(deployment, "b.npy", WHOLE[:-6])
+    apply(cli, path)
+    assert [one["path"] for one in letters(deployment)] == ["inbox/a.npy", "inbox/b.npy"]
+
+
+def test_a_kill_behind_the_note_leaves_no_old_report(
+    cli: Cli, deployment: Path, manifest: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = manifest()
+    put(deployment, "a.npy", content(10))
+    put(deployment, "b.npy", WHOLE[:-5])
+    do = Ledger.set_aside
+
+    def killed(*arguments: Any) -> None:
+        do(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(Ledger, "set_aside", killed)
+        cli("apply", path)
+    apply(cli, path)
+    assert [one["path"] for one in letters(deployment)] == ["inbox/b.npy"]
+    assert json.loads((deployment / "out/_run.json").read_text())["rows"]["failed"] == 1
+
+
+def letters_or_none(folder: Path) -> list[dict[str, Any]]:
+    return letters(folder) if (folder / "out/_failed.jsonl").exists() else []
