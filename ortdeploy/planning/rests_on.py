@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.files.names import KEPT, is_folder
+from ortdeploy.files.names import KEPT, TOLD, is_folder
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.open_parts import FOLDER as PARTS
@@ -19,6 +19,7 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.planning.refused_applies import PATTERN
 from ortdeploy.providers.catalogue import CPU, full_name
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
         "patterns": [
             *_manifests(paths),
             os.path.join(os.path.abspath(state_dir), KEPT, "*.refused"),  # noqa: PTH100, PTH118
+            os.path.join(os.path.abspath(state_dir), TOLD, PATTERN),  # noqa: PTH100, PTH118
             *(os.path.join(folder, PARTS, "*") for folder in escaped_outputs(specs)),  # noqa: PTH118
         ],
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100

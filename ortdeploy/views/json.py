@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
     from ortdeploy.planning.pruning import PrunedState
+    from ortdeploy.planning.refused_applies import RefusedApply
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
     from ortdeploy.running.compaction import Compacted
@@ -107,12 +108,12 @@ def render_tryout(
     return _dump({"diagnostics": _diagnostics(diagnostics), "jobs": jobs, "pictures": pictures})
 
 
-def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal]" = ()) -> str:
+def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal | RefusedApply]" = ()) -> str:
     """Return the output of `status`."""
     return _dump({"jobs": [_status(one) for one in jobs], "refused": [_refusal(one) for one in refusals]})
 
 
-def _refusal(one: "Refusal") -> dict[str, Any]:
+def _refusal(one: "Refusal | RefusedApply") -> dict[str, Any]:
     return {name: getattr(one, name) for name in ("manifest", "since", "reason", "good")}
 
 

@@ -24,6 +24,7 @@ from ortdeploy.views.text import (
 
 if TYPE_CHECKING:
     from ortdeploy.planning.last_good import Refusal
+    from ortdeploy.planning.refused_applies import RefusedApply
 
 _COLORS = {"done": GREEN, "running": GREEN, "paused": YELLOW, "never run": "", "stopped": YELLOW}
 _COLUMNS = (
@@ -40,7 +41,7 @@ _COLUMNS = (
 
 def render_status(
     jobs: Sequence[JobStatus],
-    refusals: "Sequence[Refusal]" = (),
+    refusals: "Sequence[Refusal | RefusedApply]" = (),
     *,
     verbose: bool = False,
     color: bool = False,
@@ -48,7 +49,7 @@ def render_status(
 ) -> str:
     """Return a row for each job, and lines about what runs, waits or is shared; with `verbose`, also its parts.
 
-    Refused manifests come last, if their last good versions run in their place. `width` is that of the terminal.
+    Refused manifests come last. `width` is that of the terminal.
     """
     several = len({one.deployment for one in jobs}) > 1
     columns = [column for column in _COLUMNS if several or column.name != "DEPLOYMENT"]
@@ -77,7 +78,7 @@ def _row(one: JobStatus) -> Row:
     return {**cells, "STATE": Cell(text=state, code=_COLORS.get(state, RED)), "FAILED": failed}
 
 
-def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal]", *, verbose: bool) -> Iterator[str]:
+def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal | RefusedApply]", *, verbose: bool) -> Iterator[str]:
     yield from (_render_live(one.job, one.live) for one in jobs if one.live)
     for one in jobs:
         yield from render_shares(one.job, one.shares)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.keep_checked import ToKeep
 
 _BAD = (Status.FAILED, Status.INTERRUPTED)
+_OF_MANIFESTS = (".yaml", ".yml")
 _CODES = {Status.FAILED: EXIT_REJECTED, Status.PAUSED: EXIT_PAUSED}
 
 
@@ -107,6 +108,7 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
         results = tuple(result for one in ended for result in one.results)
         if arguments.command == "apply":
             _tell_others(planned, ended, arguments)
+            _note_refusals(planned, ended, arguments)
     if results or all(one.error is None for one in ended):
         _tell(planned, ended, arguments)
     _complain(ended)
@@ -190,11 +192,15 @@ def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
 
 @record
 class _Ended:
-    """A plan, and how its jobs ended; or the error that kept them, or the one whose output is locked, from running."""
+    """A plan, and how its jobs ended; or the error that kept them, or the one whose output is locked, from running.
+
+    `by_gate`: a golden check has kept them from running.
+    """
 
     plan: Plan
     results: tuple[JobResult, ...] = ()
     error: Exception | None = None
+    by_gate: bool = False
 
     @property
     def is_locked(self) -> bool:
@@ -258,7 +264,7 @@ class _Runner:
         if refused is not None:
             if self.shard is None:
                 note_gone_files(plan, state_dir)
-            yield _Ended(plan=plan, results=refused)
+            yield _Ended(plan=plan, results=refused, by_gate=True)
             good = _last_good(plan, refused[0].reason or "", self.arguments) if self.arguments.last_good else ()
             for one in good:
                 yield from self._run_whole(one)
@@ -360,6 +366,46 @@ def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.
             on_end.tell_news(spec, on_end.message(spec, code, refusals, jobs), state_dir)
         elif not any(one.is_locked for one in own):
             on_end.forget(spec, state_dir)
+
+
+def _note_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
+    """Note for `status` which manifests were refused, unless a last good version ran in their place."""
+    from ortdeploy.planning.refused_applies import forget_refusal, note_refusal  # noqa: PLC0415  it opens no ledger
+
+    reasons = _reasons_of_refusals(planned, ended, arguments)
+    roots = tuple(str(Path(root).absolute()) for root in arguments.roots)
+    for manifest in {*reasons, *(_manifest_of(plan) for plan in (*planned.plans, *planned.stand_ins))}:
+        with suppress(OrtdeployError):  # a state folder that leads elsewhere
+            state_dir = state_folder(str(Path(manifest).parent), arguments.state_dir, roots)
+            if manifest in reasons:
+                note_refusal(manifest, state_dir, reasons[manifest], now())
+            else:
+                forget_refusal(manifest, state_dir)
+
+
+def _reasons_of_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> dict[str, str]:
+    """Return why manifests were refused, by their full paths; one whose output is locked is not."""
+    errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
+    named = _manifests_of(arguments) if errors else ()
+    accepted = {_manifest_of(plan) for plan in (*planned.plans, *planned.stand_ins)}
+    reasons: dict[str, str] = {}
+    for path in map(os.path.abspath, named):
+        own = [one for one in errors if os.path.abspath(one.span.path) == path or len(named) == 1]  # noqa: PTH100  keeps links
+        if own and path not in accepted:
+            reasons[path] = f"{own[0].rule}: {own[0].detail}"
+    for one in ended:
+        refused = next((each.reason for each in one.results if one.by_gate or each.refused), None)
+        reason = refused if one.why is None or one.is_locked else one.why
+        if reason is not None:
+            reasons.setdefault(_manifest_of(one.plan), reason)
+    return reasons
+
+
+def _manifests_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the manifests that a command line names; a saved plan is none."""
+    from ortdeploy.manifest.loader import find_manifests  # noqa: PLC0415  loaded already where one was refused
+
+    return [one for one in find_manifests(arguments.paths)[0] if one.endswith(_OF_MANIFESTS)]
 
 
 def _manifest_of(plan: Plan) -> str:

@@ -29,6 +29,7 @@ from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.nothing_to_do import Recollection
+from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
 from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.rests_on import escaped_outputs, text_rests_on
 from ortdeploy.planning.state_folder import state_folder
@@ -95,14 +96,15 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     records = [one for one in records if one.job in wanted]
     write_findings(unreadable, arguments, sys.stderr)
     rejected = rejected or bool(unreadable)
+    refused: list[Refusal | RefusedApply] = [*refusals, *_refused_applies(arguments, refusals)]
     if arguments.format == "json":
-        sys.stdout.write(json.render_status(records, refusals))
+        sys.stdout.write(json.render_status(records, refused))
     else:
         here = [replace(one, output=path_from_here(one.folder, one.output)) for one in records]
         said = [one for one in here if not arguments.quiet or _is_bad(one)]
-        if said or refusals or not arguments.quiet:
+        if said or refused or not arguments.quiet:
             color, width = use_color(arguments), terminal_width(sys.stdout)
-            told = render_status(said, refusals, verbose=arguments.verbose, color=color, width=width)
+            told = render_status(said, refused, verbose=arguments.verbose, color=color, width=width)
             sys.stdout.write(told)
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK
@@ -134,6 +136,13 @@ def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":
     from ortdeploy.planning.last_good import find_refusals  # noqa: PLC0415  only where something was kept
 
     return find_refusals(arguments.paths, load_options(arguments), arguments.state_dir)
+
+
+def _refused_applies(arguments: argparse.Namespace, refusals: "Sequence[Refusal]") -> "list[RefusedApply]":
+    """Return the manifests whose last apply was refused, without those whose last good versions run."""
+    known = {one.manifest for one in refusals}
+    found = refused_applies(find_manifests(arguments.paths)[0], arguments.state_dir)
+    return [one for one in found if one.manifest not in known]
 
 
 def _with_stand_ins(specs: tuple[Spec, ...], refusals: Sequence["Refusal"]) -> tuple[Spec, ...]:

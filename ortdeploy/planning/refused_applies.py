@@ -1,0 +1,73 @@
+"""Notes for `status` that the last apply of a manifest was refused: the ledger knows only what has run.
+
+A note is written only into a state folder that is there: without one nothing has run, and `status` says so. It has the
+form of the notes of `on_end`, with the manifest at its end, so that `cache prune` frees it with its manifest.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.names import STATE_DIR, TOLD
+from ortdeploy.ledger.records import output_file
+from ortdeploy.records import record
+
+_SUFFIX = ".refused"
+PATTERN = f"*{_SUFFIX}"
+"""What matches the notes in their folder."""
+
+
+@record
+class RefusedApply:
+    """A manifest whose last apply was refused: since when applies are, and why the last one was."""
+
+    manifest: str
+    since: str
+    reason: str
+    good: None = None
+
+    @property
+    def text(self) -> str:
+        """The refusal as one sentence."""
+        return f"{self.manifest} is refused since {self.since} ({self.reason}); nothing has run since then"
+
+
+def note_refusal(manifest: str, state_dir: Path, reason: str, now: str) -> None:
+    """Note that an apply was refused; if that cannot be written, `status` does not say it."""
+    note, before = _note_of(manifest, state_dir), _read(manifest, state_dir)
+    line = " ".join(reason.split())
+    with suppress(OSError):
+        if state_dir.is_dir() and (before is None or before.reason != line):
+            note.parent.mkdir(exist_ok=True)
+            with open_whole(note) as file:
+                since = now if before is None else before.since
+                file.write(os.fsencode(f"{since} {line}\n{_full(manifest)}\n"))
+
+
+def forget_refusal(manifest: str, state_dir: Path) -> None:
+    """Note that an apply was not refused."""
+    with suppress(OSError):
+        _note_of(manifest, state_dir).unlink(missing_ok=True)
+
+
+def refused_applies(manifests: Sequence[str], state_dir: str | None) -> tuple[RefusedApply, ...]:
+    """Return the manifests whose last apply was refused."""
+    folders = [(one, Path(state_dir) if state_dir else Path(_full(one)).parent / STATE_DIR) for one in manifests]
+    return tuple(found for one, folder in folders if (found := _read(one, folder)) is not None)
+
+
+def _read(manifest: str, state_dir: Path) -> RefusedApply | None:
+    with suppress(OSError):
+        since, _, reason = os.fsdecode(_note_of(manifest, state_dir).read_bytes()).partition("\n")[0].partition(" ")
+        return RefusedApply(manifest=manifest, since=since, reason=reason)
+    return None
+
+
+def _note_of(manifest: str, state_dir: Path) -> Path:
+    return output_file(state_dir, TOLD, _full(manifest), _SUFFIX)
+
+
+def _full(manifest: str) -> str:
+    return os.path.abspath(manifest)  # noqa: PTH100  keeps links

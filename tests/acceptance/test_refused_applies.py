@@ -1,0 +1,81 @@
+"""`status` says that the last apply was refused: without that, it would show the good end of the run before."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+
+from ortdeploy.cli.commands import status
+from ortdeploy.planning import nothing_to_do
+
+
+@pytest.fixture
+def done(cli: Cli, deployment: Path) -> Path:
+    """A manifest whose job is done."""
+    manifest = deployment / "m.yaml"
+    assert cli("apply", manifest).code == 0
+    return manifest
+
+
+def refused(cli: Cli, manifest: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cli("status", manifest, "--format", "json").json["refused"]
+    return found
+
+
+def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) -> None:
+    model = done.parent / "double.onnx"
+    assert refused(cli, done) == []
+    assert "refused" not in cli("status", done).words
+    content = model.read_bytes()
+    model.unlink()
+    assert cli("apply", done).code == 1
+    (first,) = refused(cli, done)
+    assert (first["manifest"], first["good"]) == (str(done), None)
+    assert "double.onnx" in first["reason"]
+    words = cli("status", done).words
+    assert f"is refused since {first['since']} ({first['reason']}); nothing has run since then" in words
+    assert "done" in words
+    assert "is refused since" in cli("status", done, "-q").words
+    assert cli("apply", done).code == 1
+    assert refused(cli, done) == [first], "since the first one"
+    model.write_bytes(content)
+    for _ in range(2):
+        assert cli("apply", done).code == 0
+        assert refused(cli, done) == []
+        assert "refused" not in cli("status", done).words
+
+
+def test_what_was_remembered_before_it_does_not_hide_it(cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file has changed since apply and status were remembered: the refused apply was another command line."""
+    monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**12))
+    for _ in range(2):
+        assert cli("apply", done).code == 0
+        assert cli("status", done).code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(status, "_show", None)
+        assert cli("status", done).code == 0, "it is remembered"
+    assert cli("apply", done, "--set", "models.double.path=gone.onnx").code == 1
+    assert "is refused since" in cli("status", done).words
+    assert cli("apply", done).code == 0
+    assert "is refused since" not in cli("status", done).words
+    assert refused(cli, done) == []
+
+
+def test_nothing_is_written_where_nothing_has_run(cli: Cli, deployment: Path) -> None:
+    (deployment / "double.onnx").unlink()
+    before = sorted(deployment.rglob("*"))
+    assert cli("apply", deployment / "m.yaml").code == 1
+    assert sorted(deployment.rglob("*")) == before
+
+
+def test_of_several_manifests_the_refused_one_is_named(cli: Cli, done: Path) -> None:
+    other = done.with_name("other.yaml")
+    other.write_text(done.read_text().replace("name: ", "name: other-").replace("double.onnx", "gone.onnx"))
+    assert cli("apply", done.parent).code == 1
+    assert [one["manifest"] for one in refused(cli, done.parent)] == [str(other)]
+    assert cli("cache", "prune", done).code == 0
+    assert len(refused(cli, done.parent)) == 1
+    other.unlink()
+    assert cli("cache", "prune", done).code == 0
+    assert not list((done.parent / ".ortdeploy/told").glob("*.refused"))
