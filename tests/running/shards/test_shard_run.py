@@ -176,6 +176,15 @@ def test_of_parts_that_one_machine_made_before_it_was_killed_finish_writes_the_r
     assert all((tmp_path / "out" / REPORTS[form].FILE).exists() for form in forms)
 
 
+def test_finish_keeps_the_report_of_a_run_on_one_machine_that_made_all(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    execute(tmp_path, plan, FakeRuntime(double))
+    told = report(tmp_path)
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.NOTHING_TO_DO
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert report(tmp_path) == told
+
+
 def test_a_lost_ledger_is_made_again_from_the_decisions(tmp_path: Path) -> None:
     plan = deployment(tmp_path)
     run_shard(tmp_path, plan, 0, 1)
