@@ -101,43 +101,32 @@ def probe(
     The data of `unseen` jobs is not looked at, even if it is here. `new_run` is that of `look_at_output`.
     """
     roots = (spec.folder, *spec.roots)
-    packages = host.runtime.packages
     places = {job.name: data_places(spec, job, (planned or {}).get(job.name)) for job in spec.jobs}
-    before = {name: Before() if elsewhere else look_back(one, state_dir) for name, one in places.items()}
-    known = {name: Before() if name in stale else one for name, one in before.items()}
+    inputs, outputs = _probe_data(
+        spec,
+        places,
+        state_dir,
+        host.runtime.packages,
+        stale,
+        counting=counting,
+        elsewhere=elsewhere,
+        new_run=new_run,
+        unseen=unseen,
+    )
     digests = DigestCache(state_dir)
-    models = {model.name: probe_model(spec, model, roots, digests) for model in spec.models}
-    models |= {one.name: with_row_followers(models[one.name], one.inputs, infer_shapes) for one in _run_by_rows(spec)}
+    models = _probe_models(spec, roots, digests)
     adapters = {
         adapter.name: probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters
     }
-    of_labels = [step.options for job in spec.jobs for step in job.postprocess if step.name == "labels"]
-    label_paths = {options["from"] for options in of_labels if "from" in options}
     return Facts(
         runtime=host.runtime,
         machine=host.machine,
         models=models,
         adapters=adapters,
-        inputs={
-            job.name: input_unseen(places[job.name], packages, "It is not part of the plan.")
-            if job.name in unseen
-            else _probe_input(
-                spec, job, places[job.name], state_dir, packages, known, counting=counting, elsewhere=elsewhere
-            )
-            for job in spec.jobs
-        },
-        outputs={
-            name: output_elsewhere(one, packages)
-            if elsewhere
-            else _probe_output(
-                name,
-                places,
-                look_at_output(one, packages, before[name], state_dir, stale=name in stale, new_run=new_run),
-            )
-            for name, one in places.items()
-        },
-        labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in label_paths},
+        inputs=inputs,
+        outputs=outputs,
+        labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in _label_paths(spec)},
         path_problems=_probe_option_paths(spec, roots),
         gate_problems=_probe_gates(spec),
         links_out=dict(_find_links_out(spec, roots)),
@@ -160,6 +149,55 @@ def _sets_aside(spec: Spec, job: JobSpec) -> bool:
     pipeline = spec.pipeline(job.pipeline)
     may_fail = allowed_count(job.max_failed, _MANY) > 0
     return may_fail and not job.input.jobs and not (pipeline is not None and pipeline.state)
+
+
+def _probe_data(
+    spec: Spec,
+    places: Mapping[str, DataPlaces],
+    state_dir: Path,
+    packages: frozenset[str],
+    stale: Collection[str],
+    *,
+    counting: Counting,
+    elsewhere: bool,
+    new_run: bool,
+    unseen: Collection[str],
+) -> tuple[dict[str, InputFacts], dict[str, OutputFacts]]:
+    """Look at the inputs and the outputs of all jobs, with what earlier runs recorded; arguments as of `probe`."""
+    before = {name: Before() if elsewhere else look_back(one, state_dir) for name, one in places.items()}
+    known = {name: Before() if name in stale else one for name, one in before.items()}
+    inputs = {
+        job.name: input_unseen(places[job.name], packages, "It is not part of the plan.")
+        if job.name in unseen
+        else _probe_input(
+            spec, job, places[job.name], state_dir, packages, known, counting=counting, elsewhere=elsewhere
+        )
+        for job in spec.jobs
+    }
+    outputs = {
+        name: output_elsewhere(one, packages)
+        if elsewhere
+        else _probe_output(
+            name,
+            places,
+            look_at_output(one, packages, before[name], state_dir, stale=name in stale, new_run=new_run),
+        )
+        for name, one in places.items()
+    }
+    return inputs, outputs
+
+
+def _probe_models(spec: Spec, roots: tuple[str, ...], digests: DigestCache) -> dict[str, ModelFacts]:
+    """Read all models; of those that are run row by row, find out which values follow the rows."""
+    models = {model.name: probe_model(spec, model, roots, digests) for model in spec.models}
+    return models | {
+        one.name: with_row_followers(models[one.name], one.inputs, infer_shapes) for one in _run_by_rows(spec)
+    }
+
+
+def _label_paths(spec: Spec) -> set[str]:
+    of_labels = [step.options for job in spec.jobs for step in job.postprocess if step.name == "labels"]
+    return {options["from"] for options in of_labels if "from" in options}
 
 
 def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None) -> DataPlaces:

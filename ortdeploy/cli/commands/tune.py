@@ -40,22 +40,13 @@ _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
 def run(arguments: argparse.Namespace) -> int:
     """Search, show the trials, and write the overlay."""
     bounds = _bounds(arguments.limits)
-    options = load_options(arguments)
-    validated = validate(arguments.paths, options)
+    validated = validate(arguments.paths, load_options(arguments))
     if validated.specs:
         check_job_name(arguments.job, [job.name for spec in validated.specs for job in spec.jobs])
     if has_errors(validated.diagnostics) or not validated.specs:
         write_findings(validated.diagnostics, arguments, sys.stderr)
         return EXIT_REJECTED
-    if len(validated.specs) > 1:
-        raise UsageError("tune searches the settings of one job of one manifest")
-    spec = validated.specs[0]
-    job = next(job for job in spec.jobs if job.name == arguments.job)
-    if job.input.job is not None:
-        raise UsageError(
-            f'tune runs jobs that read files, and job "{job.name}" reads the rows of job "{job.input.job}". Tune a '
-            "copy of the job that reads copies of its parts"
-        )
+    spec, job = _only_job(validated.specs, arguments.job)
     search, best = _search(spec, job, bounds, arguments)
     trials = list(search.trials.values())
     path = Path(arguments.output or _default_path(spec, job))
@@ -66,26 +57,43 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report:
         with open_whole(Path(arguments.report)) as file:
             file.write(tuning.render_html(spec.name, job.name, trials, best if is_written else None).encode())
-    if arguments.format == "json":
-        sys.stdout.write(
-            json.render_tuning(
-                [as_plain(one) for one in trials], as_plain(best) if best else None, str(path) if is_written else None
-            )
-        )
-    else:
-        sys.stdout.write(
-            tuning.render_table(
-                trials,
-                best,
-                str(path) if is_written else None,
-                color=use_color(arguments),
-                quiet=arguments.quiet,
-                width=terminal_width(sys.stdout),
-                bounds=bounds,
-            )
-        )
+    _show(trials, best, str(path) if is_written else None, bounds, arguments)
     log_outcome(arguments, "job.tuned", job=job.name, trials=len(trials))
     return EXIT_OK if best is not None else EXIT_REJECTED
+
+
+def _only_job(specs: Sequence[Spec], name: str) -> tuple[Spec, JobSpec]:
+    """Return the job to tune, with its manifest. Raises UsageError if it cannot be tuned."""
+    if len(specs) > 1:
+        raise UsageError("tune searches the settings of one job of one manifest")
+    job = next(job for job in specs[0].jobs if job.name == name)
+    if job.input.job is not None:
+        raise UsageError(
+            f'tune runs jobs that read files, and job "{job.name}" reads the rows of job "{job.input.job}". Tune a '
+            "copy of the job that reads copies of its parts"
+        )
+    return specs[0], job
+
+
+def _show(
+    trials: Sequence[Trial], best: Trial | None, written: str | None, bounds: Bounds, arguments: argparse.Namespace
+) -> None:
+    """Write the trials as a table or as JSON; `written`: the path of the overlay."""
+    if arguments.format == "json":
+        plain = [as_plain(one) for one in trials]
+        sys.stdout.write(json.render_tuning(plain, as_plain(best) if best else None, written))
+        return
+    sys.stdout.write(
+        tuning.render_table(
+            trials,
+            best,
+            written,
+            color=use_color(arguments),
+            quiet=arguments.quiet,
+            width=terminal_width(sys.stdout),
+            bounds=bounds,
+        )
+    )
 
 
 def _search(spec: Spec, job: JobSpec, bounds: Bounds, arguments: argparse.Namespace) -> tuple[Search, Trial | None]:
