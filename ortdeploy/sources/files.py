@@ -199,7 +199,7 @@ class _Looks:
         if ":" in text or any(f"{os.sep}{name}{_BETWEEN}" in text for name in _NO_NAMES):
             return None
         fence = self._fence
-        if fence is not None and any(fence.is_left_by(one, is_link=False) for one in _one_of_each_folder(paths, text)):
+        if fence is not None and any(fence.is_left_by(one, is_link=False) for one in one_of_each_folder(paths, text)):
             return None
         try:
             found = [*map(os.stat if self._fence is None else os.lstat, paths)]
@@ -232,7 +232,7 @@ class _Looks:
                 yield state_in_stat(found)
 
 
-def _one_of_each_folder(paths: Sequence[str], text: str) -> Collection[str]:
+def one_of_each_folder(paths: Sequence[str], text: str) -> Collection[str]:
     """Return one path of each folder; `text` are all paths, each with NUL behind it."""
     folder = paths[0][: paths[0].rfind(os.sep) + 1]
     are_in_it = f"{_BETWEEN}{text}".count(f"{_BETWEEN}{folder}") == len(paths)

@@ -16,7 +16,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.results.rows import Block
 from ortdeploy.sources import image
 from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.files import _one_of_each_folder, file_states, find_changed, full_path, shown, states_digest
+from ortdeploy.sources.files import file_states, find_changed, full_path, one_of_each_folder, shown, states_digest
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Wanted
 
@@ -49,7 +49,7 @@ def test_what_leads_out_of_a_fence_is_refused(tmp_path: Path, name: str) -> None
 )
 def test_one_path_of_each_folder_is_looked_at(parts: list[tuple[str, str]]) -> None:
     paths = [f"{folder}/{name}" for folder, name in parts]
-    found = _one_of_each_folder(paths, "\0".join((*paths, "")))
+    found = one_of_each_folder(paths, "\0".join((*paths, "")))
     assert {path.rpartition("/")[0] for path in found} == {path.rpartition("/")[0] for path in paths}
     assert {*found} <= {*paths}
 
