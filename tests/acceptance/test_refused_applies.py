@@ -26,7 +26,7 @@ def refused(cli: Cli, manifest: Path) -> list[dict[str, Any]]:
 def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) -> None:
     model = done.parent / "double.onnx"
     assert refused(cli, done) == []
-    assert "refused" not in cli("status", done).words
+    assert "is refused since" not in cli("status", done).words
     content = model.read_bytes()
     model.unlink()
     assert cli("apply", done).code == 1
@@ -43,7 +43,7 @@ def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) 
     for _ in range(2):
         assert cli("apply", done).code == 0
         assert refused(cli, done) == []
-        assert "refused" not in cli("status", done).words
+        assert "is refused since" not in cli("status", done).words
 
 
 def test_what_was_remembered_before_it_does_not_hide_it(cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
