@@ -11,6 +11,8 @@ from ortdeploy.running.member import Member
 from ortdeploy.sessions.run_limit import LATE
 
 _SHORTEST = 0.01
+_LONGEST = 1.0
+"""Seconds of one wait. A signal that comes just before a wait does not end it, and its handler is called afterwards."""
 
 _T = TypeVar("_T")
 
@@ -42,7 +44,7 @@ class StallWatch:
         """Note progress."""
         self._progressed = time.perf_counter()
 
-    def patiently(self, wait: "Callable[[float | None], _T]") -> _T:
+    def patiently(self, wait: "Callable[[float], _T]") -> _T:
         """Wait until something may hang. Raises what `wait` raises when the time is over.
 
         If a thread wakes up much later than it should, the whole process was stopped (SIGSTOP, a frozen container), and
@@ -53,7 +55,7 @@ class StallWatch:
             return wait(seconds)
         except (Empty, TimeoutError):
             now = time.perf_counter()
-            if seconds is not None and now - begin > seconds + LATE:
+            if now - begin > seconds + LATE:
                 self._progressed = now
                 for member in self._members:
                     member.rows.begin_anew()
@@ -92,11 +94,11 @@ class StallWatch:
             doing.append(f"the input is read for {now - self.reading:.0f} s")
         return "; ".join(doing) or "nothing is on its way"
 
-    def _patience(self) -> float | None:
-        """Return the seconds to wait until something may hang."""
+    def _patience(self) -> float:
+        """Return the seconds to wait until something may hang, or a signal may have been missed."""
         stall = None if self._limit is None else self._last_sign() + self._limit - time.perf_counter()
         seconds = [stall, *(member.rows.seconds_left for member in self._members)]
-        return min((max(one, _SHORTEST) for one in seconds if one is not None), default=None)
+        return min((max(one, _SHORTEST) for one in seconds if one is not None and one < _LONGEST), default=_LONGEST)
 
     def _last_sign(self) -> float:
         return max(self._progressed, *(member.rows.progressed for member in self._members))

@@ -1,5 +1,6 @@
 """What a run does when memory is too small, when something hangs, and when signals say how urgent an end is."""
 
+import _thread
 import errno
 import os
 import signal
@@ -26,8 +27,10 @@ from support.jobs import (
     save,
 )
 from support.logs import capture_logs
+from support.waiting import wait_for
 
 from ortdeploy import retries
+from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.ledger.ledger import Ledger
@@ -348,6 +351,23 @@ def test_the_second_signal_gives_up_what_runs(tmp_path: Path) -> None:
 def test_the_third_signal_exits_at_once(tmp_path: Path) -> None:
     assert run_signalled(tmp_path, signals=2, stuck=True) == (130, "stuck")
     assert os.path.exists(tmp_path / ".ortdeploy/state.db")  # noqa: PTH110
+
+
+def test_a_signal_that_comes_just_before_a_wait_is_heard(tmp_path: Path) -> None:
+    save(tmp_path, range(4000))
+    heard, main = threading.Event(), threading.get_ident()
+
+    def interrupt(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 20).any():
+            wait_for(lambda: sys._current_frames()[main].f_code is threading.Condition.wait.__code__)  # noqa: SLF001
+            _thread.interrupt_main()  # notes a signal as Python does, and does not wake the thread that waits
+            assert heard.wait(PATIENCE)
+        return double(feeds)
+
+    stop = StopFlag(lambda _number: heard.set())
+    with stop.installed():
+        result = execute(tmp_path, plan_for(tmp_path, 4000), FakeRuntime(interrupt), stop=stop)
+    assert (result.status, result.failed) == (Status.INTERRUPTED, 0)
 
 
 def test_a_slow_disk_is_no_session_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
