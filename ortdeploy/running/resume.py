@@ -151,7 +151,7 @@ def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) ->
             f"another run has worked on {context.step.output.shown} since the plan was made; plan again"
         )
     output = context.step.output
-    if output.changed and known.rows != output.upgraded_at:
+    if output.changed and known.rows != output.committed_rows:
         raise OrtdeployError(f"another run has worked on {output.shown} since the plan was made; plan again")
     begun_part.revision = known.revision
     begun = begun_part.take_up(known)

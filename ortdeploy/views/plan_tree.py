@@ -270,7 +270,8 @@ def _before(step: RunJob) -> Iterator[Node]:
     if step.output.aside is not None:
         text = f"start over: what {step.output.shown} holds is kept beside it as {step.output.aside}"
         yield Node(label="results", text=text)
-    if step.output.changed:
+    is_rolled_back = step.output.upgraded_at < step.output.committed_rows  # before the upgrade had made a part
+    if step.output.changed and not is_rolled_back:
         yield Node(label="upgrade", text=_upgrade(step))
 
 
