@@ -125,7 +125,7 @@ _OF_INPUT = (
     f"{_OF_PATH} * ((number * 7919 + size % {_PRIME} * 104729 + size / {_PRIME} * 611953 + mtime_ns % {_PRIME} * 31 + "
     f"mtime_ns / {_PRIME} * 15485863 + done + 1) % {_PRIME}) % {_PRIME}"
 )
-FEW_INPUTS = 1000
+FEW_INPUTS = 500
 """The most input files of which the terms are exchanged in a seal; for more, all are added up again."""
 _IS_TYPED = (
     "typeof(path) = 'blob' AND typeof(number) = 'integer' AND typeof(size) = 'integer' AND "
