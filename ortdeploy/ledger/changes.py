@@ -168,11 +168,10 @@ def _put_rerun(db: sqlite3.Connection, output: str, state: FileState, through: i
 
 
 def note_state(db: sqlite3.Connection, output: str, state: FileState) -> None:
-    """Note that what is known of a file is known of this state; repairs noted before no longer count."""
+    """Note that what is known of a file is known of this state, in which it is there; earlier repairs do not count."""
     where = (output, os.fsencode(state.path))
-    db.execute(
-        "UPDATE inputs SET size = ?, mtime_ns = ? WHERE output = ? AND path = ?", (state.size, state.mtime_ns, *where)
-    )
+    query = "UPDATE inputs SET size = ?, mtime_ns = ?, done = MIN(done, 1) WHERE output = ? AND path = ?"
+    db.execute(query, (state.size, state.mtime_ns, *where))
     seal_inputs(db, output)
     db.execute("DELETE FROM reruns WHERE output = ? AND path = ?", where)
     db.execute("DELETE FROM repairs WHERE output = ? AND path = ?", where)

@@ -277,6 +277,22 @@ def test_a_file_that_goes_stays_a_failed_row_and_is_new_when_it_comes_back(
     assert letters(deployment) == []
 
 
+@pytest.mark.parametrize("back", [WHOLE[:-9], content(20)], ids=["unreadable", "one row"])
+def test_a_file_that_came_back_is_there_and_its_change_replaces_its_rows(
+    cli: Cli, deployment: Path, manifest: Write, back: bytes
+) -> None:
+    path = manifest("on_change: rerun")
+    put(deployment, "a.npy", content(10))
+    put(deployment, "b.npy", WHOLE[:-5])
+    apply(cli, path)
+    (deployment / "inbox/b.npy").unlink()
+    apply(cli, path)
+    for data in (back, content(20), content(21)):
+        put(deployment, "b.npy", data)
+        apply(cli, path)
+    assert values(deployment) == [10, 21]
+
+
 def test_a_retry_leaves_it_to_apply(cli: Cli, deployment: Path, manifest: Write) -> None:
     path = manifest()
     put(deployment, "a.npy", content(10))
