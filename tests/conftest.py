@@ -25,6 +25,7 @@ from ortdeploy.events import log
 from ortdeploy.files import gate
 from ortdeploy.planning.preflight import openings
 from ortdeploy.process import memory
+from ortdeploy.process.cores import usable_cores
 
 REPOSITORY = Path(__file__).parent.parent
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there
@@ -43,7 +44,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
-gc.set_threshold(50_000)  # as the program does; so many objects are made that Python would look for cycles all the time
+gc.set_threshold(50_000, 20, 50)  # so many objects are made that Python would look for cycles all the time
 settings.register_profile("ortdeploy", max_examples=effort(25, 100), deadline=None)  # no test is timed
 settings.load_profile("ortdeploy")
 with suppress(ImportError):
@@ -65,6 +66,12 @@ def pytest_configure() -> None:
         room = os.statvfs(IN_MEMORY)
         if room.f_bavail * room.f_frsize > ROOM and not room.f_flag & os.ST_NOEXEC:  # some tests load libraries
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Let one worker more than there are cores run: tests wait for processes and disks a quarter of their time."""
+    return usable_cores() + 1
 
 
 @pytest.hookimpl(tryfirst=True)
