@@ -84,9 +84,7 @@ def many_plans(folder: Path) -> list[Plan]:
     openvino = PlannedProvider(name="OpenVINOExecutionProvider", options={"device_type": "GPU", "cache_dir": "c" * 70})
     npu = replace(opening.candidates[0], providers=(openvino, *opening.candidates[0].providers))
     opening = replace(opening, candidates=(npu, *opening.candidates[1:]), options={"intra_op_num_threads": 2})
-    second = changed(
-        plan_for(folder, 20), output={"aside": "out.4cb816e6f137", "changed": ("model",)}
-    )
+    second = changed(plan_for(folder, 20), output={"aside": "out.4cb816e6f137", "changed": ("model",)})
     finished = FinishedJob(job="old", output="outbox/old", path="outbox/old", rows=1_234, new_run=True)
     waits = FinishedJob(job="later", output="outbox/later", path="outbox/later", rows=0, waiting="its input is empty")
     plans = [
