@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -59,6 +60,8 @@ def pytest_configure() -> None:
 
     Bytecode is written even if the environment says otherwise: programs that tests start would compile every module.
     """
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored, and programs that tests start would too
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     platform.platform()  # which starts `uname -p` once
