@@ -102,8 +102,8 @@ class Ledger:
         return output_key(folder, self._state_dir)
 
     def output(self, output: str) -> OutputRecord | None:
-        """Return what is known of an output folder."""
-        with undamaged():
+        """Return what is known of an output folder, as of one moment."""
+        with undamaged(), self.at_one_moment():
             query = f"SELECT {', '.join(OUTPUT_COLUMNS)} FROM outputs WHERE output = ?"  # noqa: S608  ours
             row = self._connection.execute(query, (output,)).fetchone()
             return self._record(row) if row else None
@@ -230,7 +230,7 @@ class Ledger:
 
         Without `spans`, only files of an unfinished run say which rows they have.
         """
-        with undamaged():
+        with undamaged(), self.at_one_moment():
             self._check_inputs(output)
             check_spans(self._connection, output)
             found = KnownFiles.pack_columns(_by_column(self._input_rows(output, spans=spans)))
@@ -655,13 +655,16 @@ class Ledger:
 
     @contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """Read one consistent state inside the block. A commit of a live run waits until the block ends."""
+        """Read one consistent state inside the block, or one around it. A commit of a live run waits until it ends."""
+        if self._connection.in_transaction:
+            yield
+            return
         with translated():
             self._connection.execute("BEGIN")
             try:
                 yield
             finally:
-                self._connection.execute("COMMIT")
+                self._connection.rollback()  # nothing was written; SQLite ends it itself where it can read no further
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

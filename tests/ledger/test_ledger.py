@@ -30,6 +30,7 @@ from ortdeploy.files.atomic import open_cached, open_whole, remove_temporaries
 from ortdeploy.ledger import cells
 from ortdeploy.ledger.cells import old_seal_of_inputs, seal_of
 from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger, read_outputs
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, is_live
 from ortdeploy.ledger.records import Part, output_file, output_key
@@ -57,6 +58,28 @@ def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> N
         (entry,) = ledger.failures("out")
         assert json.loads(entry)["key"] == {"id": 7}
     assert read_outputs(tmp_path) == (record,)
+
+
+def test_an_output_is_read_as_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, refused = Ledger._begun, []  # noqa: SLF001  the last that is read
+
+    def meanwhile(self: Ledger, output: str) -> Any:
+        with closing(sqlite3.connect(tmp_path / FILE, timeout=0)) as other:
+            try:
+                other.execute("UPDATE parts SET committed = 0")
+                other.commit()
+            except sqlite3.OperationalError as error:
+                refused.append(str(error))
+        return real(self, output)
+
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", made_by=made_by({}), job="j", run="r")
+        ledger.commit_part("out", PART, ())
+        monkeypatch.setattr(Ledger, "_begun", meanwhile)
+        first = ledger.output("out")
+        with ledger.at_one_moment():
+            assert ledger.output("out") == first
+    assert refused == ["database is locked"] * 2
 
 
 def test_failures_of_a_part_that_was_given_up_go_when_the_job_begins_again(tmp_path: Path) -> None:
