@@ -1,5 +1,6 @@
 """Detects that a job's threads hang: no batch was completed for too long, or a run takes too long."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty
@@ -45,17 +46,17 @@ class StallWatch:
         self._progressed = time.perf_counter()
 
     def patiently(self, wait: "Callable[[float], _T]") -> _T:
-        """Wait until something may hang. Raises what `wait` raises when the time is over.
+        """Wait until something may hang, or a signal may have been missed. Raises what `wait` raises then.
 
         If a thread wakes up much later than it should, the whole process was stopped (SIGSTOP, a frozen container), and
         nothing hangs yet.
         """
-        seconds, begin = self._patience(), time.perf_counter()
+        patience, begin = self._patience(), time.perf_counter()
         try:
-            return wait(seconds)
+            return wait(min(patience, _LONGEST))
         except (Empty, TimeoutError):
             now = time.perf_counter()
-            if now - begin > seconds + LATE:
+            if now - begin > patience + LATE:
                 self._progressed = now
                 for member in self._members:
                     member.rows.begin_anew()
@@ -95,10 +96,10 @@ class StallWatch:
         return "; ".join(doing) or "nothing is on its way"
 
     def _patience(self) -> float:
-        """Return the seconds to wait until something may hang, or a signal may have been missed."""
+        """Return the seconds until something may hang; infinity if nothing has a limit."""
         stall = None if self._limit is None else self._last_sign() + self._limit - time.perf_counter()
         seconds = [stall, *(member.rows.seconds_left for member in self._members)]
-        return min((max(one, _SHORTEST) for one in seconds if one is not None and one < _LONGEST), default=_LONGEST)
+        return min((max(one, _SHORTEST) for one in seconds if one is not None), default=math.inf)
 
     def _last_sign(self) -> float:
         return max(self._progressed, *(member.rows.progressed for member in self._members))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.running import stall_watch
+from ortdeploy.sessions.run_limit import LATE
 from ortdeploy.sources.arrays import ArraySource
 
 PATIENCE = 60.0
@@ -351,6 +353,41 @@ def test_the_second_signal_gives_up_what_runs(tmp_path: Path) -> None:
 def test_the_third_signal_exits_at_once(tmp_path: Path) -> None:
     assert run_signalled(tmp_path, signals=2, stuck=True) == (130, "stuck")
     assert os.path.exists(tmp_path / ".ortdeploy/state.db")  # noqa: PTH110
+
+
+def idle_member() -> Any:
+    """Return a session's thread that has run nothing yet."""
+    rows_ = SimpleNamespace(progressed=0.0, seconds_left=None, begin_anew=lambda: None)
+    return SimpleNamespace(rows=rows_)
+
+
+def test_a_thread_that_was_woken_late_in_between_finds_what_hangs_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    watch = stall_watch.StallWatch(10.0, [idle_member()])
+
+    def late(seconds: float) -> None:
+        now[0] += seconds + (2 * LATE if now[0] < 9 else 0)
+        raise TimeoutError
+
+    for _ in range(4):
+        with pytest.raises(TimeoutError):
+            watch.patiently(late)
+    assert (now[0], watch.is_stalled) == (10.0, True)
+
+
+def test_a_process_that_was_stopped_past_its_patience_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    watch = stall_watch.StallWatch(10.0, [idle_member()])
+
+    def stopped(_seconds: float) -> None:
+        now[0] += 600.0
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        watch.patiently(stopped)
+    assert not watch.is_stalled
 
 
 def test_a_signal_that_comes_just_before_a_wait_is_heard(tmp_path: Path) -> None:
