@@ -149,9 +149,10 @@ def seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
     return f"{_first_row(db, output)}:{count}:{total}"
 
 
-def _first_row(db: sqlite3.Connection, output: str) -> int:
+def _first_row(db: sqlite3.Connection, output: str) -> Any:
+    """Return the cell as it is: a seal is over what stands there, whatever it is."""
     (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
-    return int(first_row)
+    return first_row
 
 
 def _terms(db: sqlite3.Connection, which: str, values: Sequence[Any]) -> tuple[int, int]:

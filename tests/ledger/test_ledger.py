@@ -122,6 +122,7 @@ def test_the_seal_over_input_files_before_version_5_is_the_same_however_many_are
         "SET size = 4.5 WHERE size = 4",
         "SET path = x'696e2f39' WHERE size = 4",
         "SET path = CAST(path AS TEXT) WHERE size = 4",
+        "outputs SET first_row = 0.5",
     ],
 )
 def test_damage_to_any_input_file_is_noticed(tmp_path: Path, damage: str) -> None:
@@ -129,7 +130,7 @@ def test_damage_to_any_input_file_is_noticed(tmp_path: Path, damage: str) -> Non
         ledger.begin("out", made_by=made_by({}), job="j", run="r", files=FILES)
         ledger.check_inputs("out")
     with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
-        db.execute(f"UPDATE inputs {damage}")
+        db.execute(f"UPDATE {damage}" if damage.startswith("outputs") else f"UPDATE inputs {damage}")
     with open_ledger(tmp_path) as ledger:
         for read in (ledger.check_inputs, ledger.inputs):
             with pytest.raises(OrtdeployError, match="list of input files is not what was written"):
