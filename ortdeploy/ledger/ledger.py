@@ -664,7 +664,7 @@ class Ledger:
             try:
                 yield
             finally:
-                self._connection.rollback()  # nothing was written; SQLite ends it itself where it can read no further
+                self._connection.commit()  # nothing, if SQLite could read no further and has ended it itself
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
