@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import REPOSITORY
@@ -12,13 +13,18 @@ PAGE = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
 PACKAGE = REPOSITORY / "ortdeploy"
 
 
-def layers() -> list[set[str]]:
-    """The layers of the contract, from the top, each with its modules."""
+def contract(name: str) -> Any:
     with (REPOSITORY / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
-    (contract,) = [one for one in contracts if one["type"] == "layers"]
-    assert contract["exhaustive"]
-    return [set(re.split(r" [:|] ", layer)) for layer in contract["layers"]]
+    (found,) = [one for one in contracts if one["name"] == name]
+    return found
+
+
+def layers() -> list[set[str]]:
+    """The layers of the contract, from the top, each with its modules."""
+    found = contract("Imports go only downwards")
+    assert found["exhaustive"]
+    return [set(re.split(r" [:|] ", layer)) for layer in found["layers"]]
 
 
 def rooms() -> set[str]:
@@ -70,6 +76,12 @@ def test_the_picture_shows_the_layers() -> None:
     assert [group - {"leaves"} for group in drawn] == [*named[:-1], named[-1] & rooms()]
     (leaves,) = re.findall(r'leaves\["(.+?)"\]', picture)
     assert set(leaves.split(", ")) == layers()[-1] - rooms()
+
+
+def test_the_page_names_the_rooms_that_run_a_plan() -> None:
+    (sentence,) = re.findall(r"Rooms that run a plan: (.+?)\.", PAGE, re.DOTALL)
+    named = re.findall(r"`(\w+)`", sentence)
+    assert [f"ortdeploy.{name}" for name in named] == contract("Doing never reads manifests")["source_modules"]
 
 
 def test_every_room_has_tests_of_its_own() -> None:
