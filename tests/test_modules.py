@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+from collections.abc import Collection
 
 import pytest
+from conftest import REPOSITORY
 
+from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.modules import Modules
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.operations.protocol import Operation
@@ -13,8 +16,11 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import SinkModule
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.protocol import SourceModule
+from ortdeploy.starters.catalogue import FAMILIES
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import Transform
+
+PACKAGE = REPOSITORY / "ortdeploy"
 
 LOOKED_THROUGH = """
 import sys
@@ -38,6 +44,25 @@ MODULES = [
 def test_a_module_has_the_names_of_its_protocol(protocol: type, module: object) -> None:
     names = {*vars(protocol), *vars(protocol).get("__annotations__", {})}
     assert [name for name in names if not name.startswith("_") and not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "sign", "table"),
+    [
+        ("sources", "def open_source(", SOURCES),
+        ("sinks", "def open_sink(", SINKS),
+        ("transforms", "CONTRACT =", {*PREPARE, *POSTPROCESS}),
+        ("operations", "CONTRACT =", OPERATIONS),
+        ("running/reports", "FILE =", REPORTS),
+        ("starters", "def recognise(", {str(getattr(one, "__name__")).rpartition(".")[2] for one in FAMILIES}),  # noqa: B009  a module's
+        ("cli/commands", "def run(", COMMANDS),
+    ],
+)
+def test_every_module_of_its_kind_is_in_the_table(folder: str, sign: str, table: Collection[str]) -> None:
+    modules = [path for path in (PACKAGE / folder).glob("*.py") if path.stem not in {"catalogue", "protocol"}]
+    found = {path.stem for path in modules if f"\n{sign}" in path.read_text(encoding="utf-8")}
+    assert found
+    assert found - set(table) == set()
 
 
 def test_only_what_is_asked_for_is_imported() -> None:
