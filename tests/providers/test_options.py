@@ -10,6 +10,7 @@ from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from support.provider_branches import rendered
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.manifest.document import parse_document
@@ -73,6 +74,11 @@ def test_the_manifests_schema_refers_to_the_options_of_every_living_provider() -
             assert len(found) == 1, spelling
         for branch in found:
             assert branch["then"]["properties"]["options"]["$ref"] == f"providers/{one.short}.schema.json"
+
+
+def test_the_branches_of_providers_are_written_from_the_catalogue() -> None:
+    text = schema_text("deployment")
+    assert rendered(text) == text, "run python tests/support/provider_branches.py"
 
 
 @pytest.mark.parametrize(
