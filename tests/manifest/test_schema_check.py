@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from jsonschema import Draft202012Validator
 from support.specs import MANIFEST
 
 from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.manifest import schema_check
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.schemas import bundled_schema, schema_names, schema_text
+from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 
 
 def problems(text: str) -> list[Diagnostic]:
@@ -214,6 +217,18 @@ def test_every_key_of_a_manifest_has_words_and_something_that_editors_show() -> 
         is_plain = known.get("type") == "boolean" or "x-secret" in known or is_argument_of_a_step
         assert {"title", "description"} & known.keys(), at
         assert is_plain or SHOWS & known.keys() or any("examples" in one for one in choices), at
+
+
+def test_every_key_of_a_manifest_is_read() -> None:
+    """What options and steps have is handed on by name; all else is named by the room that reads the manifest."""
+    schema = json.loads(schema_text("deployment"))
+    handed_on = {"session", "run", "sessionConfig", "runConfig", *PREPARE, *POSTPROCESS}
+    parts = {"": schema, **{name: part for name, part in schema["$defs"].items() if name not in handed_on}}
+    room = Path(schema_check.__file__).parent
+    text = "".join(path.read_text(encoding="utf-8") for path in room.glob("*.py"))
+    keys = [(name, key) for name, part in parts.items() for key in part.get("properties", {})]
+    assert len(keys) > 100
+    assert [(name, key) for name, key in keys if f'"{key}"' not in text] == []
 
 
 def parts_with_examples(node: Any) -> Iterator[dict[str, Any]]:
