@@ -65,6 +65,10 @@ def test_every_module_of_its_kind_is_in_the_table(folder: str, sign: str, table:
     assert found - set(table) == set()
 
 
+def test_every_command_has_its_module() -> None:
+    assert [name for name in COMMANDS if not (PACKAGE / f"cli/commands/{name}.py").is_file()] == []
+
+
 def test_only_what_is_asked_for_is_imported() -> None:
     subprocess.run([sys.executable, "-c", LOOKED_THROUGH], check=True)
 

@@ -23,33 +23,6 @@ exit codes:
   129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM); the next apply continues
 """
 
-COMMANDS = {
-    "adapter": "show a LoRA adapter, compare it with a model, or convert one",
-    "apply": "run a manifest's jobs, or a saved plan",
-    "cache": "free what nothing needs in the caches of the state directory",
-    "check": "run models on golden inputs and compare their outputs",
-    "compact": "join small parts into larger ones",
-    "completion": "print a shell completion script",
-    "device": "write a device file that describes this machine",
-    "diff": "show what differs between two files, or since the last run of a manifest",
-    "doctor": "show what works on this machine: every provider runs a small model",
-    "explain": "print the page of a rule, of a provider or of a step, or list all of them",
-    "finish": "put the parts that the shards of a saved plan have made into the ledger",
-    "init": "write a manifest for a model",
-    "lock": "write the digests of models and adapters into a manifest, or verify them",
-    "plan": "show what would run, and refuse what cannot work",
-    "retry": "run the failed rows of a job again",
-    "schema": "print a JSON Schema",
-    "service": "print systemd units that watch manifests, or apply them at intervals",
-    "state": "back up the ledger, or restore it",
-    "status": "show the committed rows of each job, and its last run",
-    "try": "run a few rows into a scratch folder, and show the results",
-    "tune": "search for the fastest settings of a job, and write them as an overlay",
-    "validate": "check manifests without a device",
-    "verify": "read committed parts again, and compare them with the ledger",
-    "watch": "apply whenever a manifest changes or input arrives",
-}
-
 
 class _Once(argparse.Action):
     """Stores the value of a flag, and refuses a second one, which would silently replace the first."""
@@ -248,8 +221,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name in COMMANDS if only is None else [only]:
-        help_text = COMMANDS[name]
-        _ADD[name](commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."))
+        help_text, add_flags = COMMANDS[name]
+        add_flags(commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."))
     return parser
 
 
@@ -583,29 +556,30 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
 
 
-_ADD = {
-    "adapter": _add_adapter,
-    "apply": _add_apply,
-    "cache": _add_cache,
-    "check": _add_check,
-    "compact": _add_verify,
-    "completion": _add_completion,
-    "device": _add_device,
-    "diff": _add_diff,
-    "doctor": _add_doctor,
-    "explain": _add_explain,
-    "finish": _add_finish,
-    "init": _add_init,
-    "lock": _add_lock,
-    "plan": _add_plan,
-    "retry": _add_retry,
-    "schema": _add_schema,
-    "service": _add_service,
-    "state": _add_state,
-    "status": _add_status,
-    "try": _add_try,
-    "tune": _add_tune,
-    "validate": _add_validate,
-    "verify": _add_verify,
-    "watch": _add_watch,
+COMMANDS = {
+    "adapter": ("show a LoRA adapter, compare it with a model, or convert one", _add_adapter),
+    "apply": ("run a manifest's jobs, or a saved plan", _add_apply),
+    "cache": ("free what nothing needs in the caches of the state directory", _add_cache),
+    "check": ("run models on golden inputs and compare their outputs", _add_check),
+    "compact": ("join small parts into larger ones", _add_verify),
+    "completion": ("print a shell completion script", _add_completion),
+    "device": ("write a device file that describes this machine", _add_device),
+    "diff": ("show what differs between two files, or since the last run of a manifest", _add_diff),
+    "doctor": ("show what works on this machine: every provider runs a small model", _add_doctor),
+    "explain": ("print the page of a rule, of a provider or of a step, or list all of them", _add_explain),
+    "finish": ("put the parts that the shards of a saved plan have made into the ledger", _add_finish),
+    "init": ("write a manifest for a model", _add_init),
+    "lock": ("write the digests of models and adapters into a manifest, or verify them", _add_lock),
+    "plan": ("show what would run, and refuse what cannot work", _add_plan),
+    "retry": ("run the failed rows of a job again", _add_retry),
+    "schema": ("print a JSON Schema", _add_schema),
+    "service": ("print systemd units that watch manifests, or apply them at intervals", _add_service),
+    "state": ("back up the ledger, or restore it", _add_state),
+    "status": ("show the committed rows of each job, and its last run", _add_status),
+    "try": ("run a few rows into a scratch folder, and show the results", _add_try),
+    "tune": ("search for the fastest settings of a job, and write them as an overlay", _add_tune),
+    "validate": ("check manifests without a device", _add_validate),
+    "verify": ("read committed parts again, and compare them with the ledger", _add_verify),
+    "watch": ("apply whenever a manifest changes or input arrives", _add_watch),
 }
+"""The commands by name: a line of help, and the function that adds the flags."""
