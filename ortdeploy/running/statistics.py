@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ortdeploy.durations import Histogram, sum_of
@@ -16,12 +16,6 @@ STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
 """The timed stages: runs are timed one by one, commits by part, the others by block."""
 
 _MOST_POINTS = 240
-
-_KINDS: Mapping[str, Any] = {
-    "seconds": int | float, "session_seconds": int | float, "stages": dict, "adapter_rows": dict, "retries": int,
-    "batches_cut_anew": int, "batches_halved": int, "peak_memory_bytes": int | None, "process": dict, "timeline": list,
-    "samples": list, "events": list,
-}  # fmt: skip
 
 
 class JobStatistics:
@@ -134,31 +128,56 @@ class JobStatistics:
         return max(used - (time.thread_time() - self._cpu) - self._stream.cpu_seconds, 0.0)
 
 
-def sum_of_statistics(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sum of two runs' statistics, both from `JobStatistics.plain`, without the times of commits."""
-    if not one:
-        return {**other, **_NO_COURSE}
-    stages = {
-        name: sum_of([Histogram.from_plain(one["stages"][name]), Histogram.from_plain(other["stages"][name])])
-        for name in STAGES
-    }
-    peaks = [peak for peak in (one["peak_memory_bytes"], other["peak_memory_bytes"]) if peak is not None]
-    counts = ("seconds", "session_seconds", "retries", "batches_cut_anew", "batches_halved")
-    return {
-        **{name: round(one[name] + other[name], 6) for name in counts},
-        "stages": {name: histogram.plain() for name, histogram in stages.items()},
-        **{name: _added(one[name], other[name]) for name in ("adapter_rows", "process")},
-        "peak_memory_bytes": max(peaks) if peaks else None,
-        **_NO_COURSE,
-    }
+def _plus(one: float, other: float) -> float:
+    return round(one + other, 6)
 
 
-_NO_COURSE: Mapping[str, Any] = {"timeline": [], "samples": [], "events": []}
-"""The samples of runs that were at work at the same time: none, because their times overlap."""
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((peak for peak in (one, other) if peak is not None), default=None)
 
 
-def _added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+def _by_name(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     return {name: round(one.get(name, 0) + other.get(name, 0), 3) for name in sorted({*one, *other})}
+
+
+def _by_stage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: sum_of([Histogram.from_plain(kept[name]) for kept in (one, other) if kept]).plain() for name in STAGES
+    }
+
+
+def _no_course(_one: Sequence[Any], _other: Sequence[Any]) -> list[Any]:
+    """Return no samples: of runs that were at work at the same time, the times overlap."""
+    return []
+
+
+_STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
+    "seconds": (int | float, 0, _plus),
+    "session_seconds": (int | float, 0, _plus),
+    "stages": (dict, {}, _by_stage),
+    "adapter_rows": (dict, {}, _by_name),
+    "retries": (int, 0, _plus),
+    "batches_cut_anew": (int, 0, _plus),
+    "batches_halved": (int, 0, _plus),
+    "peak_memory_bytes": (int | None, None, _larger),
+    "process": (dict, {}, _by_name),
+    "timeline": (list, [], _no_course),
+    "samples": (list, [], _no_course),
+    "events": (list, [], _no_course),
+}
+"""The statistics of a job by name: the type that `plain` gives each, its value if nothing ran, its sum over shards."""
+
+
+def sum_of_statistics(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sum of two shards' statistics, both from `JobStatistics.plain`.
+
+    Either may lack some: nothing ran yet, or an older ortdeploy did not measure them.
+    """
+    return {
+        name: add(one.get(name, nothing), other.get(name, nothing))
+        for name, (_, nothing, add) in _STATISTICS.items()
+        if name in one or name in other
+    }
 
 
 def run_share(statistics: Mapping[str, Any]) -> float | None:
@@ -169,10 +188,11 @@ def run_share(statistics: Mapping[str, Any]) -> float | None:
 
 def check_statistics(kept: Mapping[str, Any]) -> None:
     """Raise ValueError, TypeError, LookupError or AttributeError if numbers have not the form that `plain` returns."""
-    for name, kind in {**_KINDS, "layout": str}.items():
+    kinds = {"layout": str, **{name: kind for name, (kind, *_) in _STATISTICS.items()}}
+    for name, kind in kinds.items():
         if name in kept and not isinstance(kept[name], kind):
             raise ValueError(f"{name} of a job is {kept[name]!r}")
-    if not kept.keys() <= {*_KINDS, "state", "layout"} or (kept and set(kept["stages"]) != set(STAGES)):
+    if not kept.keys() <= {*kinds, "state"} or (kept and set(kept["stages"]) != set(STAGES)):
         raise ValueError("what a job has measured is not what was written")
     histograms = [Histogram.from_plain(stage) for stage in kept.get("stages", {}).values()]
     numbers = [
