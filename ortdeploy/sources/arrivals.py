@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from enum import Enum, auto
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
@@ -71,23 +72,11 @@ def sort_arrivals(
     unfinished = [(one, now) for one, now in others if not one.done and one.state.path not in again]
     changed = [one.state.path for one, now in unfinished if not _is_as_known(one, now)]
     begun = _begun(files, {one.state.path: now for one, now in unfinished}, again)
-    anew: set[str] = set()
-    gone = []
-    for one, now in ((one, now) for one, now in others if one.done):
-        if now is None and one.state.path in unsettled:  # it is there, and what it becomes is the next run's business
-            continue
-        if now is None:
-            gone.append(one)
-        elif one.rerun is None and (one.is_known(now) or holds_the_same(one.state, now)):
-            continue
-        elif one.unreadable and one.span is not None:  # its failed row makes room for all that it holds now
-            rerun.append(one)
-        elif policy.on_change == "append" or _is_another(one, now):
-            anew.add(one.state.path)
-        elif policy.on_change == "rerun" and one.span is not None:
-            rerun.append(one)
-        else:
-            changed.append(one.state.path)
+    fates = [(one, _fate(one, now, policy, unsettled, holds_the_same)) for one, now in others if one.done]
+    rerun += [one for one, fate in fates if fate is _Fate.AGAIN]
+    changed += [one.state.path for one, fate in fates if fate is _Fate.CHANGED]
+    anew = {one.state.path for one, fate in fates if fate is _Fate.ANEW}
+    gone = [one for one, fate in fates if fate is _Fate.GONE]
     if policy.on_remove == "refuse":
         changed += [one.state.path for one in gone]
     new = _in_order(present, differing.new, anew) if anew else differing.new
@@ -98,6 +87,31 @@ def sort_arrivals(
         rerun=tuple(now for one in rerun if (now := differing.now[one.state.path]) is not None),
         rerun_rows=sum(one.span[1] for one in rerun if one.span is not None),
     )
+
+
+class _Fate(Enum):
+    """What becomes of a file whose rows are accounted for."""
+
+    STAYS = auto()
+    GONE = auto()
+    AGAIN = auto()
+    ANEW = auto()
+    CHANGED = auto()
+
+
+def _fate(
+    one: KnownFile, now: FileState | None, policy: ArrivalPolicy, unsettled: Collection[str], same: HoldsTheSame
+) -> _Fate:
+    """Return what becomes of a file whose rows are accounted for; `now` is its state, None if it is not there."""
+    if now is None:  # unless it is there, and what it becomes is the next run's business
+        return _Fate.STAYS if one.state.path in unsettled else _Fate.GONE
+    if one.rerun is None and (one.is_known(now) or same(one.state, now)):
+        return _Fate.STAYS
+    if one.unreadable and one.span is not None:  # its failed row makes room for all that it holds now
+        return _Fate.AGAIN
+    if policy.on_change == "append" or _is_another(one, now):
+        return _Fate.ANEW
+    return _Fate.AGAIN if policy.on_change == "rerun" and one.span is not None else _Fate.CHANGED
 
 
 def _begun(files: KnownFiles, differing: Mapping[str, FileState | None], again: Collection[str]) -> Iterator[FileState]:
