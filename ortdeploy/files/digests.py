@@ -56,7 +56,7 @@ _BINARY = getattr(os, "O_BINARY", 0)  # of Windows
 def content_digest(path: str, size: int, mtime_ns: int) -> bytes | None:
     """Return the first 16 bytes of the SHA-256 of a file of this size and time.
 
-    None if the file is larger than 16 MiB, has another size or time, or cannot be read.
+    None if the file is larger than 16 MiB, has another size or time, or cannot be read. It is read in pieces.
     """
     if size > _MOST_OF_A_CONTENT:
         return None
@@ -64,13 +64,19 @@ def content_digest(path: str, size: int, mtime_ns: int) -> bytes | None:
         file = os.open(path, os.O_RDONLY | _BINARY)  # Path.open takes three times as long, and there may be a million
     except (OSError, ValueError):
         return None
+    digest, left = hashlib.sha256(), size + 1
     try:
-        content = os.read(file, size + 1)
+        while left:
+            piece = os.read(file, wanted := min(left, _PIECE))
+            digest.update(piece)
+            left -= len(piece)
+            if len(piece) < wanted:  # most files end here, after one read
+                break
         stat = os.fstat(file)
     except OSError:
         return None
     finally:
         os.close(file)
-    if len(content) == size == stat.st_size and stat.st_mtime_ns == mtime_ns:
-        return hashlib.sha256(content).digest()[:_OF_A_CONTENT]
+    if left == 1 and size == stat.st_size and stat.st_mtime_ns == mtime_ns:
+        return digest.digest()[:_OF_A_CONTENT]
     return None

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,22 @@ def test_a_content_is_digested_only_as_it_was_seen(tmp_path: Path, monkeypatch: 
     assert digests.content_digest(str(tmp_path), 3, 5) is None
     monkeypatch.setattr(digests, "_MOST_OF_A_CONTENT", 2)
     assert digests.content_digest(str(path), 3, 5) is None
+
+
+def test_the_digest_of_a_content_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that ends must not take the size of its input once more."""
+    content = bytes(range(256)) * 4 * 1024 * 3 + b"rest"
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    mtime = path.stat().st_mtime_ns
+    asked: list[int] = []
+
+    def read(file: int, size: int, real: Callable[[int, int], bytes] = os.read) -> bytes:
+        asked.append(size)
+        return real(file, size)
+
+    monkeypatch.setattr(os, "read", read)
+    for size in (len(content), 3 * 1024 * 1024, len(content) + 1):
+        expected = hashlib.sha256(content).digest()[:16] if size == len(content) else None
+        assert digests.content_digest(str(path), size, mtime) == expected
+    assert max(asked) == 1024 * 1024
