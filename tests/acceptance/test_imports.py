@@ -54,12 +54,17 @@ import ortdeploy.planning.nothing_to_do as nothing_to_do
 from ortdeploy.cli.main import main
 nothing_to_do.RACY_NS = -10**18  # all files count as old
 code = main(sys.argv[1:])
-print(json.dumps([code, sorted(sys.modules)]))
+print(json.dumps([code, list(sys.modules)]))
 """
 
 
 def _loaded(folder: Path, command: str) -> set[str]:
     """Run a command in a process of its own, and return what it loads of the watched modules."""
+    return WATCHED.intersection(_modules(folder, command))
+
+
+def _modules(folder: Path, command: str) -> list[str]:
+    """Run a command in a process of its own, and return the modules that it loads, in the order in which they end."""
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT, *command.split()],
         cwd=folder,
@@ -70,7 +75,7 @@ def _loaded(folder: Path, command: str) -> set[str]:
     )
     code, modules = json.loads(done.stdout.splitlines()[-1])
     assert code == 0, done.stdout
-    return WATCHED.intersection(modules)
+    return list(modules)
 
 
 @pytest.mark.parametrize("command", ["--help", "validate m.yaml"])
@@ -98,3 +103,8 @@ def test_where_only_files_have_come_no_manifest_and_no_rule_is_loaded(deployment
     shutil.copy(deployment / "data.npy", deployment / "inbox/b.npy")
     assert _loaded(deployment, "apply -q m.yaml") <= MAY_LOAD["apply, only files have come"]
     assert len(list((deployment / "outbox/run").glob("part-*"))) == 2
+
+
+def test_numpy_is_imported_before_modules_that_import_others(deployment: Path) -> None:
+    modules = _modules(deployment, "apply -q m.yaml")
+    assert modules.index("numpy") < modules.index("ortdeploy.cli.children.endings")

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np  # noqa: F401  here and not deeper: where Python's stack is about to grow, each call maps a new piece
+
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import (
     load_options,
