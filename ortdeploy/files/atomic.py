@@ -39,13 +39,17 @@ def open_cached(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that gets its name when the block succeeds; if the block fails, nothing is left."""
+def open_whole(path: Path, *, folder_too: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that gets its name when the block succeeds; if the block fails, nothing is left.
+
+    Without `folder_too`, its name is durable only after the next sync of its folder.
+    """
     with _named_at_the_end(path) as temporary, temporary.open("wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(path.parent)
+    if folder_too:
+        sync_folder(path.parent)
 
 
 @contextmanager

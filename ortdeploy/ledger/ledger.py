@@ -518,9 +518,15 @@ class Ledger:
         reason: str | None,
         ended: str | None = None,
         statistics: Mapping[str, Any] | None = None,
+        *,
+        contents: Sequence[tuple[FileState, bytes]] = (),
     ) -> None:
-        """Note how the run on an output ended, and its measurements; if it is done, so are its input files."""
+        """Note how the run on an output ended, and its measurements; if it is done, so are its input files.
+
+        `contents` are as in `note_contents`.
+        """
         with self._transaction() as db:
+            put_contents(db, output, contents)
             self._set_statistics(db, output, statistics)
             query = "UPDATE outputs SET status = ?, ended = ?, reason = ? WHERE output = ?"
             db.execute(query, (status, ended or now(), reason, output))

@@ -3,10 +3,10 @@
 Whatever ends a job early leaves it in a state from which the next run continues.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -18,7 +18,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
-from ortdeploy.running.input_contents import note_contents
+from ortdeploy.running.input_contents import note_all_but_last
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
@@ -28,6 +28,9 @@ from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position, resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
+
+if TYPE_CHECKING:
+    from ortdeploy.facts.data import FileState
 
 
 class JobRun:
@@ -48,6 +51,7 @@ class JobRun:
         self._blocks: CountedBlocks | None = None
         self._loop: PartLoop | None = None
         self._live: Live | None = None
+        self._contents: Sequence[tuple[FileState, bytes]] = ()
 
     def run(self) -> JobResult:
         """Run what is not committed yet. If the job ends early, the next run can continue it."""
@@ -70,7 +74,7 @@ class JobRun:
         open_source = partial(open_rows, context.step, context.plan.folder, context.only, context.ledger.state_dir)
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
-        note_contents(context, context.step.input.files)
+        self._contents = note_all_but_last(context, context.step.input.files)
         if context.step.input.unreadable:
             from ortdeploy.running.unreadable_files import UnreadableFiles  # noqa: PLC0415  only if there are some
 
@@ -140,7 +144,7 @@ class JobRun:
     def _end(self, ending: Ending, statistics: Mapping[str, Any]) -> Ending:
         """Write the report, then the end into the ledger: killed in between, the next run finds the job unfinished.
 
-        The measurements go into the ledger with the end, for each commit costs five syncs.
+        Measurements and digests of input files go into the ledger with the end, for each commit costs five syncs.
         """
         ended = now()
         try:
@@ -148,7 +152,9 @@ class JobRun:
         except OSError as error:
             reason = ending.reason or f"{error.filename or self._context.folder}: {error.strerror}"
             ending = replace(ending, status=Status.FAILED, reason=reason)
-        self._context.ledger.end(self._context.output, ending.status, ending.reason, ended, statistics)
+        self._context.ledger.end(
+            self._context.output, ending.status, ending.reason, ended, statistics, contents=self._contents
+        )
         return ending
 
 

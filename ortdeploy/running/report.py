@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +184,14 @@ def _illustrations(folder: Path, root: str, record: OutputRecord, step: RunJob, 
 
 
 def _write_failed(folder: Path, failures: Iterable[str], failed: FailedRows) -> dict[str, dict[str, int]]:
-    """Write the failed rows; return how many there are by stage and code."""
+    """Write the failed rows; return how many there are by stage and code. The folder is synced with the report."""
     counts: dict[str, Counter[str]] = {}
-    with open_whole(folder / FAILED) as file:
-        for line in failures:
+    path, lines = folder / FAILED, iter(failures)
+    first = next(lines, None)
+    if first is None and path.is_file() and path.stat().st_size == 0:
+        return {}
+    with open_whole(path, folder_too=False) as file:
+        for line in chain((first,), lines) if first is not None else ():
             file.write(f"{line}\n".encode())
             entry = json.loads(line)
             counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1

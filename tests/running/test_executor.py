@@ -453,3 +453,14 @@ def test_a_part_that_was_not_committed_goes_when_its_rows_fail_now(tmp_path: Pat
     result = execute(tmp_path, plan, FakeRuntime(refuse_negative))
     assert (result.status, result.failed) == (Status.DONE, 8)
     assert rows(tmp_path) == []
+
+
+def test_a_list_of_failed_rows_that_stays_empty_is_left_as_it_is(tmp_path: Path) -> None:
+    save(tmp_path, range(40))
+    calls = iter(range(100))
+    first = execute(tmp_path, plan_with_all(tmp_path, 40), FakeRuntime(double), stop=lambda: next(calls) >= 8)
+    file = (tmp_path / "out" / FAILED).stat()
+    second = execute(tmp_path, plan_with_all(tmp_path, 40), FakeRuntime(double))
+    assert [first.status, second.status] == [Status.INTERRUPTED, Status.DONE]
+    assert failed(tmp_path) == []
+    assert (tmp_path / "out" / FAILED).stat().st_ino == file.st_ino

@@ -15,7 +15,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from support.fakes import FakeRuntime, double
+from support.jobs import execute, plan_for, save
 from support.power_loss import UNDONE, Event, failures_after, make_plan, quickly, recording, run_all, stop_twice
+
+from ortdeploy.results.results import Status
 
 
 def left(folder: Path) -> dict[str, bytes]:
@@ -85,3 +89,18 @@ def test_what_is_not_synced_would_be_noticed_here(
     else:
         without = [event for event in events if (event.kind, event.path) != ("folder", forgotten)]
     assert failures(without, tmp_path, expected, first=True), what
+
+
+def test_a_job_of_one_part_waits_for_the_disk_only_where_something_rests_on_it(tmp_path: Path) -> None:
+    save(tmp_path, range(4))
+    plan = plan_for(tmp_path, 4)
+    with recording(tmp_path) as events:
+        assert execute(tmp_path, plan, FakeRuntime(double)).status == Status.DONE
+    waits = [(event.kind, Path(event.path).name) for event in events if event.kind in {"sync", "folder", "ledger"}]
+    begin, rest = waits[: waits.index(("ledger", "state.db")) + 1], waits[waits.index(("ledger", "state.db")) + 1 :]
+    assert begin == [("folder", ""), ("folder", ""), ("ledger", "state.db")]
+    assert rest == [
+        ("sync", "._output.json.partial"), ("folder", "out"),
+        ("sync", ".part-00000000.jsonl.partial"), ("folder", "out"), ("ledger", "state.db"),
+        ("sync", "._failed.jsonl.partial"), ("sync", "._run.json.partial"), ("folder", "out"), ("ledger", "state.db"),
+    ]  # fmt: skip

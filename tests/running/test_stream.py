@@ -295,7 +295,7 @@ def heard(number):
     say("signal")
     signalled.set()
 if {stuck}:
-    Ledger.end = lambda *_: (say("stuck"), endless.wait())
+    Ledger.end = lambda *_, **__: (say("stuck"), endless.wait())
 endless, signalled = threading.Event(), threading.Event()
 stop = StopFlag(heard)
 signal.alarm({alarm})  # a program that does not end is ended, by another signal than the test expects
