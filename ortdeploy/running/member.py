@@ -1,7 +1,7 @@
 """The sessions of a job and the blocks on their way through them."""
 
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 from ortdeploy.records import mutable_record, record
 from ortdeploy.results.rows import Block
@@ -19,6 +19,49 @@ class Finished:
     seconds: float
 
 
+class Promise:
+    """A block's result, for which one thread waits. `concurrent.futures` has the like, and takes 4 ms to import."""
+
+    def __init__(self) -> None:
+        """Begin without a result, and without a session that works on it."""
+        self._result: Finished | None = None
+        self._error: BaseException | None = None
+        self._is_settled = False
+        self._unsettled, self._unclaimed = threading.Lock(), threading.Lock()
+        self._unsettled.acquire()
+
+    def claim(self) -> bool:
+        """Return True to the first caller, and to no other: a session that begins, or whoever wants no result."""
+        return self._unclaimed.acquire(blocking=False)
+
+    def done(self) -> bool:
+        """Return whether there is a result, or an error."""
+        return self._is_settled
+
+    def set_result(self, result: Finished) -> None:
+        """Give the result."""
+        self._result = result
+        self._settle()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Give an error in place of the result."""
+        self._error = error
+        self._settle()
+
+    def result(self, timeout: float | None = None) -> Finished:
+        """Wait for the result. Raises the error in its place, and TimeoutError after as many seconds."""
+        if not self._unsettled.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError
+        self._unsettled.release()
+        if self._result is None:
+            raise self._error or AssertionError("settled with neither a result nor an error")
+        return self._result
+
+    def _settle(self) -> None:
+        self._is_settled = True
+        self._unsettled.release()
+
+
 class Ticket:
     """A block on its way through a session."""
 
@@ -26,13 +69,13 @@ class Ticket:
         """Take the block with its tensors; no session has begun with it."""
         self.prepared = prepared
         self.size_bytes = prepared.size_bytes
-        self.finished: Future[Finished] = Future()
+        self.finished = Promise()
         self._begun = False
 
     def begin(self) -> bool:
         """Note that a session, perhaps not the first, runs the block; return False if the block is no longer wanted."""
         if not self._begun:
-            self._begun = self.finished.set_running_or_notify_cancel()
+            self._begun = self.finished.claim()
         return self._begun
 
 

@@ -8,10 +8,9 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.durations import Histogram, timed
@@ -28,6 +27,9 @@ from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sources.protocol import Source
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 PATIENCE = 1.0
 """Seconds to wait for the end of threads that are no longer needed, before they are left behind."""
@@ -82,7 +84,7 @@ class Stream:
                 ticket = self._next_ticket()
                 if ticket is None:
                     return
-                if self._stop() and ticket.finished.cancel():  # what has not begun is left to the next run
+                if self._stop() and ticket.finished.claim():  # what has not begun is left to the next run
                     self.stopped = True
                     return
                 finished = self._result(ticket)
@@ -114,6 +116,8 @@ class Stream:
 
     def in_background(self, work: Callable[[], Any]) -> "Future[Any]":
         """Let a thread of the job do something beside its blocks."""
+        from concurrent.futures import Future  # noqa: PLC0415  few jobs try layouts
+
         future: Future[Any] = Future()
 
         def run() -> None:

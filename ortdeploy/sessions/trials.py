@@ -3,15 +3,17 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.run_limit import LATE, LimitedSession
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _SHORTEST = 0.01
 
@@ -62,6 +64,8 @@ class Trials:
         """
         if self._seconds is None:
             return work()
+        from concurrent.futures import Future  # noqa: PLC0415  few jobs have trials
+
         done: Future[_T] = Future()
         arguments = (_settle, done, work)
         threading.Thread(target=copy_context().run, args=arguments, name="ortdeploy-trials", daemon=True).start()
@@ -78,6 +82,8 @@ class Trials:
 
         A thread that wakes up much later was stopped meanwhile with all others (SIGSTOP, a frozen container).
         """
+        from concurrent.futures import wait  # noqa: PLC0415  as above
+
         seconds, begin = max(self._seconds_left(), _SHORTEST), time.perf_counter()
         if wait([done], seconds).done:
             return True

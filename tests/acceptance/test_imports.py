@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 
 WATCHED = {
-    "PIL", "asyncio", "dataclasses", "email", "fsspec", "html", "importlib.metadata", "jsonschema", "numpy",
+    "PIL", "asyncio", "concurrent.futures", "dataclasses", "email", "fsspec", "html", "importlib.metadata", "jsonschema", "logging", "numpy",
     "numpy.random", "onnx", "onnxruntime", "pyarrow", "socket", "sqlite3", "ssl", "statistics", "structlog",
     "rich", "tokenizers", "typing", "yaml", "zoneinfo",
     "bz2", "gzip", "lzma", "shutil", "subprocess", "tempfile", "zipfile",

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +36,7 @@ from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.running import stall_watch
+from ortdeploy.running.member import Promise
 from ortdeploy.sessions.run_limit import LATE
 from ortdeploy.sources.arrays import ArraySource
 
@@ -188,10 +188,10 @@ def test_an_input_that_hangs_is_named(tmp_path: Path, hang: threading.Event, mon
 def test_a_process_that_was_stopped_meanwhile_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP, or a frozen container: all threads stop, and the clock goes on."""
     save(tmp_path, range(40))
-    clock, wait, frozen = time.perf_counter, Future.result, 0.0
+    clock, wait, frozen = time.perf_counter, Promise.result, 0.0
     running, waited_again = threading.Event(), threading.Event()
 
-    def result(self: Future[Any], timeout: float | None = None) -> Any:
+    def result(self: Promise, timeout: float | None = None) -> Any:
         nonlocal frozen
         assert running.wait(20)
         if not self.done():
@@ -201,7 +201,7 @@ def test_a_process_that_was_stopped_meanwhile_does_not_hang(tmp_path: Path, monk
         return wait(self, timeout)
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + frozen)
-    monkeypatch.setattr(Future, "result", result)
+    monkeypatch.setattr(Promise, "result", result)
 
     def wait_on_20(feeds: Feeds) -> Feeds:
         if (feeds["x"] == 20).any() and not running.is_set():
@@ -224,9 +224,9 @@ class Hours:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._passed, self._looked = 0.0, threading.Event()
-        clock, wait = time.perf_counter, Future.result
+        clock, wait = time.perf_counter, Promise.result
 
-        def result(future: Future[Any], timeout: float | None = None) -> Any:
+        def result(future: Promise, timeout: float | None = None) -> Any:
             try:
                 return wait(future, None if timeout is None else 0.001)
             except TimeoutError:
@@ -234,7 +234,7 @@ class Hours:
                 raise
 
         monkeypatch.setattr(time, "perf_counter", lambda: clock() + self._passed)
-        monkeypatch.setattr(Future, "result", result)
+        monkeypatch.setattr(Promise, "result", result)
         monkeypatch.setattr(stall_watch, "LATE", 3600.0)  # that the clock is moved on is no sleep of the process
 
     def go_by(self, hours: float) -> None:
@@ -254,15 +254,15 @@ class Hours:
 
 def test_a_run_that_ends_with_the_patience_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, range(12))
-    wait = Future.result
+    wait = Promise.result
 
-    def result(future: Future[Any], timeout: float | None = None) -> Any:
+    def result(future: Promise, timeout: float | None = None) -> Any:
         done = wait(future)
         if timeout is not None:
             raise TimeoutError
         return done
 
-    monkeypatch.setattr(Future, "result", result)
+    monkeypatch.setattr(Promise, "result", result)
     plan = changed(plan_for(tmp_path, 12), errors={"progress_timeout": 60})
     assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
 
@@ -396,7 +396,7 @@ def test_a_signal_that_comes_just_before_a_wait_is_heard(tmp_path: Path) -> None
 
     def interrupt(feeds: Feeds) -> Feeds:
         if (feeds["x"] == 20).any():
-            wait_for(lambda: sys._current_frames()[main].f_code is threading.Condition.wait.__code__)  # noqa: SLF001
+            wait_for(lambda: sys._current_frames()[main].f_code is Promise.result.__code__)  # noqa: SLF001
             _thread.interrupt_main()  # notes a signal as Python does, and does not wake the thread that waits
             assert heard.wait(PATIENCE)
         return double(feeds)
