@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from support.models import scale_model
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.files import gate
+from ortdeploy.planning import nothing_to_do
 from ortdeploy.planning.preflight import openings
 from ortdeploy.process import memory
 from ortdeploy.process.cores import usable_cores
+from ortdeploy.runtime import probe
 
 REPOSITORY = Path(__file__).parent.parent
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there
@@ -104,10 +107,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def quick_memory_figures() -> Iterator[None]:
-    """Let reports have the resident memory twice: shared pages are counted for milliseconds where so much is loaded."""
+def quick_looks() -> Iterator[None]:
+    """Let no command look for milliseconds at what is much here and stays as it is.
+
+    Shared pages are counted over all that is loaded, each of a thousand loaded modules is a file that an answer rests
+    on, and packages are looked for in every folder that Python imports from.
+    """
+    find_packages = probe._runtime_packages  # noqa: SLF001
+    packages = cache(lambda _: find_packages())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "proportional_memory", memory.resident_memory)
+        patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])
+        patch.setattr(probe, "_runtime_packages", lambda: packages(tuple(sys.path)))
         yield
 
 

@@ -30,6 +30,7 @@ from ortdeploy.files.names import names_aside
 from ortdeploy.ledger import opening
 from ortdeploy.manifest.spec import InputSpec, JobSpec, OutputSpec
 from ortdeploy.planning import nothing_to_do, workflow
+from ortdeploy.planning.nothing_to_do import code_files
 
 MANIFEST = """\
 version: 1
@@ -274,6 +275,12 @@ def test_whatever_changes_around_it_there_is_no_answer(
 ) -> None:
     change(monkeypatch, known.folder)
     assert known.answer() is None
+
+
+def test_what_is_loaded_is_the_code_but_for_python_itself() -> None:
+    files = code_files()
+    assert {nothing_to_do.__file__, np.__file__} <= set(files)
+    assert json.__file__ not in files
 
 
 def test_code_that_is_another_makes_a_plan(
