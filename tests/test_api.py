@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import REPOSITORY, read_rows
+from support.forks import programs_as_forks
 
 from ortdeploy import api
 
@@ -25,6 +27,20 @@ pytestmark = pytest.mark.process
 def _own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTDEPLOY_STATE_DIR", "/nowhere")
     monkeypatch.setenv("ORTDEPLOY_FORMAT", "sarif")
+
+
+@pytest.fixture
+def new_python() -> None:
+    """For tests about how a program begins; the programs of others are forks."""
+
+
+@pytest.fixture(autouse=True)
+def _forks(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "new_python" in request.fixturenames:
+        yield
+        return
+    with programs_as_forks():
+        yield
 
 
 def many_rows(folder: Path) -> Path:
@@ -188,6 +204,7 @@ def test_wrong_usage_is_raised(deployment: Path) -> None:
         api.apply(deployment)
 
 
+@pytest.mark.usefixtures("new_python")
 def test_it_works_in_a_thread_and_prints_nothing(deployment: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT)
     found: list[api.Outcome] = []
@@ -199,6 +216,7 @@ def test_it_works_in_a_thread_and_prints_nothing(deployment: Path, capfd: pytest
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("new_python")
 def test_modules_of_the_current_folder_are_not_taken(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (deployment / "json.py").write_text("raise RuntimeError('a stranger')\n")
     monkeypatch.chdir(deployment)

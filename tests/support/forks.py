@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from ortdeploy import events
+from ortdeploy import api, events
 from ortdeploy.cli.main import run
 from ortdeploy.process import child
 
@@ -112,12 +112,28 @@ def start_program(arguments: Sequence[str | Path], *, env: Mapping[str, str] | N
         return subprocess.Popen(
             [sys.executable, "-m", "ortdeploy", *shown], env=env and {**os.environ, **env}, **settings
         )
+    return Fork(lambda: _be_the_program(shown), env=env and {**os.environ, **env}, **settings)
 
-    def program() -> None:
-        sys.argv = ["ortdeploy", *shown]
-        run()
 
-    return Fork(program, env=env and {**os.environ, **env}, **settings)
+def _be_the_program(arguments: Sequence[str]) -> None:
+    sys.argv = ["ortdeploy", *arguments]
+    run()
+
+
+@contextmanager
+def programs_as_forks() -> Iterator[None]:
+    """Have the programs that the Python API starts be forks of this process."""
+
+    def popen(command: list[str], **settings: Any) -> "subprocess.Popen[Any]":
+        ours = child.program_command()
+        assert command[: len(ours)] == ours
+        return Fork(lambda: _be_the_program(command[len(ours) :]), **settings)
+
+    stand_in = types.SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    with pytest.MonkeyPatch.context() as patch:
+        if CAN_FORK:
+            patch.setattr(api, "subprocess", stand_in)
+        yield
 
 
 _CHILD = child.child_command("")[:-1]
