@@ -104,11 +104,14 @@ def outcomes(
     *,
     kills: bool,
     more: bool = True,
+    every: int = 1,
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that a kill, or power loss, may leave."""
-    return failures_after(
-        recorded, folder, lambda left: go_on(inbox.copied_to(left), carrier, more=more), begin=begin, kills=kills
-    )
+
+    def continued(left: Path) -> None:
+        go_on(inbox.copied_to(left), carrier, more=more)
+
+    return failures_after(recorded, folder, continued, begin=begin, kills=kills, every=every)
 
 
 def go_on(inbox: Inbox, carrier: Carrier, *, more: bool) -> None:
@@ -137,15 +140,17 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return inbox, list(events), begin
 
 
-@pytest.mark.quick("in place-more to do-nobody", "removable-nothing to do-parts")
+@pytest.mark.quick("in place-more to do-nobody-3", "removable-nothing to do-parts-3")
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["nobody", "parts", pytest.param("the folder", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", ["nobody", "parts", "the folder"])
 @pytest.mark.parametrize("more", [True, False], ids=["more to do", "nothing to do"])
 def test_killed_at_every_step_every_row_is_there_once(
-    recorded: tuple[Inbox, list[Event], int], tmp_path: Path, name: str, more: bool
+    recorded: tuple[Inbox, list[Event], int], tmp_path: Path, name: str, more: bool, every: int
 ) -> None:
     if name == "nobody" or recorded[0].removable:
-        assert list(outcomes(*recorded, tmp_path, CARRIERS[name], kills=True, more=more)) == []
+        found = outcomes(*recorded, tmp_path, CARRIERS[name], kills=True, more=more, every=every)
+        assert list(found) == []
 
 
 @pytest.mark.slow

@@ -196,7 +196,7 @@ def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[
 @pytest.mark.parametrize("kind", ["C.npy", "Fortran.npy", "file.arrow", "stream.arrow"])
 def test_an_input_that_is_cut_while_it_is_read_ends_the_job_in_words_with_a_report(tmp_path: Path, kind: str) -> None:
     width = 256
-    rows = np.ones((20_000, width), np.float32)
+    rows = np.ones((8_000, width), np.float32)
     scale_model(tmp_path / "double.onnx", width=width)
     name = "data.arrow" if kind.endswith("arrow") else "data.npy"
     if name == "data.arrow":
@@ -237,7 +237,7 @@ def test_external_data_that_is_changed_while_a_job_runs_changes_no_row(tmp_path:
     (tmp_path / "other").mkdir()
     external_model(tmp_path / "other", 5)
     external_model(tmp_path, 3)
-    np.save(tmp_path / "data.npy", np.arange(20_000) % 1024)
+    np.save(tmp_path / "data.npy", np.arange(6_000) % 1024)
     (tmp_path / "m.yaml").write_text(SMALL.replace("format: jsonl", "format: jsonl, rows_per_part: 64"))
 
     def change() -> None:
@@ -249,7 +249,7 @@ def test_external_data_that_is_changed_while_a_job_runs_changes_no_row(tmp_path:
 
     code, said = disturbed(tmp_path, change)
     assert code == 0, said
-    assert [row["y"] for row in read_rows(tmp_path / "outbox/run")] == [[3.0] * 4] * 20_000
+    assert [row["y"] for row in read_rows(tmp_path / "outbox/run")] == [[3.0] * 4] * 6_000
 
 
 @pytest.fixture

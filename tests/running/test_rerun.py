@@ -53,12 +53,22 @@ def recorded_days(inbox: Inbox) -> tuple[list[Event], int]:
 
 
 def outcomes(
-    inbox: Inbox, recorded: Sequence[Event], begin: int, folder: Path, carrier: Carrier, *, kills: bool, again: bool
+    inbox: Inbox,
+    recorded: Sequence[Event],
+    begin: int,
+    folder: Path,
+    carrier: Carrier,
+    *,
+    kills: bool,
+    again: bool,
+    every: int = 1,
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that a kill, or power loss, may leave on the second day."""
-    return failures_after(
-        recorded, folder, lambda left: go_on(inbox.copied_to(left), carrier, again=again), begin=begin, kills=kills
-    )
+
+    def continued(left: Path) -> None:
+        go_on(inbox.copied_to(left), carrier, again=again)
+
+    return failures_after(recorded, folder, continued, begin=begin, kills=kills, every=every)
 
 
 def go_on(inbox: Inbox, carrier: Carrier, *, again: bool) -> None:
@@ -82,15 +92,15 @@ def make_days(
     return (inbox, *recorded_days(inbox))
 
 
-@pytest.mark.quick("in place-the same")
+@pytest.mark.quick("in place-the same-5")
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["the same", "changed again"]
+    ("again", "every"), [(False, 5), (False, 1), (True, 1)], ids=["the same-5", "the same", "changed again"]
 )
 def test_killed_at_every_step_every_row_is_there_once(
-    days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool
+    days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool, every: int
 ) -> None:
-    assert list(outcomes(*days, tmp_path, CARRIERS["nobody"], kills=True, again=again)) == []
+    assert list(outcomes(*days, tmp_path, CARRIERS["nobody"], kills=True, again=again, every=every)) == []
 
 
 @pytest.mark.slow

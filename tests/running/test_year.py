@@ -14,7 +14,7 @@ from support.power_loss import STATE
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.running.report import REPORT
 
-APPLIES = [pytest.param(24, id="quick"), pytest.param(600, marks=pytest.mark.slow, id="weeks")]
+APPLIES = [pytest.param(12, id="quick"), pytest.param(600, marks=pytest.mark.slow, id="weeks")]
 ROWS = 2
 PAGES = 16 * 4096
 """Bytes that the ledger may take at once: one page for each table and index that has none to spare."""
