@@ -3,9 +3,10 @@
 `validate` ends after the check of the text, `plan` and `apply` call all of them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.saved_plan import SavedPlan
     from ortdeploy.planning.tryout import Tryout
+
+    _PlannedOne = tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]
 
 
 @record
@@ -116,21 +119,15 @@ def plan_manifests(
         select_jobs(jobs, excluded, [job.name for spec in validated.specs for job in spec.jobs])
     host, found = _host_facts(validated.specs, device)
     diagnostics += found
+    how = {"new_run": new_run, "retry": retry, "elsewhere": device is not None}
     for spec in validated.specs:
         if host is None:
             break
         names = [job.name for job in spec.jobs]
         wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
-        elsewhere = device is not None
         asked = spec if tryout is None else tryout.of_spec(spec)
-        try:
-            plan, deployment, found, changed = _plan_one(
-                asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere, counting=counting
-            )
-        except UsageError:
-            raise
-        except OrtdeployError as error:  # it stops no other manifest
-            plan, deployment, found, changed = None, None, (unworkable(asked, error),), ()
+        plan_it = partial(_plan_one, asked, host, state_dir, wanted, counting=counting, **how)
+        plan, deployment, found, changed = _unless_unworkable(asked, plan_it)
         diagnostics += _assumed(found) if device else found
         changes += changed
         if plan is not None and deployment is not None:
@@ -198,24 +195,29 @@ def plan_checks(
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
         diagnostics += () if leak_runs else _nothing_to_check(spec, only_model)
-        of_adapters = {adapter.model for adapter in spec.adapters if adapter.checks}
-        models = tuple(
-            model
-            for model in spec.models
-            if (leak_runs or model.checks or model.name in of_adapters) and only_model in {None, model.name}
-        )
-        adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
-        alone = replace(spec, jobs=(), pipelines=(), models=models, adapters=adapters)
         found = _unusable_state(spec, state_dir)
         diagnostics += found
         if found:
             continue
+        alone = _models_to_check(spec, only_model, with_checks=not leak_runs)
         deployment, found = _judge(_resolve(alone, host, state_dir), state_dir)
         diagnostics += found
         if has_errors(found):
             continue
         checks += make_leak_checks(deployment, names, leak_runs) if leak_runs else make_checks(deployment, names)
     return checks, sort_diagnostics(diagnostics)
+
+
+def _models_to_check(spec: Spec, only_model: str | None, *, with_checks: bool) -> Spec:
+    """Return a spec without jobs and pipelines, and with the wanted models; `with_checks`: those that have checks."""
+    of_adapters = {adapter.model for adapter in spec.adapters if adapter.checks}
+    models = tuple(
+        model
+        for model in spec.models
+        if (model.checks or model.name in of_adapters or not with_checks) and only_model in {None, model.name}
+    )
+    adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
+    return replace(spec, jobs=(), pipelines=(), models=models, adapters=adapters)
 
 
 def _nothing_to_check(spec: Spec, only_model: str | None) -> tuple[Diagnostic, ...]:
@@ -298,6 +300,16 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
     return HostFacts(runtime=runtime, machine=probe_machine())
 
 
+def _unless_unworkable(spec: Spec, plan: "Callable[[], _PlannedOne]") -> "_PlannedOne":
+    """Return what planning a manifest gives. A failure that is expected is reported, and stops no other manifest."""
+    try:
+        return plan()
+    except UsageError:
+        raise
+    except OrtdeployError as error:
+        return None, None, (unworkable(spec, error),), ()
+
+
 def _plan_one(
     spec: Spec,
     host: "HostFacts",
@@ -308,7 +320,7 @@ def _plan_one(
     retry: bool,
     elsewhere: bool,
     counting: Counting,
-) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
+) -> "_PlannedOne":
     """Plan one manifest. Raises OrtdeployError for a failure that is expected, as of a damaged ledger."""
     from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
