@@ -34,6 +34,29 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 
 
 def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) -> Starter:
+    text = (
+        writing.head(
+            f"A wake word for openWakeWord, by its shapes, with {' and '.join(shared.values())} beside it.",
+            "openWakeWord hears whole numbers of 16 bits, and its embeddings take a tenth of the decibels, and 2.",
+            "A line says how probable the word is at one more step of 80 ms.",
+        )
+        + writing.models(subject).rstrip("\n")
+        + "".join(f"\n  {one}: {{path: {scalar(path)}}}" for one, path in shared.items())
+        + "\n\n"
+        + _pipeline(subject, heard, length)
+        + "jobs:\n  run:\n    pipeline: listen\n"
+        + writing.input_section(
+            subject, f"{subject.stem}-sample.wav", "made by init", f"rate: {samples.RATE}", "key: [path]"
+        )
+        + f"    batch: {{size: {_BATCH}}}  # recordings differ in length\n"
+        + writing.output(subject, "explode: [at, score]")
+    )
+    files = {} if subject.data else {f"{subject.stem}-sample.wav": samples.recording(4.0)}
+    return Starter(family=FAMILY, text=text, files=files)
+
+
+def _pipeline(subject: Subject, heard: str, length: int) -> str:
+    """Return the section of the pipeline, from samples to a score for each `length` embeddings."""
     name, output = scalar(subject.name), scalar(next(iter(subject.ran.outputs)))
     before = [
         "{do: scale, in: {x: $samples, scale: 32768}, out: loud}",
@@ -52,7 +75,7 @@ def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) 
         f"{{run: {name}, in: {{{scalar(heard)}: $y}}, out: {{{output}: p}}}}",
         "{do: squeeze, in: {x: $p, squeeze: 0}, out: score}",
     ]
-    pipeline = (
+    return (
         "pipelines:\n  listen:\n    steps:\n"
         + writing.steps(before, 6)
         + _each("$w", "x", embeds, "{vector: vectors}")
@@ -60,25 +83,6 @@ def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) 
         + _each("$v", "y", decides, "{score: scores}")
         + "    outputs: {at: $at, score: $scores}\n\n"
     )
-    text = (
-        writing.head(
-            f"A wake word for openWakeWord, by its shapes, with {' and '.join(shared.values())} beside it.",
-            "openWakeWord hears whole numbers of 16 bits, and its embeddings take a tenth of the decibels, and 2.",
-            "A line says how probable the word is at one more step of 80 ms.",
-        )
-        + writing.models(subject).rstrip("\n")
-        + "".join(f"\n  {one}: {{path: {scalar(path)}}}" for one, path in shared.items())
-        + "\n\n"
-        + pipeline
-        + "jobs:\n  run:\n    pipeline: listen\n"
-        + writing.input_section(
-            subject, f"{subject.stem}-sample.wav", "made by init", f"rate: {samples.RATE}", "key: [path]"
-        )
-        + f"    batch: {{size: {_BATCH}}}  # recordings differ in length\n"
-        + writing.output(subject, "explode: [at, score]")
-    )
-    files = {} if subject.data else {f"{subject.stem}-sample.wav": samples.recording(4.0)}
-    return Starter(family=FAMILY, text=text, files=files)
 
 
 def _each(items: str, name: str, steps: list[str], collect: str) -> str:

@@ -153,19 +153,10 @@ def _with_stand_ins(specs: tuple[Spec, ...], refusals: Sequence["Refusal"]) -> t
 
 def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
     folder = state_folder(spec.folder, state_dir, spec.roots)
-    stopped: frozenset[tuple[str, str]] = frozenset()
-    while True:
-        known, delivered, inputs = _read(spec, folder)
-        running = {(one.output, one.run) for one in known.values() if one.status == "running"}
-        gone = frozenset(one for one in running if not is_live(folder, one[0]))
-        if gone == stopped:
-            break
-        stopped = gone  # what nobody holds may have ended since it was read
+    known, delivered, inputs = _read_with_stopped(spec, folder)
     found = []
     for job in spec.jobs:
         record = known.get(job.name)
-        if record is not None and (record.output, record.run) in stopped:
-            record = replace(record, status="stopped")
         running_now = record is not None and record.status == "running"
         live = _live(folder, record) if record is not None and running_now else None
         own = inputs.get(job.name, ()) if not running_now else ()
@@ -239,9 +230,26 @@ def _shares(place: "SharedPlace") -> "tuple[Shares | None, str | None]":
 
 
 _Inputs = Mapping[str, Sequence[KnownFile]]
+_Read = tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]], _Inputs]
 
 
-def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]], _Inputs]:
+def _read_with_stopped(spec: Spec, folder: Path) -> _Read:
+    """Return what `_read` does; runs that nobody holds, and that have not ended, are `stopped`."""
+    stopped: frozenset[tuple[str, str]] = frozenset()
+    while True:
+        known, delivered, inputs = _read(spec, folder)
+        running = {(one.output, one.run) for one in known.values() if one.status == "running"}
+        gone = frozenset(one for one in running if not is_live(folder, one[0]))
+        if gone == stopped:
+            break
+        stopped = gone  # what nobody holds may have ended since it was read
+    for name, record in known.items():
+        if (record.output, record.run) in stopped:
+            known[name] = replace(record, status="stopped")
+    return known, delivered, inputs
+
+
+def _read(spec: Spec, folder: Path) -> _Read:
     """Return the records of the jobs at one moment, the files of each job that other jobs read, and its inputs.
 
     Inputs are those of jobs whose changed files run again, or whose parts are forgotten.
