@@ -208,18 +208,11 @@ class _PipelineTyper:
             if port not in known:
                 detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
                 self.complain((*step.at, "in", port), detail)
-                continue
-            if axes.of_input(port) is None:
+            elif axes.of_input(port) is None:
                 self._refuse_rows(step, port, name)
-                continue
-            types[port] = self._value_for_model(name, known[port], step.name, values)
-            problem = _misfit(types[port], known[port].tensor, solved)
-            if problem:
-                taken = known[port].tensor
-                detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {types[port]}. {problem}'
-                if not step.by_row and is_of_one_row(types[port].shape, taken.shape):
-                    detail += " If the model has no dimension for rows, add by_row: true to the step."
-                self.complain((*step.at, "in", port), detail)
+            else:
+                types[port] = self._value_for_model(name, known[port], step.name, values)
+                self._compare(step, port, types[port], known[port].tensor, solved)
         self._look_for_missing(step, known, fed)
         made = {
             name: self._made_by_model(step, port, model, axes.of_output(port), solved) for port, name in step.outputs
@@ -235,6 +228,17 @@ class _PipelineTyper:
             constants=tuple(constants),
             fixed_rows=self._fixed_rows(step, ports, axes, constants),
         )
+
+    def _compare(
+        self, step: StepOfPipeline, port: str, given: TensorType, taken: TensorType, solved: dict[str, Dimension]
+    ) -> None:
+        """Complain if what is given to an input of a model is not what it takes."""
+        problem = _misfit(given, taken, solved)
+        if problem:
+            detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {given}. {problem}'
+            if not step.by_row and is_of_one_row(given.shape, taken.shape):
+                detail += " If the model has no dimension for rows, add by_row: true to the step."
+            self.complain((*step.at, "in", port), detail)
 
     def _as_fed(self, step: StepOfPipeline, value: ValueFacts, axes: RowAxes) -> ValueFacts:
         """Return an input of a model with its rows first; a model that has none is given those of its step."""

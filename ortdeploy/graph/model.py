@@ -71,23 +71,29 @@ def read_model(
             if signature(path.stat()) == before:
                 return _facts(path, model, files, in_ort_format=taken_for_ort)
             problem = changed_while_read(shown)
-    except OrtFormatError as error:
-        detail = f"{shown} is in ORT format and is cut off or damaged ({error}). Provide the whole file."
-        problem = Problem(kind="not-ort", detail=detail)
-    except DecodeError:
-        problem = Problem(
-            kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Provide the whole file."
-        )
-    except TensorProblemError as error:
-        problem = Problem(kind="missing-bytes", detail=f"{shown}: {error}")
-    except OSError as error:
-        problem = unreadable(shown, error)
     except Exception as error:  # protobuf, onnx and flatbuffers have no one class for what a damaged file causes
-        if is_a_bug(error):
+        problem = _what_is_wrong(error, shown)
+        if problem is None:
             raise
-        detail = f"{shown} is damaged: {reason_of(error)}. Provide the whole file."
-        problem = Problem(kind="damaged-model", detail=detail)
     return ModelFacts(path=str(path), problem=problem)
+
+
+def _what_is_wrong(error: Exception, shown: str) -> Problem | None:
+    """Return what is wrong with a model file if reading it has raised an error; None if that is a bug."""
+    whole = "Provide the whole file."
+    match error:
+        case OrtFormatError():
+            detail = f"{shown} is in ORT format and is cut off or damaged ({error}). {whole}"
+            return Problem(kind="not-ort", detail=detail)
+        case DecodeError():
+            return Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. {whole}")
+        case TensorProblemError():
+            return Problem(kind="missing-bytes", detail=f"{shown}: {error}")
+        case OSError():
+            return unreadable(shown, error)
+    if is_a_bug(error):
+        return None
+    return Problem(kind="damaged-model", detail=f"{shown} is damaged: {reason_of(error)}. {whole}")
 
 
 def _load(path: Path, data_folder: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:

@@ -73,13 +73,12 @@ def run_plan(
     in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
     if crash is None and not in_child:
         with closing(NativeOutput()) as native, native.taking():
-            observer = choose_progress(arguments)
             return tuple(
                 execute(
                     plan,
                     state_dir,
                     run_id,
-                    observer=observer,
+                    observer=choose_progress(arguments),
                     stopped=stopped,
                     native=native,
                     most_rows=most_rows,
@@ -89,19 +88,26 @@ def run_plan(
     supervisor = Supervisor(
         plan=plan,
         module=__name__,
-        settings={
-            "state_dir": str(state_dir),
-            "run_id": run_id,
-            "most_rows": most_rows,
-            "shard": None if shard is None else [shard.index, shard.count],
-            "logging": {name: getattr(arguments, name) for name in _LOGGING},
-        },
+        settings=_request(state_dir, run_id, arguments, most_rows, shard),
         close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason), shard),
         stopped=stopped,
         closely=crash is not None,
     )
     stopped.forward = supervisor.forward
     return supervisor.run()
+
+
+def _request(
+    state_dir: Path, run_id: str, arguments: argparse.Namespace, most_rows: int | None, shard: Shard | None
+) -> dict[str, Any]:
+    """Return what a child is told beside its plan, as JSON; `_serve` reads it."""
+    return {
+        "state_dir": str(state_dir),
+        "run_id": run_id,
+        "most_rows": most_rows,
+        "shard": None if shard is None else [shard.index, shard.count],
+        "logging": {name: getattr(arguments, name) for name in _LOGGING},
+    }
 
 
 def execute(
