@@ -280,6 +280,21 @@ class OutputRecord:
         return self.parts if self.begun is None else (*self.parts, self.begun.part)
 
 
+def failed_part(record: OutputRecord, rows: int, deployment: str) -> Part:
+    """Return the next part of an output, which has no file, because all its rows have failed."""
+    return Part(
+        number=record.next_part,
+        start=record.rows,
+        rows=rows,
+        committed=0,
+        failed=rows,
+        skipped=0,
+        file=None,
+        bytes=0,
+        deployment=deployment,
+    )
+
+
 @record
 class FailedBefore:
     """How often a failed row was tried, its file, its number in the file, and the digest of the file's content.

@@ -16,7 +16,7 @@ from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.files.gate import require_inside
 from ortdeploy.files.urls import is_url
-from ortdeploy.ledger.records import OutputRecord, Part
+from ortdeploy.ledger.records import OutputRecord, failed_part
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import FailedRow
@@ -124,17 +124,7 @@ class Letters:
             record = self._begin()
         start = record.rows
         rows = range(start, start + len(letters))
-        part = Part(
-            number=record.next_part,
-            start=start,
-            rows=len(letters),
-            committed=0,
-            failed=len(letters),
-            skipped=0,
-            file=None,
-            bytes=0,
-            deployment=context.made_by.digest,
-        )
+        part = failed_part(record, len(letters), context.made_by.digest)
         failures = [
             _failed_row(one, number, self._digests.of(state), context.run_id)
             for number, (one, state) in zip(count(start), letters, strict=False)

@@ -13,7 +13,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import KnownFile, UnreadableFile
 from ortdeploy.ledger.letters import UNREADABLE
-from ortdeploy.ledger.records import OutputRecord, Part
+from ortdeploy.ledger.records import OutputRecord, failed_part
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.error_budget import ErrorBudget
@@ -61,17 +61,7 @@ class UnreadableFiles:
         if not self._new:
             return
         rows = letters.completed(self._rows(record, self._new))
-        part = Part(
-            number=record.next_part,
-            start=record.rows,
-            rows=len(rows),
-            committed=0,
-            failed=len(rows),
-            skipped=0,
-            file=None,
-            bytes=0,
-            deployment=context.made_by.digest,
-        )
+        part = failed_part(record, len(rows), context.made_by.digest)
         context.ledger.set_aside(context.output, part, rows, [one.state for one in self._new])
         for row in rows:
             log.warning("files.unreadable", source=row.path, row=row.row, reason=row.message)
