@@ -14,7 +14,7 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.saved_plan import MAX_BYTES, OPEN, is_plan_file, load_plans
+from ortdeploy.planning.saved_plan import MAX_BYTES, OPEN, SavedPlan, is_plan_file, load_plans
 from ortdeploy.planning.workflow import plan_again, plan_manifests, select_jobs
 
 _OPTIONS_OF_PLANS = {
@@ -105,29 +105,43 @@ def load_plan_file(
     raw = _plan_file(arguments.paths)
     if raw is None:
         return None
-    if getattr(arguments, "environment_profile", False):
-        arguments.profile = None
-    given = [flag for flag, name in _OPTIONS_OF_PLANS.items() if getattr(arguments, name, None)]
-    if given:
-        raise UsageError(f"{given[0]} is for manifests: a saved plan has been made with its own. Make the plan again")
+    _refuse_flags_of_manifests(arguments)
     file = Path(arguments.paths[0])
     roots = tuple(os.path.abspath(root) for root in arguments.roots)  # noqa: PTH100  keeps links, as paths below do
     saved, diagnostics = load_plans(raw, str(file), plan_root(arguments.root, file), roots)
     if diagnostics:
         return Planned(plans=(), diagnostics=diagnostics)
-    if in_shards and any(one.kind == OPEN for one in saved):
-        raise UsageError(
-            f"{file} is an open plan, made with --device, which fixes no rows and parts. --shard, --engine and finish "
-            "need a bound plan: plan where the data is, with ortdeploy plan --bound --device FILE --out PLAN, or "
-            "without --device on a machine like the workers"
-        )
+    if in_shards:
+        _refuse_open_plans(saved, file)
     if folds:
         from ortdeploy.cli.lost_ledgers import make_lost_ledgers  # noqa: PLC0415  only for who writes them
 
         make_lost_ledgers(saved, roots, arguments.state_dir)
     planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards, computes=computes)
-    if has_errors(planned.diagnostics):
-        return replace(planned, plans=())
+    return replace(planned, plans=()) if has_errors(planned.diagnostics) else _with_wanted_jobs(planned, arguments)
+
+
+def _refuse_flags_of_manifests(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for flags that a plan was made with; the profile of the environment does not count."""
+    if getattr(arguments, "environment_profile", False):
+        arguments.profile = None
+    given = [flag for flag, name in _OPTIONS_OF_PLANS.items() if getattr(arguments, name, None)]
+    if given:
+        raise UsageError(f"{given[0]} is for manifests: a saved plan has been made with its own. Make the plan again")
+
+
+def _refuse_open_plans(saved: Sequence[SavedPlan], file: Path) -> None:
+    """Raise UsageError if a plan fixes no parts that shards could make."""
+    if any(one.kind == OPEN for one in saved):
+        raise UsageError(
+            f"{file} is an open plan, made with --device, which fixes no rows and parts. --shard, --engine and finish "
+            "need a bound plan: plan where the data is, with ortdeploy plan --bound --device FILE --out PLAN, or "
+            "without --device on a machine like the workers"
+        )
+
+
+def _with_wanted_jobs(planned: Planned, arguments: argparse.Namespace) -> Planned:
+    """Return plans with the jobs of --job and --exclude alone. Raises UsageError."""
     if arguments.jobs is None and not arguments.excluded:
         return planned
     known = [name for plan in planned.plans for name in job_names(plan)]
