@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from ortdeploy.process.sensors import read_temperature
+from ortdeploy.process.sensors import entries, read_temperature
 from ortdeploy.records import mutable_record
 
 SECONDS_BETWEEN = 1.0
@@ -104,15 +104,15 @@ class Gauges:
 
 def _rapl(root: Path) -> Iterator[Meter]:
     """Yield the meters of whole processors and of the whole machine; these include their parts."""
-    for zone in sorted(root.glob("powercap/*:*")):
+    for zone in sorted(entries(root / "powercap", "")):
         if zone.name.count(":") == 1 and _number(zone / "energy_uj") is not None:
             name = f"{_text(zone / 'name') or zone.name} ({zone.name})"
             yield Meter(name=name, read=_reader(zone / "energy_uj"), wraps=_number(zone / "max_energy_range_uj"))
 
 
 def _hwmon(root: Path) -> Iterator[Meter]:
-    for chip in sorted(root.glob("hwmon/hwmon*")):
-        for sensor in sorted(chip.glob("energy*_input")):
+    for chip in sorted(entries(root / "hwmon", "hwmon")):
+        for sensor in sorted(entries(chip, "energy", "_input")):
             if _number(sensor) is not None:
                 label = _text(chip / sensor.name.replace("_input", "_label")) or sensor.name.removesuffix("_input")
                 yield Meter(name=f"{_text(chip / 'name')} {label} ({chip.name})", read=_reader(sensor))

@@ -1,5 +1,6 @@
 """Reads the machine's temperature and battery below /sys on Linux; other systems give None."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -38,15 +39,24 @@ def read_temperature(root: Path = _SYS) -> Temperature | None:
     return max(_temperatures(root), key=lambda one: one.celsius, default=None)
 
 
+def entries(folder: Path, begin: str, end: str = "") -> Iterator[Path]:
+    """Yield what a folder has under names that begin and end so; none if it cannot be read.
+
+    `Path.glob` compiles each pattern, which takes longer than to look.
+    """
+    with suppress(OSError):
+        yield from (folder / name for name in os.listdir(folder) if name.startswith(begin) and name.endswith(end))  # noqa: PTH208  names are all that is wanted
+
+
 def _temperatures(root: Path) -> Iterator[Temperature]:
-    for zone in root.glob("thermal/thermal_zone*"):
+    for zone in entries(root / "thermal", "thermal_zone"):
         name = _text(zone / "type")
         if any(part in name.lower() for part in _ZONES):
             yield from _celsius(zone / "temp", name)
-    for chip in root.glob("hwmon/hwmon*"):
+    for chip in entries(root / "hwmon", "hwmon"):
         name = _text(chip / "name")
         if name in _CHIPS:
-            for sensor in chip.glob("temp*_input"):
+            for sensor in entries(chip, "temp", "_input"):
                 yield from _celsius(sensor, f"{name} {sensor.name.removesuffix('_input')}")
 
 
@@ -60,7 +70,7 @@ def _celsius(path: Path, sensor: str) -> Iterator[Temperature]:
 def read_battery(root: Path = _SYS) -> Battery | None:
     """Return the emptiest battery of the machine itself; None if there is none."""
     found = []
-    for supply in root.glob("power_supply/*"):
+    for supply in entries(root / "power_supply", ""):
         is_battery = _text(supply / "type") == "Battery" and _text(supply / "scope") != "Device"  # a mouse has one too
         with suppress(ValueError):
             if is_battery:
