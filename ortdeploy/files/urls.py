@@ -14,14 +14,15 @@ from ortdeploy.records import ordered_record, record
 
 MASK = "***"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]+):(?=//|:)|(data):(?=[^/\\])", re.IGNORECASE)
-_WEB_QUERY = re.compile(r"[?#].*", re.DOTALL)
-_STORE_QUERY = re.compile(r"\?[\w.~%$\[\]-]*=.*|#query-[0-9a-f]{8}\Z", re.DOTALL)
-_DIGEST_OF_QUERY = re.compile(r"#query-[0-9a-f]{8}\Z")
-_PORT = re.compile(r":[0-9]*\Z")
+# Those below are compiled when they are first needed, which takes as long as all else here: most jobs have no URL.
+_WEB_QUERY = r"(?s)[?#].*"
+_STORE_QUERY = r"(?s)\?[\w.~%$\[\]-]*=.*|#query-[0-9a-f]{8}\Z"
+_DIGEST_OF_QUERY = r"#query-[0-9a-f]{8}\Z"
+_PORT = r":[0-9]*\Z"
 _WEB = frozenset({"http", "https"})
 _CONTAINERS = frozenset({"az", "abfs", "abfss"})
 _BETWEEN_LINKS = "::"
-_BRACKETS = re.compile(r"(?<=:)//([^/?#@]*@)?\[[0-9A-Fa-f:.]*\]")
+_BRACKETS = r"(?<=:)//([^/?#@]*@)?\[[0-9A-Fa-f:.]*\]"
 _LONG_ENOUGH = 4  # characters from which a secret is looked for in other people's words: a 1 is everywhere
 
 
@@ -89,7 +90,7 @@ def path_from_here(folder: str, path: str) -> str:
 
 def is_chain(text: str) -> bool:
     """Return whether a URL is a chain of file systems as in fsspec; an IPv6 address in brackets is none."""
-    return _BETWEEN_LINKS in _BRACKETS.sub("//", text, count=1)
+    return _BETWEEN_LINKS in re.sub(_BRACKETS, "//", text, count=1)
 
 
 def parse_url(text: str) -> Url:
@@ -103,15 +104,15 @@ def parse_url(text: str) -> Url:
     user, at, host = authority.rpartition("@")
     if at and scheme in _CONTAINERS and ":" not in user:
         user, at, host = "", "", authority  # a container at an account
-    if ":" in _PORT.sub("", host.rpartition("]")[2]) or (not at and ":" in host and "@" in path):
+    if ":" in re.sub(_PORT, "", host.rpartition("]")[2]) or (not at and ":" in host and "@" in path):
         return _unclear(text, scheme)  # most likely a password with a slash in it
     path, query = _split_query(path, scheme)
-    kept = query if _DIGEST_OF_QUERY.match(query) else ""
+    kept = query if re.match(_DIGEST_OF_QUERY, query) else ""
     return Url(
         full=f"{scheme}://{rest[2:]}",
         shown=f"{scheme}://{host}{slash}{path}{kept}",
         scheme=scheme,
-        host=_PORT.sub("", host).strip("[]").lower() if scheme not in _CONTAINERS else host,
+        host=re.sub(_PORT, "", host).strip("[]").lower() if scheme not in _CONTAINERS else host,
         secrets=_secrets(user, "" if kept else query),
         has_user=bool(at),
         has_query=query.startswith("?"),
@@ -126,7 +127,7 @@ def _split_authority(text: str) -> tuple[str, str, str]:
 
 def _split_query(path: str, scheme: str) -> tuple[str, str]:
     """Split off the query; in the name of an object on a store, a lone question mark matches any character."""
-    found = (_WEB_QUERY if scheme in _WEB else _STORE_QUERY).search(path)
+    found = re.search(_WEB_QUERY if scheme in _WEB else _STORE_QUERY, path)
     end = found.start() if found else len(path)
     return path[:end], path[end:]
 
@@ -154,13 +155,13 @@ def _unclear(text: str, scheme: str) -> Url:
     )
 
 
-_IN_TEXT = re.compile(r"""[A-Za-z][A-Za-z0-9+._-]+:(?://|:)[^\s"'<>|`{}]+""")
+_IN_TEXT = r"""[A-Za-z][A-Za-z0-9+._-]+:(?://|:)[^\s"'<>|`{}]+"""
 _ENDS_A_SENTENCE = ".,;:!)]"
 
 
 def mask_urls(text: str) -> str:
     """Return a text in which every URL is replaced by its shown form."""
-    return _IN_TEXT.sub(_shown_in_text, text) if "://" in text else text
+    return re.sub(_IN_TEXT, _shown_in_text, text) if "://" in text else text
 
 
 def _shown_in_text(found: re.Match[str]) -> str:

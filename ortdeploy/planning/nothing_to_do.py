@@ -35,7 +35,7 @@ _MOST = 16
 _MOST_TEXT = 32 * 1024 * 1024
 RACY_NS = 2_000_000_000
 """Nanoseconds; a file that changed less than this before the command began may change again within one tick."""
-_PLAIN = re.compile(r"(?:[^\x00-\x09\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;]*m)*")
+_PLAIN = r"(?:[^\x00-\x09\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;]*m)*"
 """Text that may go to a terminal: lines, without control characters."""
 OF_ONE_PROCESS = frozenset({
     "INVOCATION_ID", "JOURNAL_STREAM", "OLDPWD", "PWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY",
@@ -68,11 +68,11 @@ class Recollection:
         """Return what the command printed, if it would print the same again."""
         known = self.recall(_NAME)
         printed = None if known is None else known.get("printed")
-        return printed if isinstance(printed, str) and _PLAIN.fullmatch(printed) else None
+        return printed if isinstance(printed, str) and re.fullmatch(_PLAIN, printed) else None
 
     def keep(self, rests_on: "Mapping[str, Any] | None", state_dir: str, printed: str | None) -> None:
         """Remember what was printed; if that cannot be written, the next plan is made."""
-        if rests_on is not None and printed is not None and _PLAIN.fullmatch(printed):
+        if rests_on is not None and printed is not None and re.fullmatch(_PLAIN, printed):
             self.remember(_NAME, self.look(rests_on), state_dir, {"printed": printed})
 
     def recall(self, name: str) -> "dict[str, Any] | None":

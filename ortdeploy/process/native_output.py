@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from ortdeploy.redaction import without_secrets
 
 _KEPT = 64 * 1024  # bytes of the end of what was printed
-_ERROR = re.compile(r"\[[EF]:onnxruntime:[^\]]*\] ([^\x1b\n]+)")
-_LOG_LINE = re.compile(r"\[[VIW]:onnxruntime:")
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_ERROR = r"\[[EF]:onnxruntime:[^\]]*\] ([^\x1b\n]+)"
+_LOG_LINE = r"\[[VIW]:onnxruntime:"
+_ESCAPES = r"\x1b\[[0-9;]*m"
 
 
 class NativeOutput:
@@ -32,7 +32,7 @@ class NativeOutput:
         os.lseek(self.descriptor, start, os.SEEK_SET)
         text = os.read(self.descriptor, size - start)
         os.ftruncate(self.descriptor, 0)
-        return without_secrets(_ESCAPES.sub("", text.decode("utf-8", errors="replace")))
+        return without_secrets(re.sub(_ESCAPES, "", text.decode("utf-8", errors="replace")))
 
     def close(self) -> None:
         """Close the file."""
@@ -74,8 +74,8 @@ def flush_native() -> None:
 
 def last_error_line(printed: str) -> str:
     """Return the printed line that says what went wrong, as a sentence to append; empty if there is none."""
-    errors = _ERROR.findall(printed)
-    plain = [line for line in printed.splitlines() if line.strip() and not _LOG_LINE.search(line)]
+    errors = re.findall(_ERROR, printed)
+    plain = [line for line in printed.splitlines() if line.strip() and not re.search(_LOG_LINE, line)]
     line = errors[0] if errors else plain[-1] if plain else ""
     return f' It printed: "{line.strip()}".' if line else ""
 
