@@ -7,7 +7,6 @@ that both names lead to one file.
 
 import errno
 import os
-import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +19,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 
 def create_only(path: Path, data: bytes) -> bool:
     """Create a file with these bytes, durably; return False if the name exists. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(16).hex()}")
     try:
         with open_synced(temporary) as file:
             file.write(data)
@@ -50,7 +49,7 @@ def check_decides(folder: Path) -> None:
 
     Raises RefusedError; OSError if it cannot be tried now, such as with a full disk.
     """
-    probe = folder / f".probe-{uuid.uuid4().hex}"
+    probe = folder / f".probe-{os.urandom(16).hex()}"
     try:
         decides = create_only(probe, b"") and not create_only(probe, b"")
     except OSError as error:
