@@ -7,7 +7,7 @@ import pytest
 from conftest import Cli
 
 from ortdeploy.cli.commands import status
-from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning import nothing_to_do, refused_applies
 
 
 @pytest.fixture
@@ -79,3 +79,9 @@ def test_of_several_manifests_the_refused_one_is_named(cli: Cli, done: Path) -> 
     other.unlink()
     assert cli("cache", "prune", done).code == 0
     assert not list((done.parent / ".ortdeploy/told").glob("*.refused"))
+
+
+def test_nothing_is_forgotten_where_nothing_is_noted(cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To forget, the whole state folder is looked through for links that lead out of it."""
+    monkeypatch.setattr(refused_applies, "forget_refusal", None)
+    assert cli("apply", done).code == 0

@@ -372,11 +372,13 @@ def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.
 
 def _note_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
     """Note for `status` which manifests were refused, unless a last good version ran in their place."""
-    from ortdeploy.planning.refused_applies import forget_refusal, note_refusal  # noqa: PLC0415  it opens no ledger
+    from ortdeploy.planning.refused_applies import forget_refusal, note_refusal, refused_applies  # noqa: PLC0415  it opens no ledger
 
     reasons = _reasons_of_refusals(planned, ended, arguments)
     roots = tuple(str(Path(root).absolute()) for root in arguments.roots)
     for manifest in {*reasons, *(_manifest_of(plan) for plan in (*planned.plans, *planned.stand_ins))}:
+        if manifest not in reasons and not refused_applies((manifest,), arguments.state_dir):
+            continue
         with suppress(OrtdeployError):  # a state folder that leads elsewhere
             state_dir = state_folder(str(Path(manifest).parent), arguments.state_dir, roots)
             if manifest in reasons:
