@@ -7,11 +7,12 @@ A URL must have a known scheme and be a single link; a chain of file systems cou
 import ntpath
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
+from ortdeploy.files.listing import links_below
 from ortdeploy.files.urls import Url, decoded, is_chain, is_url, parse_url
 from ortdeploy.records import record
 from ortdeploy.redaction import remember_secret, shown_path
@@ -219,11 +220,4 @@ def require_inside(paths: Iterable[str], roots: Sequence[str]) -> None:
 def link_out(folder: Path, roots: Sequence[str], *, skipped: str = "") -> str | None:
     """Return a link in a folder, at any depth, that leads out of it and of the roots; one subfolder may be skipped."""
     allowed = (os.path.realpath(folder), *roots)
-    return next((path for path in _links(os.fspath(folder), skipped) if outside(path, allowed)), None)
-
-
-def _links(folder: str, skipped: str) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder):
-        yield from (path for name in (*folders, *files) if os.path.islink(path := os.path.join(parent, name)))  # noqa: PTH114, PTH118  as text
-        if parent == folder and skipped in folders:
-            folders.remove(skipped)
+    return next((path for path in links_below(os.fspath(folder), skipped) if outside(path, allowed)), None)

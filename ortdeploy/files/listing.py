@@ -4,6 +4,8 @@ import fnmatch
 import glob
 import os
 import re
+from contextlib import suppress
+from operator import attrgetter
 
 from ortdeploy.files.packed import in_order
 
@@ -27,6 +29,19 @@ def expand(full: str) -> "Sequence[str]":
     if any(sign in folder for sign in _MAGIC) or pattern == "**" or not os.path.isdir(folder):  # noqa: PTH112
         return in_order(path for path in glob.iglob(full, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207  keeps a glob's text
     return in_order(_matching(folder, pattern), os.path.join(folder, ""))  # noqa: PTH118  text
+
+
+def links_below(folder: str, skipped: str = "") -> "Iterator[str]":
+    """Yield the links in a folder, at any depth; one subfolder may be skipped. The listings say what is a link."""
+    below = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=attrgetter("name")):
+            if entry.is_symlink():
+                yield entry.path
+            elif entry.name != skipped and entry.is_dir(follow_symlinks=False):
+                below.append(entry.path)
+    for one in below:
+        yield from links_below(one)
 
 
 def folders_like(full: str) -> "list[str]":

@@ -19,7 +19,7 @@ import sys
 import time
 from contextlib import suppress
 
-from ortdeploy.files.listing import expand, folders_like
+from ortdeploy.files.listing import expand, folders_like, links_below
 from ortdeploy.files.names import STATE_DIR
 
 TYPE_CHECKING = False  # typing takes as long to import as everything else here
@@ -162,7 +162,7 @@ class _Look:
             self._at_files(list(_tree(path)), folder)
         self._add([(path, os.path.lexists(path)) for path in rests_on["absent"]])
         self._add([(path, os.access(path, os.W_OK | os.X_OK)) for path in rests_on["writable"]])
-        self._add([(link, os.readlink(link)) for link in _links(rests_on["state_dir"])])  # noqa: PTH115  text
+        self._add([(link, os.readlink(link)) for link in links_below(rests_on["state_dir"])])  # noqa: PTH115  text
 
     def _at_files(self, files: "Sequence[str]", folder: str) -> None:
         for file in files:
@@ -244,18 +244,11 @@ def _tree(path: str) -> "Iterator[str]":
     """Yield a file, or a folder and everything in it. Raises OSError if a link leads to another folder."""
     yield path
     if os.path.isdir(path):  # noqa: PTH112  text
-        if any(map(os.path.isdir, _links(path))):
+        if any(map(os.path.isdir, links_below(path))):
             raise OSError(errno.ELOOP, "a link to a folder is not looked into", path)
         for parent, folders, files in os.walk(path):
             folders.sort()
             yield from (os.path.join(parent, name) for name in sorted((*folders, *files)))  # noqa: PTH118
-
-
-def _links(folder: str) -> "Iterator[str]":
-    """Yield the links in a folder, at any depth, because the gate looks at their targets."""
-    for parent, folders, files in os.walk(folder):
-        folders.sort()
-        yield from (path for name in sorted((*folders, *files)) if os.path.islink(path := os.path.join(parent, name)))  # noqa: PTH114, PTH118
 
 
 def _key(arguments: "argparse.Namespace") -> str:

@@ -5,10 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 
-from ortdeploy.files.listing import expand
+from ortdeploy.files.listing import expand, links_below
 
 _NAMES = ("a.npy", "b.npy", ".a.npy", "B.NPY", "a[1].npy", "sub", "é.npy", "a\nb.npy")
 _PATTERNS = (
@@ -65,3 +66,34 @@ def test_a_folder_stands_for_its_files(folder: Path) -> None:
 def test_what_has_no_sign_is_a_name(folder: Path) -> None:
     assert expand(f"{folder}/a[1].npy") == [f"{folder}/a[1].npy"]
     assert expand(f"{folder}/none.npy") == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(20, 300), deadline=None)
+@given(
+    paths=st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), max_size=8),
+    kinds=st.lists(st.sampled_from(["file", "folder", "up", "beside", "nowhere"]), min_size=8, max_size=8),
+    skipped=st.sampled_from(["", "a"]),
+)
+def test_links_are_found_at_any_depth_and_not_followed(
+    tmp_path_factory: pytest.TempPathFactory, paths: set[str], kinds: list[str], skipped: str
+) -> None:
+    folder = tmp_path_factory.mktemp("links")
+    expected = set()
+    for path, kind in zip(sorted(paths), kinds, strict=False):
+        made = folder / path
+        if any(one.is_symlink() or one.is_file() for one in made.parents):
+            continue
+        made.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "file":
+            made.touch()
+        elif kind == "folder":
+            made.mkdir()
+        else:
+            made.symlink_to({"up": "..", "beside": ".", "nowhere": "gone"}[kind])
+            expected.add(str(made))
+    expected = {path for path in expected if not skipped or not path.startswith(f"{folder}/{skipped}/")}
+    assert set(links_below(str(folder), skipped)) == expected
+
+
+def test_a_folder_that_is_not_there_has_no_links(tmp_path: Path) -> None:
+    assert list(links_below(str(tmp_path / "gone"))) == []
