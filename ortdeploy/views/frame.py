@@ -1,7 +1,5 @@
 """The frame of a finding: the line of the file that it is about, with the place underlined."""
 
-import unicodedata
-
 from ortdeploy.diagnostics import Span
 
 _GUTTER = " | "
@@ -63,6 +61,8 @@ def columns(text: str) -> int:
 
 
 def _width(sign: str) -> int:
+    import unicodedata  # noqa: PLC0415  most text is ASCII, and its tables are large
+
     if unicodedata.combining(sign):
         return 0
     return 2 if unicodedata.east_asian_width(sign) in "WF" else 1

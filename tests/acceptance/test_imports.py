@@ -13,7 +13,8 @@ from conftest import REPOSITORY
 WATCHED = {
     "PIL", "asyncio", "concurrent.futures", "dataclasses", "email", "fsspec", "html", "importlib.metadata", "jsonschema", "logging", "numpy",
     "numpy.random", "onnx", "onnxruntime", "pyarrow", "socket", "sqlite3", "ssl", "statistics", "structlog",
-    "rich", "tokenizers", "typing", "uuid", "yaml", "zoneinfo",
+    "rich", "tokenizers", "typing", "unicodedata", "uuid", "yaml",
+    "zoneinfo",
     "bz2", "gzip", "lzma", "shutil", "subprocess", "tempfile", "zipfile",
     "ortdeploy.deployment.resolve", "ortdeploy.files.addresses", "ortdeploy.manifest.document",
     "ortdeploy.pipelines.component", "ortdeploy.pipelines.compose", "ortdeploy.planning.probe",
