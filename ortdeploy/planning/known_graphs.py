@@ -39,6 +39,8 @@ _MOST_BYTES = 16 * 1024 * 1024  # of an entry, and of all that wait
 _OF_PLACEMENT = ("deployment/placement_prediction.py", "providers/catalogue.py", "runtime/kernels.py")
 
 Sizes = tuple[int | None, ...]
+Runs = tuple[tuple[tuple[str, Sizes], ...], ...]
+"""The shapes of a model's inputs, by name, for each number of rows that it runs."""
 
 _state_dir: ContextVar[Path | None] = ContextVar("state_dir", default=None)
 _waiting: dict[Path, bytes] = {}
@@ -95,18 +97,22 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     return inferred
 
 
-def buffer_bytes(skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool) -> int | None:
-    """Return the bytes of one run's buffers, in an arena or at most at once; None if the graph leaves sizes open."""
-    entry = _Entry("buffers", _digest(skeleton), shapes, arena, pattern)
+def buffer_bytes(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool) -> int | None:
+    """Return the bytes of the buffers of runs; None if the graph leaves sizes open.
+
+    In an arena, these are of some runs of the first shapes and one of each other; otherwise, the most at once.
+    """
+    entry = _Entry("buffers", _digest(skeleton), runs, arena, pattern)
     found: tuple[int | None, ...] | None = entry.find(tuple[int | None, ...])
     if found is None:
         from ortdeploy.graph.activations import most_at_once, plan_buffers  # noqa: PLC0415  brings onnx
         from ortdeploy.graph.arena import arena_bytes  # noqa: PLC0415
 
-        buffers = plan_buffers(skeleton, dict(shapes))
+        planned = [plan_buffers(skeleton, dict(shapes)) for shapes in runs]
+        buffers = [one for one in planned if one is not None]
         taken = None
-        if buffers is not None:
-            taken = int(arena_bytes(buffers, pattern=pattern) if arena else most_at_once(buffers))
+        if len(buffers) == len(planned):
+            taken = arena_bytes(buffers, pattern=pattern) if arena else max(map(most_at_once, buffers))
         found = (taken,)
         entry.keep(found)
     return found[0]

@@ -20,7 +20,7 @@ from ortdeploy.facts.preflight import ROOMY, MemoryForecast, MemoryPart
 from ortdeploy.files.room import PROCESS
 from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
-from ortdeploy.planning.known_graphs import buffer_bytes
+from ortdeploy.planning.known_graphs import Runs, buffer_bytes
 from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
@@ -193,22 +193,33 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
 
 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
-    """Return what the arenas of all sessions hold after runs of a size; None if a graph leaves that open."""
+    """Return what the arenas of all sessions hold after runs of a size; None if a graph leaves that open.
+
+    One of the sessions runs the short batch at the end, too.
+    """
     total = 0
     if _runs_optimum(job):
         return None
-    for model, shapes in _runs(job, batch):
-        one = _bytes_of_a_run(
-            model.facts.skeleton,
-            tuple(shapes.items()),
-            arena=model.spec.session.get("enable_cpu_mem_arena", True),
-            pattern=_plans_patterns(job, model),
-        )
-        if one is None:
+    for runs in zip(*(_runs(job, size) for size in _sizes_run(job, batch)), strict=True):
+        model, shapes = runs[0][0], tuple(tuple(fed.items()) for _, fed in runs)
+        arena, pattern = model.spec.session.get("enable_cpu_mem_arena", True), _plans_patterns(job, model)
+        skeleton, others = model.facts.skeleton, _runs_at_once(model) - 1
+        one = _bytes_of_runs(skeleton, shapes, arena=arena, pattern=pattern)
+        other = _bytes_of_runs(skeleton, shapes[:1], arena=arena, pattern=pattern) if others else 0
+        if one is None or other is None:
             return None
-        total += _runs_at_once(model) * one
+        total += one + others * other
     of_ops = [_bytes_of_ops(line.graph, batch) for line in op_lines(job)]
     return None if None in of_ops else total + sum(one for one in of_ops if one is not None)
+
+
+def _sizes_run(job: ResolvedJob, batch: int) -> Sequence[int]:
+    """Return the rows of a batch, and of the short one at the end if there is one."""
+    rows = job.input.rows
+    if job.batching.size is None or job.batching.pad_to is not None or rows is None or rows <= batch:
+        return [batch]
+    short = job.batching.resized(batch).short_batch(rows)
+    return [batch, short] if short else [batch]
 
 
 def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
@@ -219,7 +230,7 @@ def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
     from ortdeploy.graph.op_model import op_model  # noqa: PLC0415  brings onnx
 
     model = op_model(graph).SerializeToString(deterministic=True)
-    found = _bytes_of_a_run(model, tuple(known.items()), arena=True, pattern=True)
+    found = _bytes_of_runs(model, (tuple(known.items()),), arena=True, pattern=True)
     return found or 0 if graph.by_row else found
 
 
@@ -345,14 +356,12 @@ def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _bytes_of_a_run(
-    skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool
-) -> int | None:
-    """Return the bytes of one run's buffers; None if the graph leaves sizes open.
+def _bytes_of_runs(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool) -> int | None:
+    """Return the bytes of the buffers of runs; None if the graph leaves sizes open.
 
     Cached, because shape inference is slow, and a forecast asks again for every thread layout and number of sessions.
     """
-    taken = buffer_bytes(skeleton, shapes, arena=arena, pattern=pattern)
+    taken = buffer_bytes(skeleton, runs, arena=arena, pattern=pattern)
     return None if taken is None else int((_SCRATCH if arena else _BARE) * taken)
 
 
