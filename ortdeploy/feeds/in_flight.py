@@ -9,16 +9,21 @@ MOST = 8
 """For each session, of small blocks: what is through waits while a part is committed."""
 
 SMALL_BYTES = 8 * 1024 * 1024
+"""Bytes of small blocks with their results."""
 
 
 class InFlight:
-    """Counts the blocks between the reader and the writer, and their bytes."""
+    """Counts the blocks between the reader and the writer, and their bytes.
+
+    The results of each are taken to be as large as those of the last one that ran.
+    """
 
     def __init__(self, sessions: int) -> None:
         """Begin empty."""
         self._least, self._most = LEAST * sessions + 1, MOST * sessions
         self._changed = threading.Condition()
         self._blocks = self._bytes = 0
+        self._results: int | None = None
         self._closed = False
 
     def serve(self, sessions: int) -> None:
@@ -34,7 +39,16 @@ class InFlight:
             return not self._closed
 
     def _has_room(self) -> bool:
-        return self._blocks < self._least or (self._blocks < self._most and self._bytes < SMALL_BYTES)
+        if self._blocks < self._least:
+            return True
+        is_known = self._results is not None and self._blocks < self._most
+        return is_known and self._bytes + self._blocks * (self._results or 0) < SMALL_BYTES
+
+    def learn(self, result_bytes: int) -> None:
+        """Note how large the results of a block are; until then, no more than a few blocks are allowed."""
+        with self._changed:
+            self._results = result_bytes
+            self._changed.notify()
 
     def acquire(self, size_bytes: int) -> None:
         """Count a block in."""

@@ -253,6 +253,7 @@ class Stream:
         member.done += block.count
         member.cpu_seconds = time.thread_time()
         sizes.learn(block.count, seconds, ticket.size_bytes + outcome.size_bytes)
+        self._in_flight.learn(outcome.size_bytes)
         self._stall.progress()
         return Finished(block=block, outcome=outcome, seconds=seconds)
 
