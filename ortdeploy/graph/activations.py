@@ -234,6 +234,11 @@ def most_at_once(buffers: Sequence[Buffer]) -> int:
     return max(accumulate(change for _, change in sorted(changes.items())), default=0)
 
 
+def result_bytes(buffers: Sequence[Buffer]) -> int:
+    """Return the bytes of the results of a run."""
+    return sum(buffer.size for buffer in buffers if buffer.is_result)
+
+
 def weigh(graph: onnx.GraphProto) -> WeightFacts:
     """Return the bytes of a graph's constants: its initializers, those of inner graphs, and Constant nodes."""
     of_nodes = [*_of_nodes(graph)]

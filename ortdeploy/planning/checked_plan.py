@@ -40,8 +40,8 @@ class CheckedJob:
     """A job of a checked plan, with everything that decides if other data makes a different plan.
 
     `input` is the digest of its input's facts, except its files and their number of rows. `identity` and `layout` are
-    those of its output. Runs of `run_sizes` rows are known to fit the graph. `memory_bound` is the memory that it may
-    take, in bytes.
+    those of its output. Runs of `run_sizes` rows are known to fit the graph. The results of at most `held_runs` runs
+    are in the arena of a session in its forecast. `memory_bound` is the memory that it may take, in bytes.
     """
 
     places: DataPlaces
@@ -51,6 +51,7 @@ class CheckedJob:
     has_work: bool
     run_sizes: tuple[int, ...]
     row_sizes: RowSizes
+    held_runs: int
     memory_bound: int | None
 
 
@@ -164,7 +165,7 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
 def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> MemoryForecast:
     """Return the forecast for these rows. Raises AnotherPlanError if they take more memory or disk than there is."""
     forecast = step.limits.forecast
-    if forecast is None:
+    if forecast is None or job.row_sizes.held_runs(source.rows) > job.held_runs:
         raise AnotherPlanError
     size = job.row_sizes.bytes(source.rows)
     parts = tuple(replace(one, size=size) if one.what == ROWS_AND_RESULTS else one for one in forecast.parts)

@@ -124,5 +124,6 @@ def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, sizes_before:
         has_work=any(isinstance(step, RunJob) and step.job == job.spec.name for step in plan.steps),
         run_sizes=tuple(sorted({*sizes_before[-_MOST_SIZES:], *job.batching.sizes_run(job.input.rows)})),
         row_sizes=row_sizes(job),
+        held_runs=row_sizes(job).held_runs(job.input.rows),
         memory_bound=memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None),
     )

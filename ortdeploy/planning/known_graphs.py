@@ -31,6 +31,8 @@ from ortdeploy.versions import package_version
 FOLDER = "graphs"
 _FORMAT_VERSION = 1
 _MOST = 500  # entries
+_MOST_HELD = 32
+"""Runs whose waiting results are imitated in an arena; those of more are added, because each takes time."""
 FORGOTTEN_AFTER = 30 * 24 * 3600
 """Seconds after which an entry that was not looked up is no longer of use."""
 _MARKED_AFTER = 24 * 3600
@@ -97,22 +99,25 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     return inferred
 
 
-def buffer_bytes(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool) -> int | None:
+def buffer_bytes(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, held: int) -> int | None:
     """Return the bytes of the buffers of runs; None if the graph leaves sizes open.
 
-    In an arena, these are of some runs of the first shapes and one of each other; otherwise, the most at once.
+    In an arena, these are of some runs of the first shapes and one of each other; otherwise, the most at once. The
+    results of `held` runs wait while another one runs.
     """
-    entry = _Entry("buffers", _digest(skeleton), runs, arena, pattern)
+    entry = _Entry("buffers", _digest(skeleton), runs, arena, pattern, held)
     found: tuple[int | None, ...] | None = entry.find(tuple[int | None, ...])
     if found is None:
-        from ortdeploy.graph.activations import most_at_once, plan_buffers  # noqa: PLC0415  brings onnx
+        from ortdeploy.graph.activations import most_at_once, plan_buffers, result_bytes  # noqa: PLC0415  brings onnx
         from ortdeploy.graph.arena import arena_bytes  # noqa: PLC0415
 
         planned = [plan_buffers(skeleton, dict(shapes)) for shapes in runs]
         buffers = [one for one in planned if one is not None]
         taken = None
         if len(buffers) == len(planned):
-            taken = arena_bytes(buffers, pattern=pattern) if arena else max(map(most_at_once, buffers))
+            imitated = min(held, _MOST_HELD) if arena else 0
+            at_work = arena_bytes(buffers, pattern=pattern, held=imitated) if arena else max(map(most_at_once, buffers))
+            taken = at_work + (held - imitated) * result_bytes(buffers[0])
         found = (taken,)
         entry.keep(found)
     return found[0]

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
+from ortdeploy.feeds.in_flight import BLOCK_BYTES
 from ortdeploy.plan.steps import RunJob
 
 TARGET_SECONDS = 0.05
 """Seconds that a block's runs take, about: handing a block from thread to thread costs a millisecond of Python."""
-
-MOST_BYTES = 2 * 1024 * 1024
-"""Bytes that a block's rows and results may take, unless a single batch takes more."""
 
 MOST_BATCHES = 256
 
@@ -49,5 +47,5 @@ class BlockSizes:
             return
         batches = rows / self._unit
         by_time = TARGET_SECONDS * batches / max(seconds, 1e-9)
-        by_size = MOST_BYTES * batches / max(size_bytes, 1)
+        by_size = BLOCK_BYTES * batches / max(size_bytes, 1)
         self._batches = max(1, min(int(by_time), int(by_size), MOST_BATCHES, self._batches * 4))

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.sinks.protocol import Order, RowShape
-from ortdeploy.sinks.tables import TableSink, Writing, merge_tables
+from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIX = ".arrow"
-BLOCK_COPIES, PART_COPIES = 1, 0
+BLOCK_COPIES, GATHERED, PART_COPIES = 1, GROUP_BYTES, 0
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 

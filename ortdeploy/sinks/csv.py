@@ -16,7 +16,7 @@ from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import as_text
 
 SUFFIX = ".csv"
-BLOCK_COPIES, PART_COPIES = 20, 0
+BLOCK_COPIES, GATHERED, PART_COPIES = 20, 0, 0
 PACKAGE = None
 
 

@@ -13,7 +13,7 @@ from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import json_column
 
 SUFFIX = ".jsonl"
-BLOCK_COPIES, PART_COPIES = 20, 0
+BLOCK_COPIES, GATHERED, PART_COPIES = 20, 0, 0
 PACKAGE = None
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder a row

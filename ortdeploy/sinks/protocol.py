@@ -58,7 +58,9 @@ class SinkModule(Protocol):
 
     SUFFIX: str
     BLOCK_COPIES: int
-    """Memory that writing a block takes beside the block, as a multiple of its size."""
+    """Memory that writing takes beside what is written at once, as a multiple of its size."""
+    GATHERED: int
+    """Bytes of rows that are gathered to be written at once; 0: blocks are written as they come."""
     PART_COPIES: int
     """Memory that a part takes until it is complete, as a multiple of its size."""
 

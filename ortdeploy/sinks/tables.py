@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 ORIGIN = b"ortdeploy"
 """The metadata key of the schema under which the origin of a part is stored, as JSON."""
 
-_GROUP_BYTES = 4 * 1024 * 1024
+GROUP_BYTES = 4 * 1024 * 1024
+"""Bytes of the rows of a record batch, unless one row takes more."""
 _GROUP_ROWS = 65536
 
 _PLAIN = {str, int, float, bool, type(None)}
@@ -171,7 +172,7 @@ def _is_open(kind: "pa.DataType") -> bool:
 def _rows_of_a_group(arrays: "Sequence[pa.Array]") -> int:
     """Return the number of rows in a record batch, from the size of the first row."""
     first = sum(_value_bytes(array.slice(0, 1)) for array in arrays)
-    return max(1, min(_GROUP_ROWS, _GROUP_BYTES // max(first, 1)))
+    return max(1, min(_GROUP_ROWS, GROUP_BYTES // max(first, 1)))
 
 
 def _value_bytes(array: "pa.Array") -> int:

@@ -117,6 +117,13 @@ def test_a_pattern_has_no_place_for_scratch_and_holes_that_nothing_fits() -> Non
 def test_results_of_the_last_run_are_still_held_in_the_next() -> None:
     result = [Buffer(3 * MIB, 0, 1, is_result=True)]
     assert arena_bytes([result], pattern=True) == arena_bytes([result], pattern=False) == 6 * MIB
+    assert arena_bytes([result], pattern=True, held=4) == 15 * MIB
+
+
+def test_results_that_wait_are_where_the_first_run_had_its_values() -> None:
+    """Once the pattern has a block of its own, that room is free."""
+    buffers = [Buffer(8 * MIB, 0, 1), Buffer(8 * MIB, 1, 2), Buffer(3 * MIB, 1, 3, is_result=True)]
+    assert arena_bytes([buffers], pattern=True, held=4) == arena_bytes([buffers], pattern=True, held=1)
 
 
 def test_nothing_takes_nothing() -> None:

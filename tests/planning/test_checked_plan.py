@@ -312,6 +312,19 @@ def test_rows_that_may_take_more_memory_than_there_is_need_a_rule(known: Known, 
     assert (known.recalled() is not None) == fits
 
 
+@pytest.mark.parametrize(("held_runs", "fits"), [(1, True), (0, False)])
+def test_more_results_in_an_arena_than_were_counted_need_another_forecast(
+    known: Known, held_runs: int, *, fits: bool
+) -> None:
+    entry = list(_entries(known.folder).values())[-1]
+    told: Any = entry["told"]
+    for job in told["jobs"]:
+        job["held_runs"] = held_runs
+    _write(known.folder, entry)
+    arrive(known.folder, "b", rows=4)
+    assert (known.recalled() is not None) == fits
+
+
 def _replace(path: Path) -> None:
     """Put a file of the same bytes and times in a file's place."""
     old = path.stat()

@@ -90,7 +90,7 @@ def test_every_format_gives_the_bytes_of_a_part_that_was_written_at_once(
             blocks[-1].append(rows(first, size))
             first += size
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_GROUP_BYTES", group_bytes)
+        patch.setattr(tables, "GROUP_BYTES", group_bytes)
         whole = write(kind, shapes, [block for run in blocks for block in run], None)
         assert interrupted(kind, shapes, blocks, tmp_path_factory.mktemp("early")) == whole
 
@@ -114,7 +114,7 @@ def test_an_archive_whose_numbers_may_become_text_later_is_not_exact() -> None:
 def test_where_a_table_is_cut_does_not_depend_on_the_rows_of_its_first_block(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_GROUP_BYTES", 5000)
+    monkeypatch.setattr(tables, "GROUP_BYTES", 5000)
     written = {
         write(kind, SHAPES, [rows(0, first), rows(first, 99 - first), rows(99, 1)], None) for first in (1, 2, 9, 98)
     }

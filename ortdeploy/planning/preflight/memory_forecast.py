@@ -26,6 +26,7 @@ from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sources.mapped import BLOCK_BYTES
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -200,12 +201,13 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     total = 0
     if _runs_optimum(job):
         return None
+    held = _row_sizes(job, batch, _row_bytes(job)).held_runs(job.input.rows)
     for runs in zip(*(_runs(job, size) for size in _sizes_run(job, batch)), strict=True):
         model, shapes = runs[0][0], tuple(tuple(fed.items()) for _, fed in runs)
         arena, pattern = model.spec.session.get("enable_cpu_mem_arena", True), _plans_patterns(job, model)
         skeleton, others = model.facts.skeleton, _runs_at_once(model) - 1
-        one = _bytes_of_runs(skeleton, shapes, arena=arena, pattern=pattern)
-        other = _bytes_of_runs(skeleton, shapes[:1], arena=arena, pattern=pattern) if others else 0
+        one = _bytes_of_runs(skeleton, shapes, arena=arena, pattern=pattern, held=held)
+        other = _bytes_of_runs(skeleton, shapes[:1], arena=arena, pattern=pattern, held=held) if others else 0
         if one is None or other is None:
             return None
         total += one + others * other
@@ -230,7 +232,7 @@ def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
     from ortdeploy.graph.op_model import op_model  # noqa: PLC0415  brings onnx
 
     model = op_model(graph).SerializeToString(deterministic=True)
-    found = _bytes_of_runs(model, (tuple(known.items()),), arena=True, pattern=True)
+    found = _bytes_of_runs(model, (tuple(known.items()),), arena=True, pattern=True, held=1)
     return found or 0 if graph.by_row else found
 
 
@@ -356,12 +358,12 @@ def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _bytes_of_runs(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool) -> int | None:
-    """Return the bytes of the buffers of runs; None if the graph leaves sizes open.
+def _bytes_of_runs(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, held: int) -> int | None:
+    """Return the bytes of the buffers of runs, `held` of whose results wait; None if the graph leaves sizes open.
 
     Cached, because shape inference is slow, and a forecast asks again for every thread layout and number of sessions.
     """
-    taken = buffer_bytes(skeleton, runs, arena=arena, pattern=pattern)
+    taken = buffer_bytes(skeleton, runs, arena=arena, pattern=pattern, held=held)
     return None if taken is None else int((_SCRATCH if arena else _BARE) * taken)
 
 
@@ -379,7 +381,10 @@ def _row_sizes(job: ResolvedJob, batch: int, result: int | None) -> RowSizes:
         read=row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2),
         result=result,
         rows_per_part=job.spec.output.rows_per_part,
+        are_outputs=job.pipeline is None and not job.postprocess,
+        read_ahead=BLOCK_BYTES if job.input.format in {"npy", "raw"} else 0,
         block_copies=sink.BLOCK_COPIES,
+        gathered=sink.GATHERED,
         part_copies=sink.PART_COPIES,
         on_disk=job.spec.output.format in {"npy", "npz", "arrow"},
     )

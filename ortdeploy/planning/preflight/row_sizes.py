@@ -1,6 +1,6 @@
 """Sizes of a job's rows between its source and its sink: in memory, and on disk."""
 
-from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
+from ortdeploy.feeds.in_flight import BLOCK_BYTES, LEAST, SMALL_BYTES
 from ortdeploy.records import record
 
 ROWS_AND_RESULTS = "rows and results"
@@ -12,29 +12,65 @@ class RowSizes:
     """Sizes of one row of a job, in bytes, from which memory and disk for any number of rows follow.
 
     `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, `result` its size as
-    it is written; None if the graph leaves that open. The sink holds copies of a block, or of a part. `on_disk`: the
-    results have the same size on disk.
+    it is written; None if the graph leaves that open. `are_outputs`: results are a model's outputs as they are.
+    `read_ahead`: bytes of a file that are read at once. The sink holds copies of what it writes at once, which are a
+    block or `gathered` bytes, or of a part. `on_disk`: the results have the same size on disk.
     """
 
     batch: int
     runs: int
     read: int
     result: int | None
+    are_outputs: bool
+    read_ahead: int
     rows_per_part: int
     block_copies: int
+    gathered: int
     part_copies: int
     on_disk: bool
 
     def bytes(self, rows: int | None) -> int:
-        """Return the bytes of blocks on their way or of the part being written; `rows` None: only a batch is known."""
+        """Return the bytes of blocks on their way or of the part being written; `rows` None: only a batch is known.
+
+        Results that stay where ONNX Runtime has put them are not counted: they are in its arena.
+        """
         total = rows or self.batch
         result = self.result or 0
-        blocks = (LEAST * self.runs + 3) * self.batch
-        small = SMALL_BYTES // max(self.read + result, 1)
-        on_their_way = min(max(blocks, small), total) * (self.read + result)
-        written = min(self.batch, total) * result * self.block_copies
-        part = min(self.rows_per_part, total) * result
-        return max(on_their_way + written + part * bool(self.part_copies), part * self.part_copies)
+        row = max(self.read + result, 1)
+        on_their_way = min(max((LEAST * self.runs + 3) * self.batch, SMALL_BYTES // row), total)
+        batch_read = max(self.batch * self.read, 1)
+        requests = self.read_ahead // batch_read
+        pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
+        read = min(on_their_way * self.read + pieces, total * self.read)
+        part = self._rows_of_part(total) * result
+        if self.gathered:
+            at_once = min(max(self.gathered, result), part)
+        else:
+            at_once = min(max(self.batch, BLOCK_BYTES // row), total) * result
+        written = at_once * self.block_copies
+        if self._in_arena:
+            return read + written
+        waiting = on_their_way * result + (at_once if self.gathered else 0) + part * self.part_copies
+        return read + waiting + written
+
+    def held_runs(self, rows: int | None) -> int:
+        """Return how many runs of a session have results in its arena that wait to be written, while it runs again."""
+        total = rows or self.batch
+        if not self._in_arena or not self.result:
+            return 1
+        of_run, rows_of_part = self.batch * self.result, self._rows_of_part(total)
+        gathered = -(-min(self.gathered, rows_of_part * self.result) // of_run)
+        of_part = -(-rows_of_part * self.part_copies // (self.batch * self.runs))
+        before_last = -(-total // (self.batch * self.runs)) - 1
+        return max(min(LEAST + gathered + of_part, before_last), 1)
+
+    @property
+    def _in_arena(self) -> bool:
+        """Whether results are written from the arena: those of blocks of several batches are joined into others."""
+        return self.are_outputs and self.batch * (self.read + (self.result or 0)) > BLOCK_BYTES // 2
+
+    def _rows_of_part(self, rows: int) -> int:
+        return min(self.rows_per_part, rows)
 
     def disk(self, first_row: int, rows: int | None, committed: int) -> int | None:
         """Return what is still to be written, of the rows from the first on; None if it depends on the values."""

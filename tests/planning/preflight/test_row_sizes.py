@@ -1,0 +1,68 @@
+"""What rows take on their way: what was read, results until they are written, and copies that are written."""
+
+from dataclasses import replace
+
+import pytest
+
+from ortdeploy.planning.preflight.row_sizes import RowSizes
+
+KIB, MIB = 1024, 1024 * 1024
+ROWS = 10_000
+
+LARGE = RowSizes(
+    batch=100,
+    runs=1,
+    read=10 * KIB,
+    result=100 * KIB,
+    are_outputs=True,
+    read_ahead=0,
+    rows_per_part=100_000,
+    block_copies=0,
+    gathered=0,
+    part_copies=0,
+    on_disk=True,
+)
+"""Batches of about 1 MiB whose results take 10."""
+
+SMALL = replace(LARGE, read=KIB, result=8 * KIB)
+
+
+def test_results_that_are_written_from_the_arena_count_there() -> None:
+    assert LARGE.bytes(ROWS) == 5 * 100 * 10 * KIB
+    assert LARGE.held_runs(ROWS) == 2
+    assert replace(LARGE, are_outputs=False).bytes(ROWS) == 5 * 100 * 110 * KIB
+    assert replace(LARGE, are_outputs=False).held_runs(ROWS) == 1
+
+
+def test_results_of_several_batches_are_joined_and_count_beside_the_arena() -> None:
+    assert SMALL.held_runs(ROWS) == 1
+    assert SMALL.bytes(ROWS) == pytest.approx(8 * MIB, abs=9 * KIB)
+
+
+def test_text_is_made_of_all_batches_of_a_block() -> None:
+    assert replace(SMALL, block_copies=20).bytes(ROWS) - SMALL.bytes(ROWS) == 20 * (2 * MIB // (9 * KIB)) * 8 * KIB
+    assert replace(LARGE, block_copies=20).bytes(ROWS) - LARGE.bytes(ROWS) == 20 * 100 * 100 * KIB
+
+
+def test_what_is_gathered_is_copied_at_once_and_holds_its_batches() -> None:
+    table = replace(LARGE, gathered=4 * MIB, block_copies=2)
+    assert table.bytes(ROWS) - LARGE.bytes(ROWS) == 2 * 4 * MIB
+    assert table.held_runs(ROWS) == 2 + 1
+    assert replace(table, result=20 * KIB).held_runs(ROWS) == 2 + 3
+    assert replace(SMALL, gathered=4 * MIB).bytes(ROWS) - SMALL.bytes(ROWS) == 4 * MIB
+
+
+def test_a_part_that_is_held_is_in_the_arenas_of_all_sessions() -> None:
+    held = replace(LARGE, part_copies=1, rows_per_part=1000)
+    assert held.bytes(ROWS) == LARGE.bytes(ROWS)
+    assert held.held_runs(ROWS) == 2 + 10
+    assert replace(held, runs=2).held_runs(ROWS) == 2 + 5
+    assert held.held_runs(500) == 4  # results of all batches but the one that runs
+    assert replace(SMALL, part_copies=1).bytes(ROWS) - SMALL.bytes(ROWS) == ROWS * 8 * KIB
+
+
+def test_a_file_is_read_ahead_in_pieces_of_whole_batches() -> None:
+    ahead = replace(LARGE, read_ahead=4 * MIB)
+    assert ahead.bytes(ROWS) - LARGE.bytes(ROWS) == 2 * 4 * 100 * 10 * KIB
+    assert ahead.bytes(600) == 600 * 10 * KIB
+    assert replace(ahead, read=30 * KIB).bytes(ROWS) == 5 * 100 * 30 * KIB
