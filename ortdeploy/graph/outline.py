@@ -38,7 +38,7 @@ def take_outline(model: onnx.ModelProto) -> Outline | None:
         if external and size is None:
             return None
         if size is not None and (external or size > _BIG):
-            _move(tensor, size)
+            tensor.CopyFrom(_moved(tensor, tensor.name, size))
             largest = max(largest, size)
     unnamed = [node for node in _nodes(model) if not node.name]
     for node in unnamed:
@@ -54,19 +54,19 @@ def _gather_constants(graph: onnx.GraphProto) -> None:
     """Make initializers of the Constant nodes of a graph whose values are big."""
     for node in [node for node in graph.node if node.op_type == "Constant" and len(node.output) == 1]:
         for attribute in node.attribute:
-            if attribute.name == "value" and (_bytes(attribute.t) or 0) > _BIG:
-                graph.initializer.append(attribute.t)
-                graph.initializer[-1].name = node.output[0]
+            size = _bytes(attribute.t) or 0
+            if attribute.name == "value" and size > _BIG:
+                graph.initializer.append(_moved(attribute.t, node.output[0], size))
                 graph.node.remove(node)
 
 
-def _move(tensor: onnx.TensorProto, size: int) -> None:
-    """Move a constant's bytes into the sparse file."""
-    moved = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+def _moved(tensor: onnx.TensorProto, name: str, size: int) -> onnx.TensorProto:
+    """Return a constant whose bytes are in the sparse file; they are not copied, for a model keeps every copy."""
+    moved = onnx.TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims)
     moved.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", HOLE), ("offset", "0"), ("length", str(size))):
         moved.external_data.add(key=key, value=value)
-    tensor.CopyFrom(moved)
+    return moved
 
 
 def _bytes(tensor: onnx.TensorProto) -> int | None:

@@ -1,5 +1,7 @@
 """Weights and values in Constant nodes and in branches and bodies are counted; a skeleton keeps none of the weights."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,3 +110,33 @@ def test_values_of_a_body_are_planned(tmp_path: Path) -> None:
 def test_a_graph_without_inner_ones_is_left_alone(tmp_path: Path) -> None:
     graph = onnx.load(str(in_constant_node(tmp_path / "m.onnx"))).graph
     assert inlined(graph) is graph
+
+
+READ = """
+import sys
+from pathlib import Path
+from ortdeploy.graph.model import read_model
+from ortdeploy.process.memory import peak_memory, resident_memory
+before = resident_memory()
+assert read_model(Path(sys.argv[1]), "m").problem is None
+print((peak_memory() or 0) - (before or 0))
+"""
+
+
+@pytest.mark.parametrize("holder", ["initializer", "Constant"])
+def test_a_model_is_read_in_twice_its_size(tmp_path: Path, holder: str) -> None:
+    """Its file, and the model that protobuf makes of it; the outline copies none of the weights."""
+    weights = numpy_helper.from_array(np.zeros((4096, 2048), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    if holder == "Constant":
+        nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weights))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4096])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2048])],
+        [weights] if holder == "initializer" else [],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    done = subprocess.run([sys.executable, "-c", READ, tmp_path / "m.onnx"], capture_output=True, text=True, check=True)
+    assert 1.5 < int(done.stdout) / (tmp_path / "m.onnx").stat().st_size < 2.3
