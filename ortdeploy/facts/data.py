@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from struct import Struct
 from typing import Any, NamedTuple
 
 from ortdeploy.facts.problems import Package, Problem
@@ -64,6 +65,27 @@ class FileStates(Packed):
 
 
 NO_FILES = FileStates()
+
+FileContent = tuple[FileState, bytes]
+"""A file in the state in which it was read, and the digest of what it held then."""
+
+
+class FileContents(Packed):
+    """An unchangeable list of what files held; a digest of 16 bytes is two of the numbers."""
+
+    NUMBERS = 4
+    _HALVES = Struct("=qq")
+
+    @classmethod
+    def halves(cls, digest: bytes) -> tuple[int, int]:
+        """Return a digest as two numbers."""
+        first, second = cls._HALVES.unpack(digest)
+        return first, second
+
+    def make(self, cells: tuple[Any, ...]) -> FileContent:
+        """Return the file and the digest that an entry is."""
+        path, size, mtime_ns, *halves = cells
+        return FileState(path, size, mtime_ns), self._HALVES.pack(*halves)
 
 
 GONE = 2

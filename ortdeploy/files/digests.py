@@ -80,3 +80,8 @@ def content_digest(path: str, size: int, mtime_ns: int) -> bytes | None:
     if left == 1 and size == stat.st_size and stat.st_mtime_ns == mtime_ns:
         return digest.digest()[:_OF_A_CONTENT]
     return None
+
+
+def digest_of(content: bytes) -> bytes:
+    """Return the first 16 bytes of the SHA-256 of a file's content."""
+    return hashlib.sha256(content).digest()[:_OF_A_CONTENT]

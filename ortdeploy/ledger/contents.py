@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ortdeploy.facts.data import FileState
+from ortdeploy.facts.data import FileContent, FileState
 
 TABLE = "contents"
 
 
-def put_contents(db: sqlite3.Connection, output: str, contents: Iterable[tuple[FileState, bytes]]) -> None:
+def put_contents(db: sqlite3.Connection, output: str, contents: Iterable[FileContent]) -> None:
     """Note the digests of files, in place of what was noted of them."""
     rows = ((output, os.fsencode(path), size, mtime_ns, digest) for (path, size, mtime_ns), digest in contents)
     db.executemany(

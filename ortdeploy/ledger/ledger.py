@@ -23,7 +23,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles
+from ortdeploy.facts.data import GONE, FileContent, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.packed import in_blocks
 from ortdeploy.ledger.carried import OF_OUTPUTS, copy_output, take_over
 from ortdeploy.ledger.cells import (
@@ -315,7 +315,7 @@ class Ledger:
         with self._transaction() as db:
             db.executemany("INSERT OR IGNORE INTO repairs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def note_contents(self, output: str, contents: Iterable[tuple[FileState, bytes]]) -> None:
+    def note_contents(self, output: str, contents: Iterable[FileContent]) -> None:
         """Note the digests of input files whose rows are accounted for, some at once: others may want to write."""
         for some in in_blocks(contents):
             with self._transaction() as db:
@@ -373,13 +373,16 @@ class Ledger:
         provenance: Mapping[str, Any] | None = None,
         statistics: Mapping[str, Any] | None = None,
         spans: Iterable[tuple[str, int, int]] = (),
+        contents: Iterable[FileContent] = (),
     ) -> None:
         """Commit a part whose file has its final name, with its failed rows, its origin, and the job's statistics.
 
         `spans` say which rows of input files are in it: path, number of the file's first row, number of its rows.
+        `contents` are the digests of files that were read whole.
         """
         with self._transaction() as db:
             note_spans(db, output, spans)
+            put_contents(db, output, contents)
             part = _with_provenance(db, part, provenance)
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
             db.execute("DELETE FROM begun WHERE output = ?", (output,))
@@ -395,13 +398,15 @@ class Ledger:
         *,
         provenance: Mapping[str, Any] | None = None,
         spans: Iterable[tuple[str, int, int]] = (),
+        contents: Iterable[FileContent] = (),
     ) -> Begun:
         """Keep the finished rows of a part, in place of those that an earlier run kept of it, with its new failed rows.
 
-        `spans` are as in `commit_part`. Return it with the digest of its origin.
+        `spans` and `contents` are as in `commit_part`. Return it with the digest of its origin.
         """
         with self._transaction() as db:
             note_spans(db, output, spans)
+            put_contents(db, output, contents)
             part = _with_provenance(db, begun.part, provenance)
             insert_sealed(db, "begun", output, BEGUN_COLUMNS, (*part_cells(part), begun.state, begun.name))
             self._insert_failures(db, output, part.number, failures)
@@ -519,7 +524,7 @@ class Ledger:
         ended: str | None = None,
         statistics: Mapping[str, Any] | None = None,
         *,
-        contents: Sequence[tuple[FileState, bytes]] = (),
+        contents: Sequence[FileContent] = (),
     ) -> None:
         """Note how the run on an output ended, and its measurements; if it is done, so are its input files.
 

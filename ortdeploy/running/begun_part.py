@@ -87,7 +87,9 @@ class BegunPart:
         self._writer.give_name(name, totals, hidden)
         state = None if totals.state is None else pack_state(totals.state)
         begun = Begun(part=replace(part, file=hidden), state=state, name=name)
-        self.now = self._ledger.keep_begun(self._output, begun, failed, provenance=origin, spans=totals.spans)
+        self.now = self._ledger.keep_begun(
+            self._output, begun, failed, provenance=origin, spans=totals.spans, contents=totals.contents
+        )
         give_name(self._folder, hidden, name)
 
     def complete(self, known: OutputRecord) -> bool:
@@ -201,7 +203,9 @@ class BegunPart:
         part = replace(totals.part(number, hidden), deployment=self._made_by, revision=self.revision)
         begun = Begun(part=part, state=None if totals.state is None else pack_state(totals.state))
         ours = [row for row in failed if row.row < begun.end]
-        self.now = self._ledger.keep_begun(self._output, begun, ours, provenance=origin, spans=totals.spans)
+        self.now = self._ledger.keep_begun(
+            self._output, begun, ours, provenance=origin, spans=totals.spans, contents=totals.contents
+        )
         self.tidy()
         log.info("part.kept", part=number, rows=part.rows, failed=part.failed, file=part.file)
         return [row for row in failed if row.row >= begun.end]

@@ -1,9 +1,10 @@
 """Checks what a job has committed: the ledger's record against itself, against the files and the input."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.known_digests import DigestCache
@@ -68,9 +69,15 @@ def _check_delivered(step: RunJob, folder: str) -> None:
             )
 
 
-def check_inputs(step: RunJob, folder: str, fence: Fence | None = None) -> None:
-    """Raise OrtdeployError if an input file is gone, has changed since the plan, or is outside of a fence."""
-    changed = find_changed(step.input.files, folder, step.input.patterns, fence)
+def check_inputs(
+    step: RunJob, folder: str, fence: Fence | None = None, only: Sequence[FileState] | None = None
+) -> None:
+    """Raise OrtdeployError if an input file is gone, has changed since the plan, or is outside of a fence.
+
+    `only`: the files to look at, if not all of the job's.
+    """
+    files = step.input.files if only is None else only
+    changed = find_changed(files, folder, step.input.patterns, fence)
     if changed is not None and step.input.upstream is not None:
         _check_delivered(step, folder)
     elif changed is not None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
+from ortdeploy.facts.data import FileStates
 from ortdeploy.process.leaks import LeakWatch
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.running.dead_letters import DeadLetters
@@ -14,6 +15,7 @@ from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
 from ortdeploy.running.resume import Position
 from ortdeploy.running.stream import Stream
+from ortdeploy.running.vouched_files import VouchedFiles
 from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 class CountedBlocks:
     """Counts the blocks of one job. `done` is the number of finished rows, `state` what the last of them passes on.
 
-    `pending` are the failed rows that are not in the ledger yet.
+    `pending` are the failed rows that are not in the ledger yet, `vouched` the files that the blocks vouch for.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class CountedBlocks:
         self.done = position.done
         self.state = position.state
         self.pending: list[FailedRow] = []
+        self.vouched = VouchedFiles(FileStates.of(context.step.input.files))
         self.budget = ErrorBudget(context.step, position.failed, position.failed_last)
         self.live: Live | None = None
 
@@ -69,6 +72,7 @@ class CountedBlocks:
         self.pending += self._letters.completed(finished.outcome.failed)
         self.budget.note(finished.block, finished.outcome.failed)
         self.done += finished.block.count
+        self.vouched.add(finished.block.contents)
         self._report.statistics.look(self.done)
         self._observer.rows_done(self.done, self.budget.failed)
         if self.live is not None:

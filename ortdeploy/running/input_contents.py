@@ -1,12 +1,13 @@
 """Notes what the input files of a job held whose rows are committed, so that a copy of one is known as a copy.
 
-Files are read once more for that, from the system's cache as a rule. Large files are left out, and all files behind the
-first gigabyte, so that no job takes much longer for it. What is not noted is told from a new file by size and time.
+Files whose source has not read them whole are read once more for that, from the system's cache as a rule. Large files
+are left out, and all files behind the first gigabyte, so that no job takes much longer for it. What is not noted is
+told from a new file by size and time.
 """
 
 from collections.abc import Iterator, Sequence
 
-from ortdeploy.facts.data import FileState
+from ortdeploy.facts.data import FileContent, FileState
 from ortdeploy.files.digests import content_digest
 from ortdeploy.files.packed import in_blocks
 from ortdeploy.files.urls import is_url
@@ -23,12 +24,12 @@ def note_contents(context: JobContext, files: Sequence[FileState]) -> None:
         context.ledger.note_contents(context.output, _contents(files, context.plan.folder))
 
 
-def note_all_but_last(context: JobContext, files: Sequence[FileState]) -> Sequence[tuple[FileState, bytes]]:
+def note_all_but_last(context: JobContext, files: Sequence[FileState]) -> Sequence[FileContent]:
     """Note the digests of files; the last of them are returned, to be noted with the end. Raises OrtdeployError.
 
     Each commit costs five syncs, and most jobs read few files.
     """
-    last: Sequence[tuple[FileState, bytes]] = ()
+    last: Sequence[FileContent] = ()
     if context.step.input.upstream is None and context.most_rows is None:
         for some in in_blocks(_contents(files, context.plan.folder)):
             context.ledger.note_contents(context.output, last)
@@ -36,7 +37,7 @@ def note_all_but_last(context: JobContext, files: Sequence[FileState]) -> Sequen
     return last
 
 
-def _contents(files: Sequence[FileState], folder: str) -> Iterator[tuple[FileState, bytes]]:
+def _contents(files: Sequence[FileState], folder: str) -> Iterator[FileContent]:
     left = _MOST_OF_A_RUN
     for state in files:
         left -= state.size

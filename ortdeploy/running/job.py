@@ -30,7 +30,7 @@ from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 
 if TYPE_CHECKING:
-    from ortdeploy.facts.data import FileState
+    from ortdeploy.facts.data import FileContent
 
 
 class JobRun:
@@ -51,7 +51,7 @@ class JobRun:
         self._blocks: CountedBlocks | None = None
         self._loop: PartLoop | None = None
         self._live: Live | None = None
-        self._contents: Sequence[tuple[FileState, bytes]] = ()
+        self._contents: Sequence[FileContent] = ()
 
     def run(self) -> JobResult:
         """Run what is not committed yet. If the job ends early, the next run can continue it."""
@@ -74,7 +74,7 @@ class JobRun:
         open_source = partial(open_rows, context.step, context.plan.folder, context.only, context.ledger.state_dir)
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
-        self._contents = note_all_but_last(context, context.step.input.files)
+        self._contents = note_all_but_last(context, loop.not_vouched)
         if context.step.input.unreadable:
             from ortdeploy.running.unreadable_files import UnreadableFiles  # noqa: PLC0415  only if there are some
 

@@ -40,7 +40,10 @@ _CARRIED_AWAY = (
 
 
 class PartLoop:
-    """Writes the parts of one job, one after the other."""
+    """Writes the parts of one job, one after the other.
+
+    `not_vouched` are the input files that no source has read whole as they were planned.
+    """
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class PartLoop:
         self._reported = time.monotonic()
         self._part, self._digits = position.part, position.part_digits
         self._committed_state: str | None = position.statistics.get("state")
+        self.not_vouched = context.step.input.files
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -76,7 +80,8 @@ class PartLoop:
             if isinstance(error, FileNotFoundError) and not self._context.folder.exists():
                 raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
             raise
-        check_inputs(self._step, self._context.plan.folder)
+        self.not_vouched = self._blocks.vouched.others()
+        check_inputs(self._step, self._context.plan.folder, only=self.not_vouched)
         self._check_sum()
 
     def leave(self) -> None:
@@ -171,6 +176,7 @@ class PartLoop:
             provenance=self._begun_part.origin(self._writer.origin),
             statistics=self.kept(),
             spans=totals.spans,
+            contents=totals.contents,
         )
         self._begun_part.committed()
         self._begun_part.revision = 0

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
+from ortdeploy.facts.data import FileContent, FileContents
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
+from ortdeploy.files.packed import Packer
 from ortdeploy.ledger.records import Begun, Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.exploded import as_lines, written_columns
@@ -150,6 +152,7 @@ class Totals:
         self.written: Written | None = None
         self.is_exact = True
         self._spans = FileSpans()
+        self._contents = Packer(FileContents)
 
     def add(self, finished: Finished) -> None:
         """Add a block."""
@@ -162,11 +165,19 @@ class Totals:
         self._failed += len(finished.outcome.failed)
         self._skipped += finished.outcome.skipped
         self._spans.add(finished.block)
+        for state, digest in finished.block.contents:
+            self._contents.add((*state, *FileContents.halves(digest)))
 
     @property
     def spans(self) -> Iterable[tuple[str, int, int]]:
         """The rows of input files that are in the part: path, number of the file's first row, number of its rows."""
         return self._spans.all()
+
+    @property
+    def contents(self) -> Iterable[FileContent]:
+        """What files held that were read whole for the part."""
+        found: FileContents = self._contents.packed()
+        return found
 
     def part(self, number: int, name: str) -> Part:
         """Return the part with this name; None if no row gave a result."""

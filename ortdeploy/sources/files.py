@@ -254,7 +254,8 @@ def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
 
 def state_in_stat(found: os.stat_result) -> tuple[int, int]:
     """Return size and modification time of a file, as a `FileState` has them."""
-    return found.st_size, _in_64_bits([found.st_mtime_ns])[0]
+    time = found.st_mtime_ns
+    return found.st_size, time if -_TOO_MUCH <= time < _TOO_MUCH else _in_64_bits([time])[0]
 
 
 def _in_64_bits(times: list[int]) -> list[int]:

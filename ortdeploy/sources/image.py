@@ -4,18 +4,16 @@ Beside it are `height` and `width`, int64. Decoded by Pillow. Palettes, transpar
 turned as its EXIF orientation says, unless the manifest says `exif: false`.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from io import BytesIO
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import FileContent, InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.room import check_room
@@ -23,6 +21,7 @@ from ortdeploy.retries import may_pass
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
+from ortdeploy.sources.whole_files import open_whole
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -42,9 +41,6 @@ _TOLD_IN_INFO = frozenset({"JPEG", "PNG"})
 _OF_EXIF = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"})
 """Where Pillow looks for an orientation in these two formats; asking Pillow takes a tenth of a small picture's time."""
 
-_AT_ONCE = 1 << 20
-_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -55,9 +51,10 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns=columns, beside=frozenset(_SIDES), rows=len(files))
 
 
-def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]:
+def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], contents: list[FileContent]) -> dict[str, Any]:
     try:
-        with _opened(raw.value) as file, _pillow().open(file) as image:
+        with open_whole(raw.value, raw.path, contents) as file:
+            image = _pillow().open(file)
             width, height = image.size
             limit = wanted.memory_limit
             check_room(_DECODED * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
@@ -79,21 +76,6 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]
         if is_a_bug(error):
             raise
         raise _undecodable(raw, error) from error
-
-
-def _opened(path: str) -> BinaryIO:
-    """Open a file; a small one is read at once, which is faster than to make a buffered reader. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | _FLAGS)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size > _AT_ONCE:
-            return os.fdopen(os.dup(descriptor), "rb")
-        content = os.read(descriptor, size)
-        while len(content) < size and (more := os.read(descriptor, size)):
-            content += more
-        return BytesIO(content)
-    finally:
-        os.close(descriptor)
 
 
 @cache
@@ -146,12 +128,20 @@ def _pixels(image: Any) -> Array:
     if image.mode in _GREY_16:
         return np.asarray(image).astype(np.uint16)[..., None]
     if image.mode == "L":
-        return np.asarray(image)[..., None]
-    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+        return _bytes_of(image, 1)
+    return _bytes_of(image if image.mode == "RGB" else image.convert("RGB"), 3)
+
+
+def _bytes_of(image: Any, channels: int) -> Array:
+    """Return an image's bytes as uint8 [height, width, channels]; numpy's way through Pillow's interface is slower."""
+    width, height = image.size
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, channels)
 
 
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open image files, one row each."""
     sides = [side for side in _SIDES if side in {*wanted.dtypes, *wanted.keys, *wanted.missing}]
-    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted, sides=sides))
+    contents: list[FileContent] = []
+    decode = partial(_decode, wanted=wanted, sides=sides, contents=contents)
+    yield FilePerRow(files, folder, wanted, decode, contents)

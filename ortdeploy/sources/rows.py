@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import FileContent
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
@@ -62,19 +64,26 @@ Decode = Callable[[RawRow], Mapping[str, Any]]
 
 @ordered_record
 class FilePerRow:
-    """A source of files that are one row each; `decode` gets a file's path as the raw row's value."""
+    """A source of files that are one row each; `decode` gets a file's path as the raw row's value.
+
+    To `contents`, `decode` adds what files held that it has read whole.
+    """
 
     files: Sequence[str]
     folder: str
     wanted: Wanted
     decode: Decode
+    contents: list[FileContent] = field(default_factory=list)
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks; files before the first row are not opened."""
         places = range(start - self.wanted.first_row, len(self.files))
         files = (self.files[place] for place in places) if places.start else iter(self.files)
         raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
-        return block_rows(raw_rows, self.decode, self.wanted, start, sizes)
+        for block in block_rows(raw_rows, self.decode, self.wanted, start, sizes):
+            block.contents = tuple(self.contents)
+            self.contents.clear()
+            yield block
 
 
 def block_rows(

@@ -16,11 +16,12 @@ import pytest
 from conftest import Cli, read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from support.effort import effort
 
 from ortdeploy.deployment.resolved import ResolvedJob, json_digest
 from ortdeploy.process.sensors import Temperature
-from ortdeploy.running import executor
+from ortdeploy.running import executor, input_contents
 from ortdeploy.running.pause_watch import PauseWatch, Senses
 
 MANIFEST = """
@@ -227,6 +228,22 @@ def test_a_file_that_is_copied_again_runs_once(cli: Cli, deployment: Path, arriv
     put(deployment, "a", 3)  # of the same size: it was gone, so it is new
     assert cli("apply", deployment / "m.yaml").code == 0
     assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 2 + [("a", 3)] * 2
+
+
+def test_a_picture_is_known_by_what_was_read_when_its_row_ran(
+    cli: Cli, deployment: Path, arrivals: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals("on_change: append")
+    text = (deployment / "m.yaml").read_text(encoding="utf-8").replace("*.npy", "*.png")
+    steps = "    prepare: {x: [{scale: 1}, {flatten: true}]}\n"
+    (deployment / "m.yaml").write_text(text + steps, encoding="utf-8")
+    for number in range(3):
+        Image.new("L", (4, 1), color=number).save(deployment / f"inbox/{number}.png")
+    monkeypatch.setattr(input_contents, "content_digest", lambda *_state: pytest.fail("a picture was read again"))
+    assert cli("apply", deployment / "m.yaml").code == 0
+    os.utime(deployment / "inbox/1.png", ns=(1, 1))
+    assert "out is finished" in cli("apply", deployment / "m.yaml").words
+    assert len(read_rows(deployment / "out")) == 3
 
 
 def test_a_digest_that_is_damaged_is_an_error(cli: Cli, deployment: Path, arrivals: Write) -> None:

@@ -11,10 +11,11 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import packed, room
+from ortdeploy.files.digests import content_digest
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.urls import is_url
 from ortdeploy.results.rows import Block
-from ortdeploy.sources import image
+from ortdeploy.sources import whole_files
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.files import file_states, find_changed, full_path, one_of_each_folder, shown, states_digest
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
@@ -214,9 +215,33 @@ def read_pictures(paths: list[Path], folder: Path) -> list[Block]:
 
 def test_large_pictures_are_read_as_small_ones_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
-    monkeypatch.setattr(image, "_AT_ONCE", 8)
+    monkeypatch.setattr(whole_files, "_AT_ONCE", 8)
     (block,) = read_pictures([tmp_path / "a.png"], tmp_path)
     assert np.asarray(block.columns["pixels"]).shape == (1, 2, 3, 3)
+    assert block.contents == ()
+
+
+def test_a_picture_that_is_read_whole_comes_with_the_digest_of_its_file(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"none at all")
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    (block,) = read_pictures(paths, tmp_path)
+    states = file_states([*map(str, paths)], str(tmp_path))
+    digests = [content_digest(str(path), state.size, state.mtime_ns) for path, state in zip(paths, states, strict=True)]
+    assert [*block.contents] == [*zip(states, digests, strict=True)]
+
+
+def test_a_picture_that_changes_while_it_is_read_has_no_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = tmp_path / "a.png", os.read
+    Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(path)
+
+    def changing(descriptor: int, size: int) -> bytes:
+        os.utime(path, ns=(1, 1))
+        return real(descriptor, size)
+
+    monkeypatch.setattr(os, "read", changing)
+    (block,) = read_pictures([path], tmp_path)
+    assert (block.count, block.contents) == (1, ())
 
 
 @pytest.mark.parametrize(
