@@ -269,9 +269,12 @@ class Ledger:
         return found
 
     def _unreadable(self, output: str) -> Iterator[tuple[int, FailedBefore]]:
-        """Yield the failed rows that stand for files that could not be read."""
-        query = "SELECT row, entry FROM failures WHERE output = ? AND instr(entry, ?)"
-        for row, entry in self._connection.execute(query, (output, f'"{UNREADABLE}"')):
+        """Yield the failed rows that stand for files that could not be read.
+
+        There may be a million failed rows. The sign keeps SQLite to the index of these few.
+        """
+        query = f"SELECT row, entry FROM failures WHERE +output = ? AND instr(entry, '\"{UNREADABLE}\"')"  # noqa: S608  ours
+        for row, entry in self._connection.execute(query, (output,)):
             before = failed_before(row, entry)
             if before.unreadable:
                 yield row, before

@@ -7,6 +7,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,18 @@ def test_damage_to_the_list_of_input_files_outlasts_a_run_on_a_few(tmp_path: Pat
         ledger.end("out", "done", None)
         with pytest.raises(OrtdeployError, match="list of input files is not what was written"):
             ledger.check_inputs("out")
+
+
+def test_failed_rows_of_files_that_could_be_read_are_not_gone_through_for_the_others(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", made_by=made_by({}), job="j", run="r", files=[FileState("a", 1, 1)])
+        rows = [FailedRow(row=row, source="a", stage="run", code="x", message="") for row in range(20_000)]
+        ledger.note_failures("out", 0, rows)
+    steps = count()
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as connection:
+        connection.set_progress_handler(lambda: next(steps) and 0, 100)
+        Ledger(connection, tmp_path).inputs("out")
+    assert next(steps) < 50
 
 
 def test_files_are_done_with_their_run_as_they_were_then(tmp_path: Path) -> None:
