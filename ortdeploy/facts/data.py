@@ -240,8 +240,8 @@ class InputFacts:
     rows run again, `rerun_rows` of them. `gone` names those whose rows are run and that are no longer there.
     `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is what the largest
     file takes that cannot be read in pieces, or not row by row. `unreadable` files are left out, and each of them fails
-    as one row. `rates` are the sample rates of recordings in Hz, each
-    with the rows that have it. Columns `beside` the others feed an input only by their name.
+    as one row. `rates` are the sample rates of recordings in Hz, each with the rows that have it. Columns `beside` the
+    others feed an input only by their name.
 
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
 

@@ -30,7 +30,7 @@ from ortdeploy.files.room import RoomError
 from ortdeploy.files.stored_file import in_place
 from ortdeploy.files.urls import is_url
 from ortdeploy.modules import Modules, as_it_is
-from ortdeploy.records import ordered_record
+from ortdeploy.records import ordered_record, record
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.arrivals import HoldsTheSame, Settling, sort_arrivals
@@ -122,7 +122,8 @@ def probe_input(
         if problem or not facts.files:
             return replace(facts, problem=problem or _no_readable_file(facts, policy))
         count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
-        return _without_unreadable(name, declared, facts, known, count, counting=counting)
+        look = _Look(name=name, declared=declared, known=known, count=count, counting=counting)
+        return look.at_readable(facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 
@@ -141,78 +142,67 @@ def _no_readable_file(facts: InputFacts, policy: ArrivalPolicy) -> Problem:
     return Problem(kind="unreadable", detail=detail)
 
 
-def _without_unreadable(
-    name: str,
-    declared: DeclaredInput,
-    facts: InputFacts,
-    known: Sequence[KnownFile],
-    count: "_Count",
-    *,
-    counting: Counting,
-) -> InputFacts:
-    """Return the facts with what the files hold, or without those that cannot be read. Raises OrtdeployError.
-
-    A plan that fixes the parts of its jobs reads all of its files.
-    """
-    found = _looked_at(name, declared, facts, known, count, counting=counting)
-    is_bound = counting is not Counting.NOT or declared.only is not None
-    if found.problem is None or name in FILE_IS_ROW or is_bound:
-        return found
-    return _set_aside(name, declared, facts, known, count, found)
+_Count = Callable[[Sequence[str]], int | None]
 
 
-def _looked_at(
-    name: str,
-    declared: DeclaredInput,
-    facts: InputFacts,
-    known: Sequence[KnownFile],
-    count: "_Count",
-    *,
-    counting: Counting,
-) -> InputFacts:
-    """Return the facts with what the files hold, or with what is wrong with one of them. Raises OrtdeployError."""
-    folder = declared.folder
-    present = facts.files.states if isinstance(facts.files, InputPaths) else facts.present
-    with at_hand(name, facts.files, declared.patterns, present) as there:
-        problem = _mistaken(name, there, folder, declared=declared.format is not None)
-        packed = next(filter(is_compressed, there), None) if counting is not Counting.NOT and name in STREAMED else None
-        facts = replace(facts, problem=problem, unseekable=packed and shown(packed, folder))
-        return facts if problem else _seen(name, there, facts, known, count)
+@record
+class _Look:
+    """How the files of one input are looked at: by which format, and how their rows are counted, if at all."""
 
+    name: str
+    declared: DeclaredInput
+    known: Sequence[KnownFile]
+    count: _Count
+    counting: Counting
 
-def _set_aside(
-    name: str,
-    declared: DeclaredInput,
-    facts: InputFacts,
-    known: Sequence[KnownFile],
-    count: "_Count",
-    found: InputFacts,
-) -> InputFacts:
-    """Return the facts without the new files that cannot be read, if there are others and the job lets files fail.
+    def at_readable(self, facts: InputFacts) -> InputFacts:
+        """Return the facts with what the files hold, or without those that cannot be read. Raises OrtdeployError.
 
-    `found` are the facts with all files, and the problem with one of them; it stays if no file alone is the reason.
-    """
-    begun = {one.state.path for one in known if not one.done}
-    noted = _noted(known)
-    fresh = [one for one in facts.states if one.path not in begun]
-    fresh += [one for one in facts.rerun if one.path in noted]
-    reasons = _why_unreadable(name, declared, facts, fresh)
-    rest = _without(facts, declared.folder, reasons)
-    if not rest.states and not rest.rerun:
-        rest = _without(rest, declared.folder, {*reasons, *noted})
-    if not reasons or not rest.files:
-        return found
-    if not declared.sets_aside:
-        detail = (
-            f"{next(iter(reasons.values()))}. Bring the file again, or take it away; the other files wait. With "
-            "errors: {max_failed: 1} it counts as a failed row, and they run."
+        A plan that fixes the parts of its jobs reads all of its files.
+        """
+        found = self._at(facts)
+        is_bound = self.counting is not Counting.NOT or self.declared.only is not None
+        if found.problem is None or self.name in FILE_IS_ROW or is_bound:
+            return found
+        return self._set_aside(facts, found)
+
+    def _at(self, facts: InputFacts) -> InputFacts:
+        """Return the facts with what the files hold, or with what is wrong with one of them. Raises OrtdeployError."""
+        folder, name = self.declared.folder, self.name
+        present = facts.files.states if isinstance(facts.files, InputPaths) else facts.present
+        with at_hand(name, facts.files, self.declared.patterns, present) as there:
+            problem = _mistaken(name, there, folder, declared=self.declared.format is not None)
+            is_counted = self.counting is not Counting.NOT and name in STREAMED
+            packed = next(filter(is_compressed, there), None) if is_counted else None
+            facts = replace(facts, problem=problem, unseekable=packed and shown(packed, folder))
+            return facts if problem else _seen(name, there, facts, self.known, self.count)
+
+    def _set_aside(self, facts: InputFacts, found: InputFacts) -> InputFacts:
+        """Return the facts without the new files that cannot be read, if there are others and the job lets files fail.
+
+        `found` are the facts with all files, and the problem with one of them; it stays if no file alone is the reason.
+        """
+        declared = self.declared
+        begun = {one.state.path for one in self.known if not one.done}
+        noted = _noted(self.known)
+        fresh = [one for one in facts.states if one.path not in begun]
+        fresh += [one for one in facts.rerun if one.path in noted]
+        reasons = _why_unreadable(self.name, declared, facts, fresh)
+        rest = _without(facts, declared.folder, reasons)
+        if not rest.states and not rest.rerun:
+            rest = _without(rest, declared.folder, {*reasons, *noted})
+        if not reasons or not rest.files:
+            return found
+        if not declared.sets_aside:
+            detail = (
+                f"{next(iter(reasons.values()))}. Bring the file again, or take it away; the other files wait. With "
+                "errors: {max_failed: 1} it counts as a failed row, and they run."
+            )
+            return replace(found, problem=Problem(kind="unreadable", detail=detail))
+        unreadable = tuple(
+            UnreadableFile(**one._asdict(), reason=reasons[one.path]) for one in fresh if one.path in reasons
         )
-        return replace(found, problem=Problem(kind="unreadable", detail=detail))
-    unreadable = tuple(
-        UnreadableFile(**one._asdict(), reason=reasons[one.path]) for one in fresh if one.path in reasons
-    )
-    looked = _looked_at(name, declared, rest, known, count, counting=Counting.NOT)
-    return replace(looked, unreadable=unreadable)
+        return replace(self._at(rest), unreadable=unreadable)
 
 
 def _why_unreadable(
@@ -264,8 +254,6 @@ def _without(facts: InputFacts, folder: str, paths: Collection[str]) -> InputFac
         rerun_rows=facts.rerun_rows - (len(facts.rerun) - len(rerun)),  # one row each
     )
 
-
-_Count = Callable[[Sequence[str]], int | None]
 
 _MOST_LOOKED_UP = 1000
 """The most files whose rows a plan sums up from their indexes without being asked to count."""
