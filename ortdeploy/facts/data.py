@@ -74,7 +74,14 @@ class FileContents(Packed):
     """An unchangeable list of what files held; a digest of 16 bytes is two of the numbers."""
 
     NUMBERS = 4
-    _HALVES = Struct("=qq")
+    _HALVES = Struct("<qq")
+
+    @classmethod
+    def of(cls, contents: Iterable[FileContent]) -> "FileContents":
+        """Return files with their digests as such a list."""
+        if isinstance(contents, FileContents):
+            return contents
+        return cls.pack((*state, *cls.halves(digest)) for state, digest in contents)
 
     @classmethod
     def halves(cls, digest: bytes) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ortdeploy.ledger.cells import insert_sealed, seal_inputs, typed, unsealed
 from ortdeploy.ledger.changes import forget_files
-from ortdeploy.ledger.contents import TABLE as CONTENTS
+from ortdeploy.ledger.contents import pack_anew
 from ortdeploy.ledger.records import Forgotten, Part
 
 BEGUN_WITH = "begun_with"
@@ -48,10 +48,11 @@ def forget_parts(db: sqlite3.Connection, output: str, parts: Sequence[Part], fil
         db.executemany(f"DELETE FROM {table} WHERE output = ? AND {column} = ?", numbers)  # noqa: S608  ours
     paths = list(files)
     forget_files(db, output, paths)
-    for table in ("inputs", "repairs", CONTENTS):
+    for table in ("inputs", "repairs"):
         rows = [(output, os.fsencode(path)) for path in paths]
         db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
     seal_inputs(db, output)
+    pack_anew(db, output)
     forget_origins(db)
 
 

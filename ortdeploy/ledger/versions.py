@@ -1,6 +1,6 @@
 """The tables of the ledger, and the migration of those that an older version wrote.
 
-Format version 6. A ledger of version 2 to 5 is migrated when it is opened for writing, in one transaction; a reader
+Format version 7. A ledger of version 2 to 6 is migrated when it is opened for writing, in one transaction; a reader
 migrates a copy in memory. Version 3 added to version 2:
 
 - outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
@@ -33,13 +33,17 @@ Version 5 added to version 4, for input files that change:
   numbers of parts go up, but may have gaps.
 
 Version 6 added to version 5 the table `contents`: what input files held, see `ledger.contents`. Files that version 5
-ran have no entries. It also added the index `unreadable`, of the failed rows that stand for files; a ledger without it
-is read more slowly.
+ran have no entries.
+
+Version 7 packs the entries of `contents`, and added the index `unreadable`, of the failed rows that stand for files.
 """
 
+import os
 import sqlite3
+import zlib
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import FileContents, FileState
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     MERGE_COLUMNS,
@@ -49,9 +53,10 @@ from ortdeploy.ledger.cells import (
     seal_inputs,
     seal_of,
 )
+from ortdeploy.ledger.contents import put_contents
 from ortdeploy.ledger.damage import FILE, undamaged
 
-LEDGER_VERSION = 6
+LEDGER_VERSION = 7
 
 _SINCE_VERSION_3 = """
 CREATE TABLE deployments (
@@ -160,10 +165,13 @@ CREATE TABLE forgotten (
     committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL, withdrawn INTEGER NOT NULL, seal TEXT
 ) WITHOUT ROWID;
 """
-_TO_VERSION_6 = """
+_PUT_VERSION_6_ASIDE = """
+ALTER TABLE contents RENAME TO old_contents;
+"""
+_TO_VERSION_7 = """
 CREATE TABLE contents (
-    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, size INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL, digest BLOB NOT NULL, seal INTEGER, PRIMARY KEY (output, path)
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, files INTEGER NOT NULL,
+    entries BLOB NOT NULL, seal INTEGER, PRIMARY KEY (output, number)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS unreadable ON failures (output, row) WHERE instr(entry, '"unreadable-file"');
 """
@@ -176,11 +184,12 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
     try:
         version = version_of(connection)  # another run may have been quicker
         migrations = {
-            0: _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_6,
-            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_6,
-            3: _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_6,
-            4: _TO_VERSION_5 + _TO_VERSION_6,
-            5: _TO_VERSION_6,
+            0: _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
+            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
+            3: _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
+            4: _TO_VERSION_5 + _TO_VERSION_7,
+            5: _TO_VERSION_7,
+            6: _PUT_VERSION_6_ASIDE + _TO_VERSION_7,
             LEDGER_VERSION: "",
         }
         for statement in migrations[version].split(";"):
@@ -190,6 +199,8 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
                 _unseal_version_3(connection)
             if version in {3, 4}:
                 _unseal_inputs(connection)
+            if version == 6:  # noqa: PLR2004  the one that has an entry a row
+                _pack_contents(connection)
             _seal_all(connection)
         connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
         connection.execute("COMMIT")
@@ -219,6 +230,20 @@ def _unseal_inputs(db: sqlite3.Connection) -> None:
             db.execute("UPDATE outputs SET inputs_seal = NULL WHERE output = ?", (output,))
 
 
+def _pack_contents(db: sqlite3.Connection) -> None:
+    """Pack what version 6 knows of the content of files. A pack without a seal, which never fits, stands for damage."""
+    query = "SELECT path, size, mtime_ns, digest, seal FROM old_contents WHERE output = ? ORDER BY path"
+    for (output,) in db.execute("SELECT DISTINCT output FROM old_contents").fetchall():
+        rows = db.execute(query, (output,))
+        sealed = (row for row in rows if row[4] == zlib.crc32(repr(row[1:4]).encode(), zlib.crc32(row[0])))
+        contents = FileContents.of((FileState(os.fsdecode(row[0]), *row[1:3]), row[3]) for row in sealed)
+        put_contents(db, output, contents)
+        (all_of_them,) = db.execute("SELECT COUNT(*) FROM old_contents WHERE output = ?", (output,)).fetchone()
+        if len(contents) < all_of_them:
+            db.execute("INSERT INTO contents VALUES (?, -1, 0, x'', NULL)", (output,))
+    db.execute("DROP TABLE old_contents")
+
+
 def _seal_all(db: sqlite3.Connection) -> None:
     """Seal the rows without a seal, which older versions wrote."""
     for table, columns in (("parts", PART_COLUMNS), ("begun", BEGUN_COLUMNS), ("merges", MERGE_COLUMNS)):
@@ -232,7 +257,7 @@ def _seal_all(db: sqlite3.Connection) -> None:
 def version_of(connection: sqlite3.Connection) -> int:
     """Return the version of a ledger; 0 if it has no tables yet. Raises OrtdeployError for an unknown version."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in {0, 2, 3, 4, 5, LEDGER_VERSION}:
+    if version not in {0, 2, 3, 4, 5, 6, LEDGER_VERSION}:
         raise OrtdeployError(
             f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}. Use "
             "the ortdeploy that wrote it, or a newer one"

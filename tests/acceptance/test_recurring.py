@@ -251,7 +251,7 @@ def test_a_digest_that_is_damaged_is_an_error(cli: Cli, deployment: Path, arriva
     put(deployment, "a", 1)
     assert cli("apply", deployment / "m.yaml").code == 0
     with closing(sqlite3.connect(deployment / ".ortdeploy/state.db")) as db:
-        db.execute("UPDATE contents SET digest = x'00'")
+        db.execute("UPDATE contents SET entries = x'00'")
         db.commit()
     put(deployment, "a", 1)
     result = cli("apply", deployment / "m.yaml")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -169,6 +170,45 @@ def test_of_files_that_version_5_has_run_no_content_is_known(tmp_path: Path) -> 
     assert version_of(tmp_path) == LEDGER_VERSION
     with open_ledger(tmp_path / ".ortdeploy") as ledger:
         assert ledger.contents(ledger.key(tmp_path / "out")) == {}
+
+
+def as_version_6(folder: Path) -> None:
+    """Make a ledger one of version 6, which has a row for each content that it knows."""
+    with open_ledger(folder / ".ortdeploy") as ledger:
+        known = {name: ledger.contents(name) for name in (one.output for one in ledger.outputs())}
+    without(folder, 6, CONTENTS)
+    with closing(sqlite3.connect(folder / ".ortdeploy" / FILE)) as db:
+        db.execute(
+            "CREATE TABLE contents (output REFERENCES outputs ON DELETE CASCADE, path, size, mtime_ns, digest, seal)"
+        )
+        for output, contents in known.items():
+            for (name, *state), digest in contents.items():
+                path, cells = os.fsencode(name), (*state, digest)
+                seal = zlib.crc32(repr(cells).encode(), zlib.crc32(path))
+                db.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?)", (output, path, *cells, seal))
+        db.commit()
+
+
+def test_what_version_6_knows_of_contents_stays_known(tmp_path: Path) -> None:
+    save(tmp_path, range(10))
+    execute(tmp_path, plan_for(tmp_path, 10), FakeRuntime(double))
+    with open_ledger(tmp_path / ".ortdeploy") as ledger:
+        known = ledger.contents(ledger.key(tmp_path / "out"))
+    as_version_6(tmp_path)
+    with open_ledger(tmp_path / ".ortdeploy") as ledger:
+        assert ledger.contents(ledger.key(tmp_path / "out")) == known != {}
+    assert version_of(tmp_path) == LEDGER_VERSION
+
+
+def test_damage_to_what_version_6_knows_of_contents_is_not_forgotten(tmp_path: Path) -> None:
+    save(tmp_path, range(10))
+    execute(tmp_path, plan_for(tmp_path, 10), FakeRuntime(double))
+    as_version_6(tmp_path)
+    with closing(sqlite3.connect(tmp_path / ".ortdeploy" / FILE)) as db:
+        db.execute("UPDATE contents SET size = size + 1")
+        db.commit()
+    with open_ledger(tmp_path / ".ortdeploy") as ledger, pytest.raises(OrtdeployError, match="not what was written"):
+        ledger.contents(ledger.key(tmp_path / "out"))
 
 
 def test_rows_that_version_4_has_run_stay_and_its_files_have_no_rows_that_are_known(tmp_path: Path) -> None:

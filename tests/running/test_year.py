@@ -89,18 +89,17 @@ def test_an_output_that_stays_takes_one_row_a_part_and_a_file(tmp_path: Path, ap
             seen.append((table_rows(inbox), file_names(inbox), size(inbox.at / STATE / FILE), reported_size(inbox)))
     (rows, names, ledger, reported), (rows_after, names_after, ledger_after, reported_after) = seen
     more = applies - applies // 2
-    assert rows_after - rows == dict.fromkeys(("parts", "inputs", "contents", "spans"), more)
+    assert max(one.pop("contents") for one in (rows, rows_after)) < 200  # they are packed together, now and then
+    assert rows_after - rows == dict.fromkeys(("parts", "inputs", "spans"), more)
     assert names_after == names
     assert ledger_after - ledger < 600 * more + PAGES
     assert reported_after - reported < 700 * more
     inbox.compact(rows_per_part=ROWS * applies)
     arrive(inbox, applies)
     inbox.check()
-    assert table_rows(inbox) == {
-        **rows_after,
-        "parts": 2,
-        **dict.fromkeys(("inputs", "contents", "spans"), applies + 1),
-    }
+    rows_at_last = table_rows(inbox)
+    assert rows_at_last.pop("contents") < 200
+    assert rows_at_last == {**rows_after, "parts": 2, **dict.fromkeys(("inputs", "spans"), applies + 1)}
     assert len(list(inbox.out.glob("part-*"))) == 2
     assert len(report(inbox)["parts"]) == 2
 
