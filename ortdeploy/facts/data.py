@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from struct import Struct
 from typing import Any, NamedTuple
 
 from ortdeploy.facts.problems import Package, Problem
@@ -65,34 +64,6 @@ class FileStates(Packed):
 
 
 NO_FILES = FileStates()
-
-FileContent = tuple[FileState, bytes]
-"""A file in the state in which it was read, and the digest of what it held then."""
-
-
-class FileContents(Packed):
-    """An unchangeable list of what files held; a digest of 16 bytes is two of the numbers."""
-
-    NUMBERS = 4
-    _HALVES = Struct("<qq")
-
-    @classmethod
-    def of(cls, contents: Iterable[FileContent]) -> "FileContents":
-        """Return files with their digests as such a list."""
-        if isinstance(contents, FileContents):
-            return contents
-        return cls.pack((*state, *cls.halves(digest)) for state, digest in contents)
-
-    @classmethod
-    def halves(cls, digest: bytes) -> tuple[int, int]:
-        """Return a digest as two numbers."""
-        first, second = cls._HALVES.unpack(digest)
-        return first, second
-
-    def make(self, cells: tuple[Any, ...]) -> FileContent:
-        """Return the file and the digest that an entry is."""
-        path, size, mtime_ns, *halves = cells
-        return FileState(path, size, mtime_ns), self._HALVES.pack(*halves)
 
 
 GONE = 2

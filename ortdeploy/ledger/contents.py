@@ -14,7 +14,8 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from ortdeploy.facts.data import FileContent, FileContents, FileState
+from ortdeploy.facts.contents import FileContent, FileContents
+from ortdeploy.facts.data import FileState
 from ortdeploy.files.packed import OF_A_BLOCK
 from ortdeploy.ledger.damage import undamaged
 

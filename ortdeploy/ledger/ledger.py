@@ -23,7 +23,8 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.facts.data import GONE, FileContent, FileState, FileStates, KnownFile, KnownFiles
+from ortdeploy.facts.contents import FileContent, FileContents
+from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.packed import in_blocks
 from ortdeploy.ledger.carried import OF_OUTPUTS, copy_output, take_over
 from ortdeploy.ledger.cells import (
@@ -319,10 +320,10 @@ class Ledger:
             db.executemany("INSERT OR IGNORE INTO repairs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def note_contents(self, output: str, contents: Iterable[FileContent]) -> None:
-        """Note the digests of input files whose rows are accounted for, some at once: others may want to write."""
-        for some in in_blocks(contents):
-            with self._transaction() as db:
-                put_contents(db, output, some)
+        """Note the digests of input files whose rows are accounted for."""
+        packed = FileContents.of(contents)  # files are read for that, while others may want to write
+        with self._transaction() as db:
+            put_contents(db, output, packed)
 
     def contents(self, output: str) -> Mapping[FileState, bytes]:
         """Return the digests of input files by the states in which their rows were run."""

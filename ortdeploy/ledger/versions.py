@@ -43,7 +43,8 @@ import sqlite3
 import zlib
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileContents, FileState
+from ortdeploy.facts.contents import FileContents
+from ortdeploy.facts.data import FileState
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     MERGE_COLUMNS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.records import mutable_record
 
 if TYPE_CHECKING:
-    from ortdeploy.facts.data import FileContent
+    from ortdeploy.facts.contents import ContentColumns
     from ortdeploy.tensors.columns import Column
 
 FILE_ROW = "\0row of the file"
@@ -47,7 +47,7 @@ class Block:
     """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
 
     `places` say of each of them where it stands, if its file has lines. `contents` is what files held that were read
-    whole for these rows, in their order.
+    whole for these rows, in their order; None if the source reads none whole.
     """
 
     start: int
@@ -56,7 +56,7 @@ class Block:
     columns: "dict[str, Column]"
     failed: list[FailedRow]
     places: Sequence[str] = ()
-    contents: "Sequence[FileContent]" = ()
+    contents: "ContentColumns | None" = None
 
     def source(self, index: int) -> str:
         """Return where the row at this index of the columns came from: its file, with the line where there is one."""

@@ -72,7 +72,8 @@ class CountedBlocks:
         self.pending += self._letters.completed(finished.outcome.failed)
         self.budget.note(finished.block, finished.outcome.failed)
         self.done += finished.block.count
-        self.vouched.add(finished.block.contents)
+        if finished.block.contents is not None:
+            self.vouched.add(finished.block.contents)
         self._report.statistics.look(self.done)
         self._observer.rows_done(self.done, self.budget.failed)
         if self.live is not None:

@@ -7,7 +7,8 @@ told from a new file by size and time.
 
 from collections.abc import Iterator, Sequence
 
-from ortdeploy.facts.data import FileContent, FileState
+from ortdeploy.facts.contents import FileContent
+from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import content_digest
 from ortdeploy.files.packed import in_blocks
 from ortdeploy.files.urls import is_url

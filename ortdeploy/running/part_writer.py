@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
-from ortdeploy.facts.data import FileContent, FileContents
+from ortdeploy.facts.contents import ContentPacker, FileContent
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
-from ortdeploy.files.packed import Packer
 from ortdeploy.ledger.records import Begun, Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.exploded import as_lines, written_columns
@@ -152,7 +151,7 @@ class Totals:
         self.written: Written | None = None
         self.is_exact = True
         self._spans = FileSpans()
-        self._contents = Packer(FileContents)
+        self._contents = ContentPacker()
 
     def add(self, finished: Finished) -> None:
         """Add a block."""
@@ -165,8 +164,8 @@ class Totals:
         self._failed += len(finished.outcome.failed)
         self._skipped += finished.outcome.skipped
         self._spans.add(finished.block)
-        for state, digest in finished.block.contents:
-            self._contents.add((*state, *FileContents.halves(digest)))
+        if finished.block.contents is not None:
+            self._contents.add(finished.block.contents)
 
     @property
     def spans(self) -> Iterable[tuple[str, int, int]]:
@@ -176,8 +175,7 @@ class Totals:
     @property
     def contents(self) -> Iterable[FileContent]:
         """What files held that were read whole for the part."""
-        found: FileContents = self._contents.packed()
-        return found
+        return self._contents.packed()
 
     def part(self, number: int, name: str) -> Part:
         """Return the part with this name; None if no row gave a result."""

@@ -1,8 +1,9 @@
 """Finds the input files of a job for whose state no source has vouched, so that only these are looked at again."""
 
-from collections.abc import Iterable
+from itertools import chain, islice
 
-from ortdeploy.facts.data import FileContent, FileStates
+from ortdeploy.facts.contents import ContentColumns
+from ortdeploy.facts.data import FileStates
 from ortdeploy.files.packed import Packer
 
 
@@ -14,15 +15,23 @@ class VouchedFiles:
         self._planned = planned.cells()
         self._others = Packer(FileStates)
 
-    def add(self, contents: Iterable[FileContent]) -> None:
+    def add(self, contents: ContentColumns) -> None:
         """Add files that were read, in the states that they had then."""
-        for state, _ in contents:
-            for planned in self._planned:
-                if planned == state:
-                    break
-                self._others.add(planned)
-                if planned[0] == state.path:
-                    break
+        read, planned = [*contents.states()], [*islice(self._planned, len(contents))]
+        if read == planned:
+            return
+        self._planned = chain(planned, self._planned)
+        for state in read:
+            self._go_to(state)
+
+    def _go_to(self, state: tuple[str, int, int]) -> None:
+        """Go on behind a file; for it, and for those that are passed over, nobody vouches, unless it is as planned."""
+        for planned in self._planned:
+            if planned == state:
+                return
+            self._others.add(planned)
+            if planned[0] == state[0]:
+                return
 
     def others(self) -> FileStates:
         """Return the files of the plan, to the last, that were not read whole in this run, or not as planned."""

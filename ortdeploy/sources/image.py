@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileContent, InputFacts
+from ortdeploy.facts.contents import ContentColumns
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.room import check_room
@@ -51,7 +52,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns=columns, beside=frozenset(_SIDES), rows=len(files))
 
 
-def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], contents: list[FileContent]) -> dict[str, Any]:
+def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], contents: ContentColumns) -> dict[str, Any]:
     try:
         with open_whole(raw.value, raw.path, contents) as file:
             image = _pillow().open(file)
@@ -142,6 +143,6 @@ def _bytes_of(image: Any, channels: int) -> Array:
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open image files, one row each."""
     sides = [side for side in _SIDES if side in {*wanted.dtypes, *wanted.keys, *wanted.missing}]
-    contents: list[FileContent] = []
+    contents = ContentColumns()
     decode = partial(_decode, wanted=wanted, sides=sides, contents=contents)
     yield FilePerRow(files, folder, wanted, decode, contents)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileContent
+from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
@@ -73,7 +72,7 @@ class FilePerRow:
     folder: str
     wanted: Wanted
     decode: Decode
-    contents: list[FileContent] = field(default_factory=list)
+    contents: ContentColumns | None = None
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks; files before the first row are not opened."""
@@ -81,8 +80,7 @@ class FilePerRow:
         files = (self.files[place] for place in places) if places.start else iter(self.files)
         raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
         for block in block_rows(raw_rows, self.decode, self.wanted, start, sizes):
-            block.contents = tuple(self.contents)
-            self.contents.clear()
+            block.contents = None if self.contents is None else self.contents.taken()
             yield block
 
 

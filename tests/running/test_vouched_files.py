@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.running.vouched_files import VouchedFiles
 
@@ -12,7 +13,9 @@ PLANNED = [FileState(f"{number}.png", 10, number) for number in range(5)]
 def others(read: "list[FileState]", planned: "list[FileState]" = PLANNED) -> list[FileState]:
     vouched = VouchedFiles(FileStates.of(planned))
     for state in read:
-        vouched.add([(state, b"")])
+        contents = ContentColumns()
+        contents.add(*state, bytes(16))
+        vouched.add(contents)
     return [*vouched.others()]
 
 
