@@ -4,7 +4,7 @@ from itertools import chain, islice
 
 from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.facts.data import FileStates
-from ortdeploy.files.packed import Packer
+from ortdeploy.files.packed import Packer, in_blocks
 
 
 class VouchedFiles:
@@ -17,12 +17,12 @@ class VouchedFiles:
 
     def add(self, contents: ContentColumns) -> None:
         """Add files that were read, in the states that they had then."""
-        read, planned = [*contents.states()], [*islice(self._planned, len(contents))]
-        if read == planned:
-            return
-        self._planned = chain(planned, self._planned)
-        for state in read:
-            self._go_to(state)
+        for read in in_blocks(contents.states()):
+            planned = [*islice(self._planned, len(read))]
+            if read != planned:
+                self._planned = chain(planned, self._planned)
+                for state in read:
+                    self._go_to(state)
 
     def _go_to(self, state: tuple[str, int, int]) -> None:
         """Go on behind a file; for it, and for those that are passed over, nobody vouches, unless it is as planned."""
