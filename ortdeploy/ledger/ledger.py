@@ -528,7 +528,7 @@ class Ledger:
         ended: str | None = None,
         statistics: Mapping[str, Any] | None = None,
         *,
-        contents: Sequence[FileContent] = (),
+        contents: Iterable[FileContent] = (),
     ) -> None:
         """Note how the run on an output ended, and its measurements; if it is done, so are its input files.
 

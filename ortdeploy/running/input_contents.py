@@ -7,10 +7,9 @@ told from a new file by size and time.
 
 from collections.abc import Iterator, Sequence
 
-from ortdeploy.facts.contents import FileContent
+from ortdeploy.facts.contents import FileContent, FileContents
 from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import content_digest
-from ortdeploy.files.packed import in_blocks
 from ortdeploy.files.urls import is_url
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.sources.files import full_path
@@ -21,21 +20,13 @@ _MOST_OF_A_RUN = 1024**3
 
 def note_contents(context: JobContext, files: Sequence[FileState]) -> None:
     """Note the digests of files, before the ledger says that their rows are accounted for. Raises OrtdeployError."""
-    if context.step.input.upstream is None and context.most_rows is None:
-        context.ledger.note_contents(context.output, _contents(files, context.plan.folder))
+    context.ledger.note_contents(context.output, contents_of(context, files))
 
 
-def note_all_but_last(context: JobContext, files: Sequence[FileState]) -> Sequence[FileContent]:
-    """Note the digests of files; the last of them are returned, to be noted with the end. Raises OrtdeployError.
-
-    Each commit costs five syncs, and most jobs read few files.
-    """
-    last: Sequence[FileContent] = ()
-    if context.step.input.upstream is None and context.most_rows is None:
-        for some in in_blocks(_contents(files, context.plan.folder)):
-            context.ledger.note_contents(context.output, last)
-            last = some
-    return last
+def contents_of(context: JobContext, files: Sequence[FileState]) -> FileContents:
+    """Return the digests of files that are to be noted; those of a job whose files are not compared are none."""
+    is_compared = context.step.input.upstream is None and context.most_rows is None
+    return FileContents.of(_contents(files, context.plan.folder) if is_compared else ())
 
 
 def _contents(files: Sequence[FileState], folder: str) -> Iterator[FileContent]:

@@ -3,7 +3,7 @@
 Whatever ends a job early leaves it in a state from which the next run continues.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
-from ortdeploy.running.input_contents import note_all_but_last
+from ortdeploy.running.input_contents import contents_of
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
@@ -30,7 +30,7 @@ from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 
 if TYPE_CHECKING:
-    from ortdeploy.facts.data import FileContent
+    from ortdeploy.facts.contents import FileContent
 
 
 class JobRun:
@@ -51,7 +51,7 @@ class JobRun:
         self._blocks: CountedBlocks | None = None
         self._loop: PartLoop | None = None
         self._live: Live | None = None
-        self._contents: Sequence[FileContent] = ()
+        self._contents: Iterable[FileContent] = ()
 
     def run(self) -> JobResult:
         """Run what is not committed yet. If the job ends early, the next run can continue it."""
@@ -74,7 +74,7 @@ class JobRun:
         open_source = partial(open_rows, context.step, context.plan.folder, context.only, context.ledger.state_dir)
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
-        self._contents = note_all_but_last(context, loop.not_vouched)
+        self._contents = contents_of(context, loop.not_vouched)
         if context.step.input.unreadable:
             from ortdeploy.running.unreadable_files import UnreadableFiles  # noqa: PLC0415  only if there are some
 
