@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
-from support import forks, markers, s3
+from support import forks, markers, s3, shell_programs
 from support.effort import effort
 from support.models import scale_model
 
@@ -210,6 +210,13 @@ def run_fork(arguments: Sequence[str | Path], *, cwd: Path, env: dict[str, str] 
     ) as process:
         out, err = process.communicate()
     return Result(process.returncode, out, err)
+
+
+@pytest.fixture(scope="session")
+def shell_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a program `ortdeploy` for shells, which is a fork of this process each time that it is called."""
+    with shell_programs.shell_program(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
 
 
 MANIFEST = """\

@@ -88,7 +88,7 @@ class Runner:
 
 
 @pytest.fixture
-def runner(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def runner(deployment: Path, tmp_path_factory: pytest.TempPathFactory, shell_program: Path) -> Runner:
     """A runner whose workspace has a manifest in `deployments`, with a device file beside it."""
     workspace, temp = tmp_path_factory.mktemp("work space"), tmp_path_factory.mktemp("temp")
     shutil.copytree(deployment, workspace / "deployments")
@@ -96,9 +96,7 @@ def runner(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner
     for name in ("pi one.yaml", "pi two.yaml"):
         shutil.copy(DEVICE, workspace / "devices" / name)
     (temp / "bin").mkdir()
-    program = temp / "bin/ortdeploy"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ortdeploy "$@"\n')
-    program.chmod(0o755)
+    shutil.copy(shell_program / "ortdeploy", temp / "bin")
     return Runner(workspace=workspace, temp=temp)
 
 

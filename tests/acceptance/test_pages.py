@@ -20,12 +20,12 @@ DOCS = REPOSITORY / "docs"
 @pytest.mark.process
 @pytest.mark.parametrize("page", ["tutorial.md", "editors.md"])
 def test_every_command_of_a_page_prints_what_it_says(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     text = (DOCS / page).read_text(encoding="utf-8")
     (tmp_path / "pumps").mkdir()
-    with shell(tmp_path / "pumps") as opened:
+    with shell(tmp_path / "pumps", shell_program) as opened:
         assert run_page(text, opened, lambda printed, written: printed == written) == text
 
 
@@ -33,7 +33,7 @@ def test_every_command_of_a_page_prints_what_it_says(
 @pytest.mark.quick("failed-rows.md")
 @pytest.mark.parametrize("page", ["failed-rows.md", "plans.md", "recurring.md", "results.md"])
 def test_the_example_of_a_how_to_page_prints_what_it_says(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     for name in ("digits", "models"):
@@ -41,7 +41,7 @@ def test_the_example_of_a_how_to_page_prints_what_it_says(
     shutil.copy(REPOSITORY / "deployments/digits.yaml", tmp_path)
     text = (DOCS / page).read_text(encoding="utf-8")
     examples = "\n".join(f"```{kind}\n{body}```" for kind, _, body in snippets(text) if body.startswith("$ "))
-    with shell(tmp_path) as opened:
+    with shell(tmp_path, shell_program) as opened:
         assert run_page(examples, opened, lambda printed, written: printed == written) == examples
 
 
@@ -147,7 +147,9 @@ def parsed(text: str) -> Any:
 
 
 @pytest.mark.process
-def test_a_model_of_your_own_runs_as_the_readme_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_your_own_runs_as_the_readme_says(
+    tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     shutil.copy(REPOSITORY / "deployments/models/digits.onnx", tmp_path / "mine.onnx")
     (tmp_path / "scans").mkdir()
@@ -157,7 +159,7 @@ def test_a_model_of_your_own_runs_as_the_readme_says(tmp_path: Path, monkeypatch
     (body,) = (body for kind, _, body in snippets(readme) if kind == "sh")
     activate, *commands = body.replace("MODEL", "mine").replace("PICTURES", "scans").splitlines()
     assert activate == ". .venv/bin/activate"
-    with shell(tmp_path) as opened:
+    with shell(tmp_path, shell_program) as opened:
         for command in commands:
             opened.run(f"{command} 2>> log && echo well >> done", lambda _: True)
     assert (tmp_path / "done").read_text() == "well\n" * 3, (tmp_path / "log").read_text()

@@ -102,10 +102,10 @@ def commands(page: str, kind: str, number: int = 0) -> list[str]:
     return [re.sub(r"\s+# .*", "", line.removeprefix("$ ")) for line in body.splitlines()]
 
 
-def run_all(lines: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_all(lines: list[str], folder: Path, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run commands in a shell; each of them must end well."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    with shell(folder) as opened:
+    with shell(folder, program) as opened:
         for line in lines:
             said = opened.run(f"{line} && echo well", lambda _: True)
             assert said.endswith("well\n"), f"{line}\n{said}"
@@ -119,37 +119,47 @@ def digits(folder: Path, name: str) -> None:
 
 
 @pytest.mark.process
-def test_shards_of_a_plan_run_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_of_a_plan_run_as_the_page_says(
+    tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digits(tmp_path, "nightly.yaml")
-    run_all(commands("docs/shards.md", "sh"), tmp_path, monkeypatch)  # all rows are one part, that of shard 0
+    run_all(
+        commands("docs/shards.md", "sh"), tmp_path, shell_program, monkeypatch
+    )  # all rows are one part, that of shard 0
     assert list((tmp_path / "outbox/digits").glob("part-*"))
 
 
 @pytest.mark.process
-def test_an_open_plan_runs_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_plan_runs_as_the_page_says(
+    tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digits(tmp_path, "pump.yaml")
-    run_all(["ortdeploy device -o device.yaml", *commands("docs/plans.md", "sh")], tmp_path, monkeypatch)
+    run_all(["ortdeploy device -o device.yaml", *commands("docs/plans.md", "sh")], tmp_path, shell_program, monkeypatch)
     assert list((tmp_path / "outbox/digits").glob("part-*"))
 
 
 @pytest.mark.process
-def test_the_first_five_minutes_run_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_five_minutes_run_as_the_page_says(
+    tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     families.yolo(tmp_path / "detector.onnx")
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (640, 480)).save(tmp_path / "photos/one.png")
-    run_all(commands("docs/manifest.md", "console"), tmp_path, monkeypatch)
+    run_all(commands("docs/manifest.md", "console"), tmp_path, shell_program, monkeypatch)
     assert list((tmp_path / "outbox/detector").glob("part-*"))
 
 
 @pytest.mark.process
-def test_a_model_of_the_gallery_runs_as_its_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_gallery_runs_as_its_page_says(
+    tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install, *lines = commands("deployments/gallery/README.md", "sh")
     assert install == "pip install rapidocr"
     deployed("ocr", tmp_path / "tried")  # skips where the package is missing
     copied = shutil.ignore_patterns("inbox", "outbox", ".ortdeploy", "*.onnx")
     shutil.copytree(REPOSITORY / "deployments/gallery", tmp_path / "deployments/gallery", ignore=copied)
     Image.new("RGB", (320, 240), "white").save(tmp_path / "page.png")
-    run_all(lines, tmp_path, monkeypatch)
+    run_all(lines, tmp_path, shell_program, monkeypatch)
     assert list((tmp_path / "deployments/gallery/outbox/ocr").glob("part-*"))
 
 

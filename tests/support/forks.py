@@ -112,12 +112,14 @@ def start_program(arguments: Sequence[str | Path], *, env: Mapping[str, str] | N
         return subprocess.Popen(
             [sys.executable, "-m", "ortdeploy", *shown], env=env and {**os.environ, **env}, **settings
         )
-    return Fork(lambda: _be_the_program(shown), env=env and {**os.environ, **env}, **settings)
+    return Fork(lambda: be_the_program(shown), env=env and {**os.environ, **env}, **settings)
 
 
-def _be_the_program(arguments: Sequence[str]) -> None:
+def be_the_program(arguments: Sequence[str]) -> None:
+    """Run the program with these arguments, and end; its children are forks too."""
     sys.argv = ["ortdeploy", *arguments]
-    run()
+    with children_as_forks():
+        run()
 
 
 @contextmanager
@@ -127,7 +129,7 @@ def programs_as_forks() -> Iterator[None]:
     def popen(command: list[str], **settings: Any) -> "subprocess.Popen[Any]":
         ours = child.program_command()
         assert command[: len(ours)] == ours
-        return Fork(lambda: _be_the_program(command[len(ours) :]), **settings)
+        return Fork(lambda: be_the_program(command[len(ours) :]), **settings)
 
     stand_in = types.SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
     with pytest.MonkeyPatch.context() as patch:

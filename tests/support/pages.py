@@ -22,8 +22,9 @@ _BETWEEN = 0.25  # seconds, between two looks at what a command in the backgroun
 class Shell:
     """Runs the commands of one page, in a folder that `cd` changes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: Path | None) -> None:
         self.folder = folder
+        self.programs = [program, Path(sys.executable).parent] if program else [Path(sys.executable).parent]
         self.behind: list[subprocess.Popen[bytes]] = []
 
     def run(self, command: str, until: Callable[[str], bool]) -> str:
@@ -44,7 +45,7 @@ class Shell:
         return printed
 
     def _start(self, command: str) -> "subprocess.Popen[bytes]":
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([*map(str, self.programs), os.environ["PATH"]])
         return subprocess.Popen(  # noqa: S602  the page's own commands
             command,
             shell=True,
@@ -62,9 +63,9 @@ class Shell:
 
 
 @contextmanager
-def shell(folder: Path) -> Iterator[Shell]:
-    """A shell whose background commands end with the block."""
-    found = Shell(folder)
+def shell(folder: Path, program: Path | None = None) -> Iterator[Shell]:
+    """A shell whose background commands end with the block; `program` is a folder with an `ortdeploy` of its own."""
+    found = Shell(folder, program)
     try:
         yield found
     finally:
