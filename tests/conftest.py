@@ -118,6 +118,7 @@ def quick_looks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "proportional_memory", memory.resident_memory)
         patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])
+        patch.setattr(probe, "_EXTRAS", tuple(filter(importlib.util.find_spec, probe._EXTRAS)))  # noqa: SLF001
         patch.setattr(probe, "_runtime_packages", lambda: packages(tuple(sys.path)))
         yield
 
