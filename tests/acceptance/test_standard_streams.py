@@ -80,7 +80,7 @@ def test_diagnostics_that_cannot_be_written_are_not_lost_in_silence(deployment: 
 @pytest.mark.quick("stderr")
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_job_goes_on_when_its_readers_go_away(deployment: Path, stream: str) -> None:
-    make_long(deployment, 5_000)
+    make_long(deployment, 2_000)
     process = subprocess.Popen(
         [sys.executable, "-m", "ortdeploy", "apply", "-v", "m.yaml"],
         cwd=deployment,
@@ -167,7 +167,7 @@ def test_a_run_in_the_background_of_a_script_is_stopped_by_sigint(deployment: Pa
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of Unix")
 def test_nohup_is_honoured(deployment: Path) -> None:
-    make_long(deployment, 5_000)
+    make_long(deployment, 2_000)
     command = ["/bin/sh", "-c", f"trap '' HUP; exec {COMMAND} apply m.yaml"]
     process = subprocess.Popen(command, cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None

@@ -295,7 +295,7 @@ def test_after_the_watchdog_has_ended_it_in_a_run_every_row_is_there_once(deploy
     """The run cannot come to its end before: nobody reads what it logs, and the pipe holds little of it."""
     import fcntl  # noqa: PLC0415  not on Windows
 
-    np.save(deployment / "data.npy", np.arange(8000, dtype=np.float32).reshape(2000, 4))
+    np.save(deployment / "data.npy", np.arange(2400, dtype=np.float32).reshape(600, 4))
     text = LINES.replace("size: 8", "size: 2").replace("format: jsonl", "format: jsonl, rows_per_part: 10")
     (deployment / "m.yaml").write_text(text)
     with watching(deployment) as process:
@@ -309,14 +309,14 @@ def test_after_the_watchdog_has_ended_it_in_a_run_every_row_is_there_once(deploy
         assert process.wait() == -signal.SIGABRT
         for _ in process.stderr:  # until the child has ended, too
             pass
-    assert 0 < len(read_rows(deployment / "outbox/run")) < 2000
+    assert 0 < len(read_rows(deployment / "outbox/run")) < 600
     with watching(deployment) as process:
         assert process.stderr is not None
         applied = (event["code"] for event in map(json.loads, process.stderr) if event["event"] == "watch.applied")
         assert next(applied) == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
-    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(2000))
+    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(600))
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def wide(tmp_path: Path) -> Path:
     weights = {"times": np.array([1, 64], dtype=np.int64)}
     takes, makes = {"x": (TensorProto.FLOAT, ["n", 512])}, {"y": (TensorProto.FLOAT, ["n", 1])}
     save_model(tmp_path / "wide.onnx", nodes, takes, makes, weights, opset=12)  # type: ignore[arg-type]  # names and sizes
-    np.save(tmp_path / "data.npy", np.ones((4096, 512), dtype=np.float32))
+    np.save(tmp_path / "data.npy", np.ones((1024, 512), dtype=np.float32))
     (tmp_path / "m.yaml").write_text(
         """\
 version: 1
@@ -116,10 +116,10 @@ def test_a_run_in_a_group_that_is_too_small_is_never_killed(wide: Path, group: G
     assert "Traceback" not in done.stdout + done.stderr
     report = json.loads((wide / "out/_run.json").read_text())
     if done.returncode == 0:
-        assert report["rows"]["committed"] == 4096
+        assert report["rows"]["committed"] == 1024
     else:
         assert "memory" in report["reason"]
         again = run_fork(["apply", "m.yaml"], cwd=wide)
         assert again.code == 0, again.out
     rows = np.concatenate([np.load(path) for path in sorted((wide / "out").glob("part-*"))])
-    np.testing.assert_allclose(rows.ravel(), np.full(4096, 512 * 64 * np.sin(1.0)), rtol=1e-3)
+    np.testing.assert_allclose(rows.ravel(), np.full(1024, 512 * 64 * np.sin(1.0)), rtol=1e-3)
