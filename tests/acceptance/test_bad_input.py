@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_fork
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -362,29 +362,24 @@ def test_finished_work_in_a_read_only_place_is_nothing_to_do_until_more_comes(
     assert "error[unwritable-output]" in refused.out
 
 
-def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
+def test_a_full_disk_is_an_error_and_loses_nothing(cli: Cli, deployment: Path) -> None:
     """A limit on file size stands in for a full disk: the write fails in the middle of a part."""
     np.save(deployment / "data.npy", np.zeros((8000, 4), np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 4000"))
-    script = (
-        "import resource, signal, sys\n"
-        "from ortdeploy.cli.main import main\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (140_000, 140_000))\n"
-        "sys.exit(main(['apply', 'm.yaml']))\n"
-    )
-    import subprocess  # noqa: PLC0415  only here
-    import sys  # noqa: PLC0415
+    import resource  # noqa: PLC0415  not on Windows
 
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=deployment, capture_output=True, encoding="utf-8", check=False
-    )
-    assert done.returncode == 1, done.stderr
-    assert "File too large" in done.stdout
-    assert "Traceback" not in done.stderr
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (140_000, before[1]))  # Python ignores the signal that comes with it
+    try:
+        done = cli("apply", deployment / "m.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done.code == 1, done.err
+    assert "File too large" in done.out
+    assert "Traceback" not in done.err
     assert not list((deployment / "outbox/run").glob(".*partial"))
     assert len(read_rows(deployment / "outbox/run")) in {0, 4000}
-    assert run_fork(["apply", "m.yaml"], cwd=deployment).code == 0
+    assert cli("apply", deployment / "m.yaml").code == 0
     assert len(read_rows(deployment / "outbox/run")) == 8000
 
 

@@ -121,6 +121,7 @@ def test_new_files_after_a_finished_plan_are_the_next_one_s(cli: Cli, deployment
     assert len(read_rows(deployment / "outbox/run")) == 60
 
 
+@pytest.mark.quick("short")
 @pytest.mark.parametrize("last", ["short", "drop"])
 def test_rows_behind_an_unfinished_last_part_get_parts_as_long_as_on_one_machine(
     cli: Cli, deployment: Path, last: str

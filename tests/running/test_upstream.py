@@ -458,7 +458,7 @@ def test_a_part_that_was_carried_away_is_asked_for_where_nothing_else_tells_its_
 @pytest.mark.parametrize(
     ("step", "changes"),
     [
-        (23, [(0, None), (1, 5)]),
+        (41, [(0, None), (1, 5)]),
         (7, [(1, 0)]),
         *(pytest.param(1, one, marks=pytest.mark.slow) for one in ([(0, None), (1, 5)], [(1, None)], [(1, 0)])),
     ],

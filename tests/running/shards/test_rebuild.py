@@ -162,6 +162,7 @@ def rounds(cli: Cli, folder: Path, count: int) -> list[Path]:
     return plans
 
 
+@pytest.mark.quick("first")
 @pytest.mark.parametrize("with_plan", [0, 2], ids=["first", "last"])
 def test_several_plans_are_folded_in_their_order(cli: Cli, deployment: Path, with_plan: int) -> None:
     """Any plan of the output will do: that of the first files is no longer one that could be planned again."""
