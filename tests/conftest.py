@@ -6,10 +6,11 @@ import json
 import os
 import platform
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from support.models import scale_model
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.files import gate
+from ortdeploy.ledger import versions
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.planning.preflight import openings
 from ortdeploy.process import memory
@@ -111,16 +113,25 @@ def quick_looks() -> Iterator[None]:
     """Let no command look for milliseconds at what is much here and stays as it is.
 
     Shared pages are counted over all that is loaded, each of a thousand loaded modules is a file that an answer rests
-    on, and packages are looked for in every folder that Python imports from.
+    on, packages are looked for in every folder that Python imports from, and a new ledger gets its tables by way of all
+    versions.
     """
     find_packages = probe._runtime_packages  # noqa: SLF001
     packages = cache(lambda _: find_packages())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "proportional_memory", memory.resident_memory)
         patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])
+        patch.setattr(versions, "_NEW", tables_of_a_new_ledger())
         patch.setattr(probe, "_EXTRAS", tuple(filter(importlib.util.find_spec, probe._EXTRAS)))  # noqa: SLF001
         patch.setattr(probe, "_runtime_packages", lambda: packages(tuple(sys.path)))
         yield
+
+
+def tables_of_a_new_ledger() -> str:
+    """Return the statements that make the tables at once that a new ledger gets."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as ledger:
+        versions.bring_up_to_date(ledger)
+        return ";".join(sql for (sql,) in ledger.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
 
 
 @pytest.fixture(autouse=True)

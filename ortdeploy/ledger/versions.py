@@ -176,6 +176,7 @@ CREATE TABLE contents (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS unreadable ON failures (output, row) WHERE instr(entry, '"unreadable-file"');
 """
+_NEW = _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7
 _NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
 
@@ -185,7 +186,7 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
     try:
         version = version_of(connection)  # another run may have been quicker
         migrations = {
-            0: _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
+            0: _NEW,
             2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
             3: _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
             4: _TO_VERSION_5 + _TO_VERSION_7,
