@@ -90,7 +90,7 @@ def prepared(folder: Path) -> Path:
     return folder / "m.yaml"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(4, 40), deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(3, 40), deadline=None)
 @given(
     languages=st.lists(st.sampled_from(["fr", "it", "de"]), min_size=1, max_size=40),
     size=st.integers(1, 5),

@@ -501,7 +501,7 @@ def places_of(node: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(10, 250),
+    max_examples=effort(6, 250),
     deadline=None,
 )
 @given(st.sampled_from(EXAMPLES), st.data())

@@ -1111,7 +1111,7 @@ def test_the_further_reports_are_written_beside_the_first(cli: Cli, deployment: 
     assert 'state="committed"} 20' in (deployment / "outbox/run/_run.prom").read_text(encoding="utf-8")
 
 
-@pytest.mark.quick("jsonl", "parquet")
+@pytest.mark.quick("parquet")
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "npy", "parquet"])
 def test_a_job_that_stopped_goes_on_with_its_files_and_then_takes_new_ones(
     cli: Cli, deployment: Path, kind: str, monkeypatch: pytest.MonkeyPatch

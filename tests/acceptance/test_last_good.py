@@ -75,7 +75,7 @@ def remove_model(folder: Path) -> None:
     shutil.rmtree(folder / "models")
 
 
-@pytest.mark.quick("break_text", "remove_model")
+@pytest.mark.quick("remove_model")
 @pytest.mark.parametrize("spoil", [break_text, break_model, need_three_columns, remove_model])
 def test_new_inputs_are_run_as_before_while_a_version_is_refused(
     tmp_path: Path, cli: Cli, put: Put, spoil: Callable[[Path], None]

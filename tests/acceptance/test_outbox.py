@@ -63,6 +63,7 @@ def test_status_names_the_file_that_keeps_old_parts_from_being_forgotten(cli: Cl
     assert "not forgotten" not in cli("status", manifest).words
 
 
+@pytest.mark.quick("the folder")
 @pytest.mark.parametrize("name", ["parts", "the folder"])
 def test_new_inputs_go_on_behind_what_was_carried_away(cli: Cli, deployment: Path, name: str) -> None:
     manifest = write(deployment, "removable: true")

@@ -212,6 +212,7 @@ def test_a_file_of_the_future_is_taken_when_two_looks_find_it_the_same(
     assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 2
 
 
+@pytest.mark.quick("on_change: refuse", "on_change: rerun")
 @pytest.mark.parametrize("policy", ["on_change: refuse", "on_change: append", "on_change: rerun"])
 def test_a_file_that_is_copied_again_runs_once(cli: Cli, deployment: Path, arrivals: Write, policy: str) -> None:
     arrivals(f"{policy}, on_empty: done")
@@ -323,6 +324,7 @@ def test_a_job_outside_of_its_hours_pauses_before_a_session_is_opened(cli: Cli, 
     assert cli("apply", with_timing(deployment, "limits: {}")).code == 0
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("has_run", [False, True])
 def test_heat_before_a_session_is_opened_ends_with_a_margin(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool

@@ -79,7 +79,7 @@ def repairs(folder: Path) -> list[tuple[str, str, str]]:
     return [(os.fsdecode(path), before, after) for path, before, after in rows]
 
 
-@pytest.mark.quick("jsonl", "parquet")
+@pytest.mark.quick("parquet")
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_repaired_file_gives_its_failed_rows_and_no_others(cli: Cli, deployment: Path, kind: str) -> None:
     manifest = write(deployment, INPUTS[kind])
@@ -237,6 +237,7 @@ def test_a_repaired_picture_does_not_keep_an_unfinished_job_from_going_on(cli: C
     assert "nothing to do" in cli("apply", manifest).words
 
 
+@pytest.mark.quick("true")
 @pytest.mark.parametrize("removable", ["true", "false"])
 def test_an_output_whose_only_rows_a_retry_has_given_goes_on(deployment: Path, cli: Cli, removable: str) -> None:
     """No part has a file of its own; killed within the retry, none has any."""

@@ -240,6 +240,7 @@ def test_a_status_that_is_remembered_sees_files_change(
     assert "run: 1 row of changed files to run again" in cli("status", path).out
 
 
+@pytest.mark.quick("2378")
 @pytest.mark.parametrize("year", [2378, 2340])
 def test_times_that_take_more_than_64_bits_are_times_like_any(manifest: Write, cli: Cli, year: int) -> None:
     """File systems have times up to the year 2446 and later; a clock that is wrong, or a bad archive, sets them."""

@@ -247,6 +247,7 @@ def test_a_lost_ledger_is_made_again_by_finish(cli: Cli, deployment: Path, plan:
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
 
 
+@pytest.mark.quick("close-die_after", "tidy-die_before")
 @pytest.mark.parametrize("die", [die_before, die_after])
 @pytest.mark.parametrize("method", ["close", "tidy"])
 def test_a_finish_that_was_killed_as_it_closed_the_plan_is_run_again_and_leaves_nothing_behind(

@@ -196,6 +196,7 @@ def test_tune_says_that_it_runs_jobs_that_read_files(cli: Cli, deployment: Path)
     assert 'job "second" reads the rows of job "first"' in refused.words
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("removable", [False, True])
 def test_rows_of_a_changed_file_run_in_both_jobs_and_no_others(cli: Cli, deployment: Path, removable: bool) -> None:
     output = "rows_per_part: 4, format: jsonl"

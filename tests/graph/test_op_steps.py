@@ -116,7 +116,7 @@ def next_step(draw: st.DrawFn, values: Mapping[str, Array], result: str) -> Step
     return {**draw(st.sampled_from(steps)), "out": result}
 
 
-@settings(max_examples=effort(30, 60), deadline=None)
+@settings(max_examples=effort(15, 60), deadline=None)
 @given(st.data())
 def test_a_graph_of_steps_computes_what_its_operators_compute_one_by_one(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=2))

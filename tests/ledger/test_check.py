@@ -90,7 +90,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(12, 120), deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(8, 120), deadline=None)
 @given(data=st.data())
 def test_whatever_cell_is_changed_rows_are_complete_or_the_run_refuses(
     scenes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

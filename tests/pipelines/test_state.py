@@ -160,7 +160,7 @@ def test_state_begins_anew_where_a_column_changes(stream: Path, cli: Cli) -> Non
     np.testing.assert_allclose(sums(stream), expected)
 
 
-@settings(max_examples=effort(6, 30), deadline=None)
+@settings(max_examples=effort(3, 30), deadline=None)
 @given(bad=st.sets(st.integers(1, 19), max_size=6), size=st.integers(1, 9))
 def test_a_row_that_fails_hands_nothing_on(bad: set[int], size: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Wherever rows fail, the others are as if those were not there."""

@@ -92,9 +92,10 @@ class Opened:
 
 
 @pytest.fixture(scope="module", params=["classic", "optimum"])
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, known_graphs: Path) -> Opened:
     """The example in a layout, opened once for all schedulers."""
     folder = copy_painter(tmp_path_factory.mktemp("opened"))
+    shutil.copytree(known_graphs, folder / ".ortdeploy" / FOLDER)
     if request.param == "optimum":
         as_optimum(folder)
     plan = plan_of(folder)

@@ -401,7 +401,7 @@ def test_a_stop_ends_a_job_on_several_sessions_and_the_next_run_goes_on(tmp_path
     assert rows(tmp_path) == [(row, row * 2.0) for row in range(40)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(10, 100), deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(6, 100), deadline=None)
 @given(
     count=st.integers(0, 40),
     size=st.integers(1, 9),

@@ -137,6 +137,7 @@ def test_an_output_that_apply_is_not_through_with_comes_first(here: Path, there:
     assert "apply is not through" in str(result.reason)
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("removable", [False, True])
 def test_a_kill_at_any_moment_loses_and_doubles_nothing(
     here: Path, there: tuple[DeadLetter, ...], removable: bool

@@ -184,7 +184,7 @@ def die_at(method: str, folder: Path, plan: Plan, after: int) -> None:
         )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(5, 50), deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(3, 50), deadline=None)
 @given(
     interruptions=st.lists(
         st.tuples(

@@ -213,7 +213,7 @@ def test_a_merge_is_completed_whenever_it_was_interrupted(
     assert all((tmp_path / "out" / (part.file or "")).stat().st_size == part.bytes for part in record.parts)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(8, 60), deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(5, 60), deadline=None)
 @given(
     bad=st.lists(st.booleans(), min_size=1, max_size=60),
     still_bad=st.sets(st.integers(0, 59), max_size=8),

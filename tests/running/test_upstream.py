@@ -504,6 +504,7 @@ REMOVABLE = TREE.replace("UPGRADE", "continue")
 IN_PLACE = REMOVABLE.replace("removable: true, ", "").replace("[path, row_of_a]", "[path, row, row_of_a]")
 
 
+@pytest.mark.quick("removable")
 @pytest.mark.parametrize("manifest", [REMOVABLE, IN_PLACE], ids=["removable", "in place"])
 def test_a_job_that_was_killed_as_its_old_output_was_put_aside_starts_over(tmp_path: Path, manifest: str) -> None:
     site = Site(tmp_path / "site", manifest)

@@ -111,7 +111,7 @@ def odd_picture(path: Path) -> None:
     picture.save(path, transparency=bytes(range(16)), exif=b"Exif\x00\x00MM\x00\x2a\x00\x00\x00\x08\x00\x05\x01\x12")
 
 
-@pytest.mark.quick("flags0-apply", "flags1-plan")
+@pytest.mark.quick("flags0-apply")
 @pytest.mark.parametrize("command", ["plan", "apply"])
 @pytest.mark.parametrize("flags", [["--log-format", "json"], ["--log-format", "json", "-v"]])
 def test_what_libraries_warn_of_is_a_log_line(tmp_path: Path, command: str, flags: list[str]) -> None:

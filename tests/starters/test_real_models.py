@@ -74,6 +74,7 @@ def test_magika_takes_bytes_that_are_made_up(cli: Cli, tmp_path: Path) -> None:
     assert len(results(cli, tmp_path)) == 4
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("name", ["mul_1.onnx", "sigmoid.onnx", "logreg_iris.onnx"])
 def test_what_onnxruntime_ships_runs(cli: Cli, tmp_path: Path, name: str) -> None:
     shutil.copy(shipped("onnxruntime", name), tmp_path / "m.onnx")

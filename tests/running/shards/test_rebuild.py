@@ -183,6 +183,7 @@ def test_several_plans_are_folded_in_their_order(cli: Cli, deployment: Path, wit
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
 
 
+@pytest.mark.quick("on one machine")
 @pytest.mark.parametrize("begun", ["by shards", "on one machine"])
 def test_an_open_plan_after_a_finished_one_goes_on_without_its_ledger(cli: Cli, deployment: Path, begun: str) -> None:
     (deployment / "m.yaml").write_text(SMALL)
