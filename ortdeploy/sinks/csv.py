@@ -4,13 +4,14 @@ A column whose rows are vectors becomes one column per element: scores.0, scores
 """
 
 import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.csv_text import read_cells, written_rows
 from ortdeploy.sinks.protocol import Order, RowShape, as_rows, encoded
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import as_text
@@ -31,7 +32,7 @@ class _CsvSink:
 
     def take_up(self, path: Path) -> None:
         with path.open(encoding="utf-8", newline="") as part:
-            lines = csv.reader(part)
+            lines = read_cells(part)
             header = next(lines)
             if next(lines, None) is None:
                 self._header_without_rows = header
@@ -44,26 +45,21 @@ class _CsvSink:
 
     def write(self, columns: Mapping[str, Column]) -> None:
         flat = [pair for name in self._columns for pair in _flatten(name, columns[name])]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         names = [name for name, _ in flat]
         if not flat[0][1]:
             self._header_without_rows = names
             return
         if self._header is None:
-            writer.writerow(names)
+            self._file.write(encoded(written_rows([names])))
             self._header = names
         elif names != self._header:
             raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
-        writer.writerows(zip(*(values for _, values in flat), strict=True))
-        self._file.write(encoded(text.getvalue()))
+        self._file.write(encoded(written_rows(zip(*(values for _, values in flat), strict=True))))
 
     def close(self) -> None:
         """Write the header of a part that got no rows; nothing else is buffered."""
         if self._header is None and self._header_without_rows is not None:
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerow(self._header_without_rows)
-            self._file.write(encoded(text.getvalue()))
+            self._file.write(encoded(written_rows([self._header_without_rows])))
 
 
 def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
@@ -85,21 +81,31 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> 
 
 def row_numbers(path: Path) -> list[int]:
     """Return the column `row` of a part."""
-    with path.open(encoding="utf-8", newline="") as part:
-        return [int(line["row"]) for line in csv.DictReader(part)]
+    header, *lines = _rows(path)
+    at = header.index("row")
+    return [int(line[at]) for line in lines]
 
 
 def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
     """Write chosen rows of several parts of one job as one part, in the given order."""
     rows: list[list[str]] = []
     for path in parts:
-        with path.open(encoding="utf-8", newline="") as part:
-            header, *lines = csv.reader(part)
+        header, *lines = _rows(path)
         if not lines and (rows or path != parts[-1]):
             continue
         if rows and header != rows[0]:
             raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
         rows = [*(rows or [header]), *lines]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([rows[0], *(rows[place + 1] for place in order)])
-    file.write(text.getvalue().encode())
+    file.write(written_rows([rows[0], *(rows[place + 1] for place in order)]).encode())
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """Return the cells of a part, whose lines end in a line feed. Raises OrtdeployError for one of older versions."""
+    try:
+        with path.open(encoding="utf-8", newline="\n") as part:
+            return list(read_cells(part))
+    except csv.Error as error:
+        raise OrtdeployError(
+            f"{path} cannot be read: {error}. ortdeploy 0.1.0 wrote texts with a carriage return without quotes. Write "
+            "the output anew: ortdeploy apply --new-run."
+        ) from error

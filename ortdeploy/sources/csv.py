@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.room import LINE_OF_VALUES
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
@@ -93,7 +94,7 @@ class _Records:
 def _header(path: str, limit: int | None) -> list[str]:
     try:
         with open_binary(path, path) as file:
-            names = next(csv.reader(_Records(file, Lines(path, LINE_OF_VALUES, limit))), [])
+            names = next(read_cells(_Records(file, Lines(path, LINE_OF_VALUES, limit))), [])
     except csv.Error as error:
         raise OrtdeployError(f"{path} cannot be read: {error}") from error
     if not names:
@@ -130,7 +131,7 @@ def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None) -> Itera
     names, name, number = _header(path, limit), shown(path, folder), mark.row
     with open_binary(path, name) as file:
         records = _Records(file, Lines(name, LINE_OF_VALUES, limit), mark)
-        reader = csv.reader(records, strict=True)
+        reader = read_cells(records, strict=True)
         if mark == START:
             next(reader)
         for begin, cells in _guarded(reader, records):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors.columns import Column, constant
 
@@ -49,6 +50,40 @@ def test_jsonl_floats_read_back_bit_for_bit(values: list[float]) -> None:
     rows = [json.loads(line)["x"] for line in write("jsonl", [{"x": array}], ["x"]).decode().splitlines()]
     for written, value in zip(rows, array, strict=True):
         assert written is None if not np.isfinite(value) else np.float32(written) == value
+
+
+def csv_rows(content: bytes) -> list[list[str]]:
+    """What a reader that knows nothing of ortdeploy finds."""
+    return list(csv.reader(io.StringIO(content.decode(), newline="")))
+
+
+@pytest.mark.parametrize("text", ["a\rb", "\r", "a\r", "a\r\nb", "a\nb", "\r\n", '"\r"', "a,b\r", "x" * 200_000])
+def test_a_text_of_a_csv_stays_in_its_cell(tmp_path: Path, text: str) -> None:
+    rows: dict[str, Column] = {"key": ["first", text, "last"], "row": [0, 1, 2]}
+    part = tmp_path / "part.csv"
+    part.write_bytes(write("csv", [rows], list(rows)))
+    merged = io.BytesIO()
+    SINKS["csv"].merge([part], [2, 1, 0], merged)
+    assert csv.field_size_limit() > len(text)
+    assert csv_rows(part.read_bytes())[1:] == [["first", "0"], [text, "1"], ["last", "2"]]
+    assert csv_rows(merged.getvalue())[1:] == [["last", "2"], [text, "1"], ["first", "0"]]
+    assert SINKS["csv"].row_numbers(part) == [0, 1, 2]
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from('a,\r\n" \t\u2028é')), min_size=1, max_size=6))
+def test_texts_of_a_csv_read_back(texts: list[str]) -> None:
+    rows = csv_rows(write("csv", [{"x": list(texts), "n": np.arange(len(texts))}], ["x", "n"]))
+    assert rows == [["x", "n"], *([text, str(number)] for number, text in enumerate(texts))]
+
+
+def test_a_csv_with_a_carriage_return_without_quotes_is_not_taken_apart(tmp_path: Path) -> None:
+    """As parts of ortdeploy 0.1.0 may have it: the rest of the text is not another row."""
+    part = tmp_path / "part.csv"
+    part.write_bytes(b"key,row\na\rb,0\nc,1\n")
+    with pytest.raises(OrtdeployError, match=r"part\.csv cannot be read.*carriage return"):
+        SINKS["csv"].merge([part], [1, 0], io.BytesIO())
+    with pytest.raises(OrtdeployError, match="--new-run"):
+        SINKS["csv"].row_numbers(part)
 
 
 def test_csv_spreads_vectors_over_columns() -> None:
