@@ -90,9 +90,9 @@ class RowsAgain:
     is_slow: bool = False
 
     def prove(self) -> bool:
-        """Compare some rows, and return whether they differ from each other. Raises MixedRowsError, OrtdeployError.
+        """Compare some rows, and return whether they can have shown a difference: whether they differ, texts in length.
 
-        If only whole numbers differ, which may be a tie, other rows decide.
+        If only whole numbers differ, which may be a tie, other rows decide. Raises MixedRowsError, OrtdeployError.
         """
         different = _different(self.feeds, self.rows)
         try:
@@ -105,7 +105,8 @@ class RowsAgain:
                 self._compare_batches(others)
             except _TieError as again:
                 raise again.as_error() from None
-        return len(different) > 1
+        texts = [column for column in self.feeds.values() if np.asarray(column[0]).dtype.kind in "OUS"]
+        return len(different) > 1 and all(_differ_in_length(column, different) for column in texts)
 
     def _compare_batches(self, chosen: Sequence[int]) -> None:
         if not self.takes_whole_batches:
@@ -123,13 +124,14 @@ class RowsAgain:
         self._compare([later[place % len(later)] for place in range(size)])
 
     def _sizes(self, chosen: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the rows of batches to compare with: one alone, and some in another order.
+        """Yield the rows of batches to compare with: each alone, and all in another order.
 
-        If a run takes minutes, one alone.
+        A row that is the longest of its batch is padded nowhere, so others are alone too. If a run takes minutes, one.
         """
         few = list(chosen) if len(chosen) > 1 else [0, 1]
         yield few[-1:]
         if not self.is_slow:
+            yield from ([place] for place in few[:-1])
             yield few[::-1]
 
     def _compare(self, places: Sequence[int]) -> None:
@@ -321,6 +323,11 @@ def _different(feeds: Mapping[str, Column], rows: int) -> list[int]:
         if len(seen) == 2 * _FEW:
             break
     return list(seen.values())
+
+
+def _differ_in_length(column: Column, places: Sequence[int]) -> bool:
+    """Return whether texts differ in length: a batch of equal ones is padded nowhere."""
+    return len({len(str(column[place])) for place in places}) > 1
 
 
 def _content(row: Any) -> Any:

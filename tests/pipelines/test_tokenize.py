@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,54 @@ def test_scores_are_those_of_flashrank(cli: Cli, tmp_path: Path, path: str) -> N
     for (query, passage), row in zip(PAIRS, rows, strict=True):
         (ranked,) = ranker.rerank(flashrank.RerankRequest(query=query, passages=[{"text": passage}]))
         assert row["score"][0] == pytest.approx(float(ranked["score"]), rel=1e-5)
+
+
+def save_mean_of_ids(folder: Path) -> None:
+    """The mean over a text's tokens, those that pad it too."""
+    save_model(
+        folder / "m.onnx",
+        [helper.make_node("Cast", ["ids"], ["f"], to=TensorProto.FLOAT),
+         helper.make_node("ReduceMean", ["f"], ["y"], axes=[1], keepdims=0)],
+        {"ids": (TensorProto.INT64, ["batch", "length"])},
+        {"y": (TensorProto.FLOAT, ["batch"])},
+    )  # fmt: skip
+
+
+MEAN_OF_IDS = """\
+version: 1
+models: {m: {path: m.onnx}}
+pipelines:
+  p:
+    steps:
+      - {do: tokenize, in: {text: $text, tokenizer: tokenizer.json}, out: [ids, mask, types]}
+      - {run: m, in: {ids: $ids}, out: {y: y}}
+    outputs: {y: $y}
+jobs:
+  run: {pipeline: p, input: {path: rows.jsonl}, batch: {size: 8}, output: {path: out}}
+"""
+
+
+def apply_to_texts(cli: Cli, folder: Path, path: str, texts: Sequence[str]) -> Any:
+    shutil.copy(path, folder / "tokenizer.json")
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    (folder / "m.yaml").write_text(MEAN_OF_IDS)
+    return cli("apply", folder / "m.yaml", "--new-run")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1)])
+def test_a_model_that_counts_padding_is_refused_wherever_the_longest_text_is(
+    cli: Cli, tmp_path: Path, path: str, order: Sequence[int]
+) -> None:
+    save_mean_of_ids(tmp_path)
+    texts = ["a", "b b", "c c c c c c c c"]
+    applied = apply_to_texts(cli, tmp_path, path, [texts[place] for place in order])
+    assert applied.code == 1
+    assert "depend on the rows beside it" in applied.out
+
+
+def test_texts_of_one_length_prove_nothing_about_padding(cli: Cli, tmp_path: Path, path: str) -> None:
+    save_mean_of_ids(tmp_path)
+    assert apply_to_texts(cli, tmp_path, path, ["a b", "b c", "c d"]).code == 0
+    applied = apply_to_texts(cli, tmp_path, path, ["a", "b b", "c c c c c c c c"])
+    assert applied.code == 1
+    assert "depend on the rows beside it" in applied.out
