@@ -13,7 +13,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -172,6 +172,10 @@ def bucket(port: int, patch: pytest.MonkeyPatch, listening: socket.socket | None
         s3fs.S3FileSystem.clear_instance_cache()
 
 
+_ALONE = threading.Lock()
+"""Held while an object is created: moto looks for it and then writes it, and two threads may both find none."""
+
+
 class _Proxy(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     store: Store
@@ -224,13 +228,11 @@ class _Proxy(BaseHTTPRequestHandler):
 
     def _forward(self, headers: dict[str, str], body: bytes, *, strips: bool) -> tuple[int, Any, bytes]:
         left = {name: value for name, value in headers.items() if not (strips and name == "if-none-match")}
-        there = http.client.HTTPConnection("127.0.0.1", self.store.port)
-        try:
+        alone = _ALONE if "if-none-match" in left else nullcontext()
+        with alone, closing(http.client.HTTPConnection("127.0.0.1", self.store.port)) as there:
             there.request(self.command, self.path, body=body, headers=left)
             answer = there.getresponse()
             return answer.status, answer.getheaders(), answer.read()
-        finally:
-            there.close()
 
     def _answer(self, status: int, headers: Any, content: bytes, fault: str | None) -> None:
         self.send_response_only(status)
