@@ -21,7 +21,7 @@ def look_at_data(path: Path, folder: Path) -> Data:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise OrtdeployError(f"--from: {path} must lie below the manifest's folder {folder}; choose another with -o")
     shown = path.resolve().relative_to(folder.resolve()).as_posix()
-    pattern = _of_folder(path, shown) if path.is_dir() else shown
+    pattern, left_out = _of_folder(path, shown) if path.is_dir() else (shown, "")
     packages = frozenset(
         module.PACKAGE.module for module in SOURCES.values() if module.PACKAGE and is_installed(module.PACKAGE.module)
     )
@@ -32,7 +32,7 @@ def look_at_data(path: Path, folder: Path) -> Data:
     if facts.problem is not None:
         raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
     texts = _texts(folder, pattern) if facts.format == "csv" else frozenset[str]()
-    return Data(path=pattern, format=facts.format or "", columns=facts.columns, texts=texts)
+    return Data(path=pattern, format=facts.format or "", columns=facts.columns, texts=texts, left_out=left_out)
 
 
 def _texts(folder: Path, pattern: str) -> frozenset[str]:
@@ -51,11 +51,12 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _of_folder(path: Path, shown: str) -> str:
-    """Return the pattern of the files in a folder that are the most of one format."""
+def _of_folder(path: Path, shown: str) -> tuple[str, str]:
+    """Return the pattern of the most frequent suffix in a folder, and which files it leaves out."""
     suffixes = Counter(one.suffix for one in path.iterdir() if format_suffix(str(one)) in _FORMATS)
     if not suffixes:
         known = ", ".join(sorted(_FORMATS))
         raise OrtdeployError(f"--from: no file in {path} ends as one of the formats does: {known}")
-    suffix = suffixes.most_common(1)[0][0]
-    return f"{shown}/*{suffix}" if shown != "." else f"*{suffix}"
+    (suffix, _), *others = sorted(suffixes.items(), key=lambda one: (-one[1], one[0]))
+    left_out = ", ".join(f"{number} of *{other}" for other, number in others)
+    return f"{shown}/*{suffix}" if shown != "." else f"*{suffix}", left_out

@@ -15,13 +15,15 @@ from ortdeploy.tensors.types import TensorType
 class Data:
     """Rows that the user has: their path for a manifest, the format, and the columns that the files name.
 
-    `texts` are columns of a CSV file whose first cell is no number.
+    `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `path` does
+    not name, though their formats could be read.
     """
 
     path: str
     format: str
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     texts: frozenset[str] = frozenset()
+    left_out: str = ""
 
 
 @record

@@ -389,10 +389,20 @@ def test_pictures_of_the_user_take_the_place_of_samples(cli: Cli, tmp_path: Path
     for number in range(3):
         Image.new("RGB", (40, 30 + number), (number, 2, 3)).save(tmp_path / f"photos/{number}.jpg")
     (tmp_path / "photos/notes.doc").write_text("no picture")
-    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "photos")
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "photos")
     assert manifest["jobs"]["run"]["input"]["path"] == "photos/*.jpg"
+    assert "left out" not in said
     assert len(rows(tmp_path)) == 3
     assert not list(tmp_path.glob("m-sample*"))
+
+
+def test_files_of_a_folder_that_the_manifest_does_not_read_are_named(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    (tmp_path / "photos").mkdir()
+    for name in ("a.jpg", "b.jpg", "c.PNG", "d.png"):
+        Image.new("RGB", (40, 30)).save(tmp_path / "photos" / name)
+    _, said = made(cli, tmp_path, "--from", tmp_path / "photos")
+    assert "It reads photos/*.jpg. Other files of that folder are left out: 1 of *.PNG, 1 of *.png." in said
 
 
 def test_pictures_of_the_user_feed_any_model_that_takes_them(cli: Cli, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     for starter in starters_for(subject):
         tried = _try(starter, manifest, crashes=subject.ran.crashed, color=arguments.color)
         if tried.works:
-            sys.stdout.write("" if arguments.quiet else _told(tried, manifest, instead_of=first))
+            sys.stdout.write("" if arguments.quiet else _told(tried, manifest, subject, instead_of=first))
             return EXIT_OK
         first = first or tried
         _remove(starter, manifest)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             ".onnx file, or the folder of a Stable Diffusion pipeline"
         )
     _write(first.starter, manifest)
-    sys.stdout.write(_told(first, manifest, instead_of=None))
+    sys.stdout.write(_told(first, manifest, subject, instead_of=None))
     return EXIT_REJECTED
 
 
@@ -174,8 +174,8 @@ def _remove(starter: Starter, manifest: Path) -> None:
                 path.parent.rmdir()
 
 
-def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
-    """Return the last words: what was written and what it is for, what is unknown, and what comes next."""
+def _told(tried: _Tried, manifest: Path, subject: Subject, *, instead_of: _Tried | None) -> str:
+    """Return the last words: what was written and what for, what is left out or unknown, and what comes next."""
     samples = [str(path) for path in _files(tried.starter, manifest) if path != manifest]
     beside = f", with {', '.join(samples)} beside it" if samples else ""
     ran = sum(one.committed for one in tried.results)
@@ -189,6 +189,8 @@ def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
         lines.append("The manifest does not run yet.")
         lines.append("" if has_errors(tried.diagnostics) else tried.starter.if_refused or "")
         lines.append(tried.starter.misfit or "")
+    if subject.data is not None and subject.data.left_out:
+        lines.append(f"It reads {subject.data.path}. Other files of that folder are left out: {subject.data.left_out}.")
     lines.append(tried.starter.question or "")
     lines.append(f"In {manifest}, {tried.starter.assumed}. {_WRONG}" if tried.starter.assumed else "")
     lines.append(tried.trouble().rstrip())
