@@ -40,6 +40,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "adapter-for-another-model": (Stage.TEXT, Area.ADAPTERS),
     "adapter-mismatch": (Stage.FACTS, Area.ADAPTERS),
     "adapter-placement": (Stage.TEXT, Area.ADAPTERS),
+    "clashing-columns": (Stage.FACTS, Area.OUTPUT),
     "compiled-elsewhere": (Stage.FACTS, Area.MODELS),
     "concurrent-runs": (Stage.TEXT, Area.RESOURCES),
     "contradictory-memory": (Stage.TEXT, Area.RESOURCES),
