@@ -16,12 +16,13 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if wanted.fullmatch(name)]
 
 
-def expanded(written: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+def expanded(written: Sequence[str], known: Collection[str], before: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the columns that are named, patterns replaced by what they match, in the order of the files.
 
     A column that is named, or that an earlier pattern matches, is not among those of a pattern. A pattern that matches
-    nothing stays as it is.
+    nothing stays as it is. `before` is the order in which earlier rows were fed, which files of another order keep.
     """
+    known = dict.fromkeys((*(name for name in before if name in known), *known))
     named = {name for name in written if not is_pattern(name, known)}
     found: list[str] = []
     for name in written:

@@ -251,7 +251,8 @@ def _resolve_job(
     given = [one.value for one in values if one.axis is not None]
     by_row = [*(value for value in fed if not value.optional and axes.of_input(value.name) is not None), *given]
     batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
-    bindings = _bind_all(job, model, columns, fed, targets, axes, operators=operators)
+    before = (facts.outputs[job.name].layout or {}).get("stacked", {})
+    bindings = _bind_all(job, model, columns, fed, targets, axes, before=before, operators=operators)
     outputs = {
         value.name: _output_type(value, axes.of_output(value.name), batched=batching.size is not None)
         for value in model.facts.outputs
@@ -341,9 +342,13 @@ def _bind_all(
     targets: Mapping[str, TensorType],
     axes: RowAxes,
     *,
+    before: Mapping[str, Sequence[str]],
     operators: KnownOperators,
 ) -> tuple[Binding, ...]:
-    """Bind every input that must be fed, and the optional ones that the manifest feeds."""
+    """Bind every input that must be fed, and the optional ones that the manifest feeds.
+
+    `before` are, by input, the columns that earlier rows were stacked from.
+    """
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
     only_column = source.only_column if len(unnamed) == 1 else None
     bindings = []
@@ -354,7 +359,9 @@ def _bind_all(
         if not written and only_column and value.name == unnamed[0]:
             written = (only_column,)
         if written or not value.optional:
-            bound = _bind(job, model, source, value, targets[value.name], written, operators=operators)
+            columns = expanded(written, source.columns, before.get(value.name, ()))
+            stacked = _is_stacked(written, columns, source)
+            bound = _bind(job, model, source, value, targets[value.name], columns, stacked=stacked, operators=operators)
             bindings.append(replace(bound, axis=axes.of_input(value.name)))
     return tuple(bindings)
 
@@ -371,12 +378,12 @@ def _bind(
     source: InputFacts,
     value: ValueFacts,
     target: TensorType,
-    written: tuple[str, ...],
+    columns: tuple[str, ...],
     *,
+    stacked: bool,
     operators: KnownOperators,
 ) -> Binding:
-    columns = expanded(written, source.columns)
-    stacked = _is_stacked(written, columns, source) or _needs_vector(source, columns, target)
+    stacked = stacked or _needs_vector(source, columns, target)
     start = _source_type(source, columns, target, stacked=stacked)
     steps = job.prepare.get(value.name, ())
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it

@@ -279,7 +279,14 @@ class ResolvedJob:
         shapes = [self.row_shape(name) for name in self.columns]
         dtypes = [self.dtype(name) for name in self.columns]
         return output_layout(
-            output.format, self.key, self.columns, dtypes, shapes, images=output.images, explode=output.explode
+            output.format,
+            self.key,
+            self.columns,
+            dtypes,
+            shapes,
+            images=output.images,
+            explode=output.explode,
+            stacked={one.value.name: one.columns for one in self.bindings if one.stacked},
         )
 
     @property

@@ -44,6 +44,7 @@ def made_by(plan: Plan, step: RunJob) -> MadeBy:
         output.row_shapes,
         images=output.images,
         explode=output.explode,
+        stacked={one.name: one.columns for one in step.inputs if one.stacked},
     )
     return MadeBy(name=plan.deployment, profile=plan.profile, identity=step.identity, layout=layout)
 
@@ -57,14 +58,17 @@ def output_layout(
     *,
     images: Sequence[str],
     explode: Sequence[str],
+    stacked: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return the format and the columns of an output, as JSON has them."""
+    """Return the format and the columns of an output, as JSON has them, and the columns `stacked` in inputs."""
     results = {
         name: [None, None] if name in images else [dtype, None if shape is None else list(shape)]
         for name, dtype, shape in zip(columns, dtypes, row_shapes, strict=True)
     }
     lines = {"explode": list(explode)} if explode else {}
-    return {"format": kind, "columns": {**dict.fromkeys(key), **results}, **lines}
+    orders = {name: list(fed) for name, fed in stacked.items() if len(fed) > 1}
+    order = {"stacked": orders} if orders else {}
+    return {"format": kind, "columns": {**dict.fromkeys(key), **results}, **lines, **order}
 
 
 def layout_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

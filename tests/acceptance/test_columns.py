@@ -193,3 +193,20 @@ def test_cells_that_json_has_no_type_for_are_keys(cli: Cli, tmp_path: Path, kind
             assert np.load(part)["when"].tolist() == [text] * 2
         case _:
             assert parquet.read_table(part)["when"].to_pylist() == cells.to_pylist()[:2]
+
+
+@pytest.mark.parametrize("first_goes", [False, True])
+@pytest.mark.parametrize("upgrade", ["refuse", "continue"])
+def test_columns_of_a_pattern_are_fed_in_the_order_of_the_first_file(
+    cli: Cli, tmp_path: Path, upgrade: str, first_goes: bool
+) -> None:
+    path = deploy(tmp_path, '"*.csv"', missing="", prepare="")
+    path.write_text(path.read_text().replace("path: out", f"path: out, on_upgrade: {upgrade}"))
+    (tmp_path / "a.csv").write_text("f1,f2,f10\n1,2,10\n")
+    assert cli("apply", path, "-q").code == 0
+    (tmp_path / "b.csv").write_text("f1,f10,f2\n3,30,4\n")
+    if first_goes:
+        (tmp_path / "a.csv").unlink()
+    done = cli("apply", path, "-q")
+    assert done.code == 0, done.out + done.err
+    assert [row["y"] for row in read_rows(tmp_path / "out")] == [[1, 2, 10], [3, 4, 30]]
