@@ -25,14 +25,14 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Read the header of each file; all must agree."""
+    """Read the header of each file; all must have the same columns, in any order, as cells are taken by name."""
     header: list[str] | None = None
     for path in files:
         names = _header(path, facts.memory_limit)
-        if header is not None and names != header:
+        if header is not None and set(names) != set(header):
             detail = f"{path} has the columns {', '.join(names)}, and {files[0]} has {', '.join(header)}."
             return replace(facts, problem=Problem(kind="unreadable", detail=detail))
-        header = names
+        header = header or names
     return replace(facts, columns={name: TensorType(None, (ROWS,)) for name in header or ()})
 
 

@@ -210,3 +210,23 @@ def test_columns_of_a_pattern_are_fed_in_the_order_of_the_first_file(
     done = cli("apply", path, "-q")
     assert done.code == 0, done.out + done.err
     assert [row["y"] for row in read_rows(tmp_path / "out")] == [[1, 2, 10], [3, 4, 30]]
+
+
+def test_files_of_one_run_may_have_their_columns_in_different_orders(cli: Cli, tmp_path: Path) -> None:
+    path = deploy(tmp_path, '"*.csv"', missing="", prepare="")
+    (tmp_path / "a.csv").write_text("f1,f2,f10\n1,2,10\n")
+    (tmp_path / "b.csv").write_text("f1,f10,f2\n3,30,4\n")
+    done = cli("apply", path, "-q")
+    assert done.code == 0, done.out + done.err
+    assert [row["y"] for row in read_rows(tmp_path / "out")] == [[1, 2, 10], [3, 4, 30]]
+
+
+def test_committed_files_that_differ_by_a_column_are_no_reason_to_refuse_a_job(cli: Cli, tmp_path: Path) -> None:
+    path = deploy(tmp_path, '"*.csv"', columns="[f1, f2]", missing="", prepare="")
+    (tmp_path / "a.csv").write_text("f1,f2\n1,2\n")
+    assert cli("apply", path, "-q").code == 0
+    (tmp_path / "b.csv").write_text("f1,f2,f3\n3,4,5\n")
+    assert cli("apply", path, "-q").code == 0
+    path.write_text(path.read_text() + "    errors: {max_failed: 5}\n")
+    done = cli("apply", path, "-q")
+    assert done.code == 0, done.out + done.err
