@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from ortdeploy.cli.exit_codes import EXIT_OK
+from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.planning.device_file import dump_device
@@ -16,6 +17,8 @@ from ortdeploy.runtime.probe import probe_runtime
 
 def run(arguments: argparse.Namespace) -> int:
     """Capture and print, or write to a file."""
+    if arguments.output is not None:
+        check_target("--output", arguments.output, Target.DEVICE)
     runtime = probe_runtime({provider.name: None for provider in PROVIDERS if provider.plugin})
     text = dump_device(arguments.name or platform.node() or "device", runtime, probe_machine())
     for problem in runtime.plugin_problems.values():

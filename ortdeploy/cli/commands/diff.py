@@ -10,6 +10,7 @@ from typing import Any
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder
@@ -53,6 +54,8 @@ def _since_last_run(path: str, arguments: argparse.Namespace) -> int | None:
 
 def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
     """Return the number of differences; None if a file is refused. Raises UsageError."""
+    if arguments.report:
+        check_target("--report", arguments.report, Target.PAGE)
     options = load_options(arguments, digest=False)
     before, after = read_comparable(old, options), read_comparable(new, options)
     if before.value is None or after.value is None:

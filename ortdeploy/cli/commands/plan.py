@@ -18,6 +18,7 @@ from ortdeploy.cli.commands.shared import (
 )
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.plans import plan_as_asked
+from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.events import log
 from ortdeploy.facts.counting import Counting
@@ -76,6 +77,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         if arguments.root is not None:
             raise UsageError("--root says what the paths of a saved plan are relative to: it goes with --out")
         return
+    check_target("--out", arguments.out, Target.PLAN)
     root = plan_root(arguments.root, Path(arguments.out))
     roots = [os.path.abspath(one) for one in arguments.roots]  # noqa: PTH100  without following links
     stray = misplaced(find_manifests(arguments.paths)[0], arguments.overlays, root, roots)

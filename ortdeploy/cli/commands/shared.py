@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.cli.streams import failure_of, lasting
+from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.urls import path_from_here
@@ -168,6 +169,7 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
 
     level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     if arguments.log_file:
+        check_target("--log-file", arguments.log_file, Target.LOG)
         try:
             stream = lasting(Path(arguments.log_file).open("ab", buffering=0))  # noqa: SIM115  the stack closes it
         except OSError as error:

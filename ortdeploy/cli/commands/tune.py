@@ -20,6 +20,7 @@ from ortdeploy.cli.commands.shared import (
     write_findings,
 )
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.spec import JobSpec, Spec
@@ -47,9 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
         write_findings(validated.diagnostics, arguments, sys.stderr)
         return EXIT_REJECTED
     spec, job = _only_job(validated.specs, arguments.job)
+    path = Path(arguments.output or _default_path(spec, job))
+    check_target("--output", str(path), Target.OVERLAY)
+    if arguments.report:
+        check_target("--report", arguments.report, Target.PAGE)
     search, best = _search(spec, job, bounds, arguments)
     trials = list(search.trials.values())
-    path = Path(arguments.output or _default_path(spec, job))
     before = search.trials[Setting()]
     is_written = best is not None and best.setting != Setting() and best.surely_beats(before)
     if best is not None and is_written:
