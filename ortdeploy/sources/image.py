@@ -136,7 +136,7 @@ def _pixels(image: Any) -> Array:
 def _bytes_of(image: Any, channels: int) -> Array:
     """Return an image's bytes as uint8 [height, width, channels]; numpy's way through Pillow's interface is slower."""
     width, height = image.size
-    return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, channels)
+    return np.ndarray((height, width, channels), np.uint8, image.tobytes())
 
 
 @contextmanager
