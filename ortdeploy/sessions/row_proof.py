@@ -105,8 +105,11 @@ class RowsAgain:
                 self._compare_batches(others)
             except _TieError as again:
                 raise again.as_error() from None
-        texts = [column for column in self.feeds.values() if np.asarray(column[0]).dtype.kind in "OUS"]
-        return len(different) > 1 and all(_differ_in_length(column, different) for column in texts)
+        return len(different) > 1 and all(_differ_in_length(column, different) for column in self._texts())
+
+    def _texts(self) -> list[Column]:
+        """Return the columns whose rows may be padded to the longest of their batch."""
+        return [column for column in self.feeds.values() if np.asarray(column[0]).dtype.kind in "OUS"]
 
     def _compare_batches(self, chosen: Sequence[int]) -> None:
         if not self.takes_whole_batches:
@@ -145,7 +148,7 @@ class RowsAgain:
             if self.agree is None:
                 continue
             before = [self.results[name][place] for place in places]
-            comparison = _Comparison(*self.agree, largest=_largest(before))
+            comparison = _Comparison(*self.agree, largest=_largest(before), is_padded=bool(self._texts()))
             for place, value, expected in zip(places, values, before, strict=True):
                 problem = comparison.difference(value, expected)
                 if problem is not None:
@@ -259,11 +262,15 @@ class _TieError(Exception):
 
 @mutable_record
 class _Comparison:
-    """Compares values of one output, within a tolerance of its largest; `is_tie`: whole numbers were not equal."""
+    """Compares values of one output, within a tolerance of its largest; `is_tie`: whole numbers were not equal.
+
+    `is_padded`: results by token may be as long as those of the longest text, and what both have is compared.
+    """
 
     rtol: float
     atol: float
     largest: float
+    is_padded: bool = False
     is_tie: bool = False
 
     def difference(self, value: Any, expected: Any) -> str | None:
@@ -283,6 +290,9 @@ class _Comparison:
         return next((problem for problem in found if problem is not None), None)
 
     def _of_arrays(self, value: Array, expected: Array) -> str | None:
+        if self.is_padded and value.ndim == expected.ndim:
+            both = tuple(map(slice, map(min, value.shape, expected.shape)))
+            value, expected = value[both], expected[both]
         if value.shape != expected.shape:
             return f"it is {format_shape(value.shape)} instead of {format_shape(expected.shape)}"
         if np.issubdtype(expected.dtype, np.floating):
