@@ -1,12 +1,12 @@
 """Looks at rows that the user has: a file, or a folder of files of one kind."""
 
-import csv
 from collections import Counter
 from itertools import chain, islice, repeat
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import DeclaredInput
+from ortdeploy.files.csv_text import read_cells
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.opened import format_suffix
 from ortdeploy.starters.subject import Data, is_installed
@@ -39,7 +39,7 @@ def _texts(folder: Path, pattern: str) -> frozenset[str]:
     """Return the columns of the first CSV file whose first cell is no number."""
     first = min(folder.glob(pattern))
     with first.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        names, cells = islice(chain(csv.reader(file), repeat([])), 2)
+        names, cells = islice(chain(read_cells(file), repeat([])), 2)
     return frozenset(name for name, cell in zip(names, cells, strict=False) if cell and not _is_number(cell))
 
 

@@ -5,7 +5,6 @@ the part. Nothing here ends a run: what cannot be shown is left out.
 """
 
 import base64
-import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.steps import RunJob
@@ -85,7 +85,7 @@ def _rows_of(folder: Path, part: Part, step: RunJob, most: int) -> Iterator[dict
 def _header(path: Path) -> tuple[str, ...]:
     """Return the names of the columns of a CSV file."""
     with path.open(encoding="utf-8", newline="") as file:
-        return tuple(next(csv.reader(file), ()))
+        return tuple(next(read_cells(file), ()))
 
 
 def _plain(value: Any) -> Any:
