@@ -1,16 +1,16 @@
 """Small parts are put together: in every format, through every interruption, every row is there once, as it was."""
 
 import json
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.carriers import CARRIERS, Carrier, delivered, rows_of
 from support.fakes import FakeRuntime, double, refuse_negative
-from support.inbox import Inbox
+from support.inbox import Inbox, failures_of
 from support.jobs import READ, execute, failed, plan_for, report, retrying, save, written_as
-from support.power_loss import Event, failures_after, quickly, recording
+from support.power_loss import Event, quickly, recording
 
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.verification import PartState, verify_parts
@@ -95,25 +95,6 @@ def fill(inbox: Inbox) -> None:
     inbox.apply()
 
 
-def outcomes(
-    inbox: Inbox,
-    recorded: Sequence[Event],
-    begin: int,
-    folder: Path,
-    carrier: Carrier,
-    *,
-    kills: bool,
-    more: bool = True,
-    every: int = 1,
-) -> Iterator[tuple[str, str]]:
-    """Yield what went wrong, from every state that a kill, or power loss, may leave."""
-
-    def continued(left: Path) -> None:
-        go_on(inbox.copied_to(left), carrier, more=more)
-
-    return failures_after(recorded, folder, continued, begin=begin, kills=kills, every=every)
-
-
 def go_on(inbox: Inbox, carrier: Carrier, *, more: bool) -> None:
     """Carry away what is there, put the rest together and run a new file, or do nothing; look at what is left."""
     away = inbox.at / "away"
@@ -149,15 +130,16 @@ def test_killed_at_every_step_every_row_is_there_once(
     recorded: tuple[Inbox, list[Event], int], tmp_path: Path, name: str, more: bool, every: int
 ) -> None:
     if name == "nobody" or recorded[0].removable:
-        found = outcomes(*recorded, tmp_path, CARRIERS[name], kills=True, more=more, every=every)
-        assert list(found) == []
+        continued = partial(go_on, carrier=CARRIERS[name], more=more)
+        assert list(failures_of(*recorded, tmp_path, continued, kills=True, every=every)) == []
 
 
 @pytest.mark.slow
 def test_after_power_loss_at_every_step_every_row_is_there_once(
     recorded: tuple[Inbox, list[Event], int], tmp_path: Path
 ) -> None:
-    assert list(outcomes(*recorded, tmp_path, CARRIERS["nobody"], kills=False)) == []
+    continued = partial(go_on, carrier=CARRIERS["nobody"], more=True)
+    assert list(failures_of(*recorded, tmp_path, continued, kills=False)) == []
 
 
 def test_parts_that_were_carried_away_stay_as_they_are(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Changed files run again: after a kill or power loss at every step, and in any sequence, every row is there once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.carriers import CARRIERS, Carrier
 from support.effort import effort
-from support.inbox import Inbox
+from support.inbox import Inbox, failures_of
 from support.jobs import Killed
-from support.power_loss import Event, failures_after, quickly, recording
+from support.power_loss import Event, quickly, recording
 
 from ortdeploy.ledger.ledger import Ledger
 
@@ -52,25 +53,6 @@ def recorded_days(inbox: Inbox) -> tuple[list[Event], int]:
     return list(events), begin
 
 
-def outcomes(
-    inbox: Inbox,
-    recorded: Sequence[Event],
-    begin: int,
-    folder: Path,
-    carrier: Carrier,
-    *,
-    kills: bool,
-    again: bool,
-    every: int = 1,
-) -> Iterator[tuple[str, str]]:
-    """Yield what went wrong, from every state that a kill, or power loss, may leave on the second day."""
-
-    def continued(left: Path) -> None:
-        go_on(inbox.copied_to(left), carrier, again=again)
-
-    return failures_after(recorded, folder, continued, begin=begin, kills=kills, every=every)
-
-
 def go_on(inbox: Inbox, carrier: Carrier, *, again: bool) -> None:
     """Carry away what is there, perhaps change files once more, do the rest, and look at what is left."""
     away = inbox.at / "away"
@@ -100,7 +82,8 @@ def make_days(
 def test_killed_at_every_step_every_row_is_there_once(
     days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool, every: int
 ) -> None:
-    assert list(outcomes(*days, tmp_path, CARRIERS["nobody"], kills=True, again=again, every=every)) == []
+    continued = partial(go_on, carrier=CARRIERS["nobody"], again=again)
+    assert list(failures_of(*days, tmp_path, continued, kills=True, every=every)) == []
 
 
 @pytest.mark.slow
@@ -108,20 +91,19 @@ def test_killed_at_every_step_every_row_is_there_once(
 def test_after_power_loss_at_every_step_every_row_is_there_once(
     days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool
 ) -> None:
-    assert list(outcomes(*days, tmp_path, CARRIERS["nobody"], kills=False, again=again)) == []
+    continued = partial(go_on, carrier=CARRIERS["nobody"], again=again)
+    assert list(failures_of(*days, tmp_path, continued, kills=False)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "parts" else pytest.param(name, marks=pytest.mark.slow) for name in CARRIERS if name != "nobody"],
-)
+@pytest.mark.parametrize("name", [name for name in CARRIERS if name != "nobody"])
 def test_killed_and_carried_away_every_row_arrives(
     days: tuple[Inbox, list[Event], int], tmp_path: Path, name: str
 ) -> None:
     if days[0].removable:
-        assert list(outcomes(*days, tmp_path, CARRIERS[name], kills=True, again=False)) == []
+        continued = partial(go_on, carrier=CARRIERS[name], again=False)
+        assert list(failures_of(*days, tmp_path, continued, kills=True)) == []
 
 
 class Fuse:

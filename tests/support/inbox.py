@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ortdeploy.sources.files import file_states
 from support.carriers import delivered, rows_of
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import changed, plan_for, retrying
-from support.power_loss import STATE, execute_there
+from support.power_loss import STATE, Event, execute_there, failures_after
 
 
 @dataclass
@@ -169,3 +169,21 @@ class Inbox:
         counted = sum(part.committed for part in record.parts)
         assert counted == len(remembered), (counted, sorted(found))
         assert not self.out.is_dir() or not [path for path in self.out.iterdir() if path.name.startswith(".")]
+
+
+def failures_of(
+    inbox: Inbox,
+    recorded: Sequence[Event],
+    begin: int,
+    folder: Path,
+    go_on: Callable[[Inbox], object],
+    *,
+    kills: bool,
+    every: int = 1,
+) -> Iterator[tuple[str, str]]:
+    """Yield what went wrong from each state of an inbox, as `failures_after` does; `go_on` gets it in such a state."""
+
+    def continued(left: Path) -> None:
+        go_on(inbox.copied_to(left))
+
+    return failures_after(recorded, folder, continued, begin=begin, kills=kills, every=every)
