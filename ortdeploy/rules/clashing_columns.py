@@ -8,8 +8,8 @@ Example:
 
     input: {path: data.npy, key: [y]}     # the model's output is y
 
-How to fix: rename the key, or list the other results under output: {columns: …}. Formats other than CSV hold a vector
-in one column.
+How to fix: leave the key out, rename the column in the data, or list the other results under output: {columns: …}.
+Formats other than CSV hold a vector in one column.
 """
 
 import re
@@ -32,7 +32,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         name = job.spec.name
         for index, key in enumerate(job.spec.input.key):
             if key in job.columns and key not in job.spec.output.columns:
-                detail = f'Job "{name}" writes a result "{key}", and this key would be in its place. Rename the key.'
+                detail = (
+                    f'Job "{name}" also writes a result "{key}", which would take the place of this key. Leave the key '
+                    "out, or list the other results under output: {columns: …}."
+                )
                 yield Finding(at=(*job.spec.input.at, "key", index), detail=detail, job=name)
         if job.spec.output.format == "csv":
             for element, vector in _clashes(job):
