@@ -12,8 +12,16 @@ from typing import Any, TypeVar
 from onnxruntime.capi import _pybind_state
 
 from ortdeploy.facts.host import Kernel
+from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.process.child import Asked, ask
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.runtime.library import ort, preload
 
 Value = TypeVar("Value")
+
+_SECONDS = 60
+_WITHOUT_KERNELS = frozenset((CPU, "AzureExecutionProvider"))
+"""What every wheel has: providers that need no child to tell their kernels."""
 
 
 class _OnDemand(Mapping[str, Value]):
@@ -39,17 +47,59 @@ class _OnDemand(Mapping[str, Value]):
         return len(self._definitions)
 
 
+class _Kernels(Mapping[str, Mapping[str, tuple[Kernel, ...]]]):
+    """Kernels by provider and by `domain.operator`, of the plugins given and of what this library is built with.
+
+    Those of the CPU are asked for in this process; those of other built-in providers in a child, and only if somebody
+    wants them: to tell them, ONNX Runtime makes one of each provider, and crashes if the library of one cannot be
+    loaded, as TensorRT's where only CUDA is installed (get_all_opkernel_def of onnxruntime-gpu 1.31).
+    """
+
+    def __init__(self, plugins: Mapping[str, Mapping[str, tuple[Kernel, ...]]]) -> None:
+        self._plugins = plugins
+
+    def __getitem__(self, provider: str) -> Mapping[str, tuple[Kernel, ...]]:
+        if provider in self._plugins:
+            return self._plugins[provider]
+        return _own_kernels() if provider == CPU else other_kernels()[provider]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._plugins, CPU: None, **other_kernels()})
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def known_kernels(
+    plugins: Mapping[str, Mapping[str, tuple[Kernel, ...]]],
+) -> Mapping[str, Mapping[str, tuple[Kernel, ...]]]:
+    """Return kernels by provider and by `domain.operator`; each is read when somebody asks for it."""
+    return _Kernels(plugins)
+
+
 @cache  # what a library is built with stays as it is
-def built_in_kernels() -> Mapping[str, Mapping[str, tuple[Kernel, ...]]]:
-    """Return kernels by provider and by `domain.operator`."""
-    return _OnDemand(_own_definitions, _by_operator)
+def _own_kernels() -> Mapping[str, tuple[Kernel, ...]]:
+    return _by_operator(_pybind_state.get_registered_ep_kernel_defs(CPU))
 
 
-def _own_definitions() -> dict[str, list[Any]]:
+@cache
+def other_kernels() -> Mapping[str, Mapping[str, tuple[Kernel, ...]]]:
+    """Return the kernels of built-in providers but the CPU's; none if the process that asks for them crashes."""
+    if _WITHOUT_KERNELS.issuperset(ort.get_available_providers()):
+        return {}
+    done = ask(__name__, None, seconds=_SECONDS)
+    return {message["provider"]: parse_kernels(message["kernels"]) for message in done.messages}
+
+
+def main(asked: Asked) -> None:
+    """Be the child: tell the kernels of each built-in provider."""
+    preload()
     by_provider: dict[str, list[Any]] = {}
     for definition in _pybind_state.get_all_opkernel_def():
         by_provider.setdefault(definition.provider, []).append(definition)
-    return by_provider
+    for provider, definitions in by_provider.items():
+        if provider != CPU:
+            asked.say(provider=provider, kernels=dump_kernels(_by_operator(definitions)))
 
 
 @cache

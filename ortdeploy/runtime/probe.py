@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
+from ortdeploy.runtime.kernels import known_attributes, known_kernels
 from ortdeploy.runtime.library import library_id, ort
 from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
@@ -50,7 +50,7 @@ def probe_runtime(
         runtime_packages=_runtime_packages(),
         attributes=known_attributes(),
         has_default_locale=_has_locale(DEFAULT_LOCALE),
-        kernels={**built_in_kernels(), **kernels} if kernels else built_in_kernels(),
+        kernels=known_kernels(kernels),
         library=library_id(),
     )
 

@@ -9,8 +9,9 @@ from conftest import Cli
 from ortdeploy.cli.commands import doctor
 from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.process.child import Answer
-from ortdeploy.providers.catalogue import CPU
+from ortdeploy.providers.catalogue import CPU, PROVIDERS
 from ortdeploy.runtime import probe
+from ortdeploy.runtime.library import ort
 from ortdeploy.versions import missing_of_extras
 
 
@@ -89,6 +90,17 @@ def test_a_provider_that_fails_is_told_with_its_reason(
     assert (shown.code, [name for name, _ in asked]) == (1, [CPU])
     assert "fails  CPU" in shown.out
     assert words in " ".join(shown.out.split())
+
+
+def test_a_built_in_provider_whose_library_cannot_be_loaded_is_not_tried(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "PROVIDERS", PROVIDERS)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", CPU])
+    monkeypatch.setattr(probe, "loading_problem", lambda name: "No libcublasLt.so.13." if "CUDA" in name else None)
+    shown = cli("doctor")
+    assert "No libcublasLt.so.13." in shown.out
+    assert "took none of the model's" not in shown.out
 
 
 def test_devices_of_plugin_packages_are_tried_each() -> None:

@@ -11,12 +11,12 @@ from onnx.backend.test.case.node import collect_testcases
 from ortdeploy.deployment.placement_prediction import Prediction, predict_placement
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.graph.nodes import read_nodes
-from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
+from ortdeploy.runtime.kernels import known_attributes, known_kernels
 
 CPU = "CPUExecutionProvider"
 DATA = Path(onnx.__file__).parent / "backend/test/data"
 SHIPPED = sorted(DATA.rglob("*.onnx"))
-KERNELS = built_in_kernels()
+KERNELS = known_kernels({})
 ATTRIBUTES = known_attributes()
 
 

@@ -22,7 +22,7 @@ _MOST_SECONDS = 60.0  # a GPU's first kernels may take a while to compile
 
 def run(arguments: argparse.Namespace) -> int:
     """Try every provider and print the results; return 1 if one that is offered does not work."""
-    runtime, machine = probe_runtime({one.name: None for one in PROVIDERS if one.plugin}), probe_machine()
+    runtime, machine = probe_runtime({one.name: None for one in PROVIDERS}), probe_machine()
     trials = (*_problems(runtime), *map(_tried, _offered(runtime)))
     found = doctor.Examination(runtime=runtime, machine=machine, trials=trials, missing=missing_of_extras())
     if arguments.format == "json":

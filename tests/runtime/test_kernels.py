@@ -1,0 +1,60 @@
+"""Kernels of built-in providers: the CPU's are known in any case, those of others if a child survives the question."""
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+from onnxruntime.capi import _pybind_state
+
+from ortdeploy.process.child import Answer
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.runtime import kernels
+from ortdeploy.runtime.kernels import known_kernels, other_kernels
+from ortdeploy.runtime.library import ort
+
+CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
+
+
+@pytest.fixture
+def _gpu_wheel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The providers of onnxruntime-gpu."""
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
+    other_kernels.cache_clear()
+    yield
+    other_kernels.cache_clear()
+
+
+def never(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("a child was started")
+
+
+def test_the_kernels_of_the_cpu_are_those_that_onnx_runtime_lists() -> None:
+    listed = [one for one in _pybind_state.get_all_opkernel_def() if one.provider == CPU]
+    known = known_kernels({})[CPU]
+    assert {f"{one.domain or 'ai.onnx'}.{one.op_name}" for one in listed} == set(known)
+    assert set(known_kernels({})) == {CPU}
+
+
+@pytest.mark.usefixtures("_gpu_wheel")
+def test_the_cpus_need_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ask", never)
+    assert CPU in known_kernels({})
+    assert known_kernels({CUDA: {}})[CUDA] == {}
+
+
+@pytest.mark.usefixtures("_gpu_wheel")
+def test_a_child_that_crashes_leaves_the_others_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ask", lambda *_, **__: Answer([], -11, False, "Failed to load library"))
+    known = known_kernels({})
+    assert CUDA not in known
+    assert list(known) == [CPU]
+    assert len(known) == 1
+
+
+@pytest.mark.usefixtures("_gpu_wheel")
+def test_what_a_child_tells_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"provider": CUDA, "kernels": {"ai.onnx.Erf": ["9-12 T=tensor(float)"]}}
+    monkeypatch.setattr(kernels, "ask", lambda *_, **__: Answer([told], 0, False, ""))
+    (kernel,) = known_kernels({})[CUDA]["ai.onnx.Erf"]
+    assert (kernel.first, kernel.last) == (9, 12)
+    assert set(known_kernels({})) == {CPU, CUDA}
