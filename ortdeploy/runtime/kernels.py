@@ -6,6 +6,7 @@ read when somebody asks for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.library import ort, preload
+from ortdeploy.runtime.native_library import own_library
 
 Value = TypeVar("Value")
 
@@ -51,8 +53,8 @@ class _Kernels(Mapping[str, Mapping[str, tuple[Kernel, ...]]]):
     """Kernels by provider and by `domain.operator`, of the plugins given and of what this library is built with.
 
     Those of the CPU are asked for in this process; those of other built-in providers in a child, and only if somebody
-    wants them: to tell them, ONNX Runtime makes one of each provider, and crashes if the library of one cannot be
-    loaded, as TensorRT's where only CUDA is installed (get_all_opkernel_def of onnxruntime-gpu 1.31).
+    wants them: to tell them, ONNX Runtime makes one of each provider. get_all_opkernel_def of onnxruntime-gpu 1.31
+    crashes if the library of one cannot be loaded, as TensorRT's where only CUDA is installed.
     """
 
     def __init__(self, plugins: Mapping[str, Mapping[str, tuple[Kernel, ...]]]) -> None:
@@ -88,18 +90,28 @@ def other_kernels() -> Mapping[str, Mapping[str, tuple[Kernel, ...]]]:
     if _WITHOUT_KERNELS.issuperset(ort.get_available_providers()):
         return {}
     done = ask(__name__, None, seconds=_SECONDS)
-    return {message["provider"]: parse_kernels(message["kernels"]) for message in done.messages}
+    told = {message["provider"]: parse_kernels(message["kernels"]) for message in done.messages}
+    return {provider: kernels for provider, kernels in told.items() if kernels}
 
 
 def main(asked: Asked) -> None:
-    """Be the child: tell the kernels of each built-in provider."""
+    """Be the child: tell the kernels of each built-in provider but the CPU's.
+
+    One with a library of its own is asked as a plugin is, so that another's library that cannot be loaded is no matter.
+    """
     preload()
-    by_provider: dict[str, list[Any]] = {}
-    for definition in _pybind_state.get_all_opkernel_def():
-        by_provider.setdefault(definition.provider, []).append(definition)
-    for provider, definitions in by_provider.items():
-        if provider != CPU:
-            asked.say(provider=provider, kernels=dump_kernels(_by_operator(definitions)))
+    libraries = {name: own_library(name) for name in ort.get_available_providers()}
+    for name, library in libraries.items():
+        if library is not None:
+            with suppress(Exception):  # it cannot be loaded, or offers no device: every error is its own class
+                ort.register_execution_provider_library(name, str(library))
+                asked.say(provider=name, kernels=dump_kernels(plugin_kernels(name)))
+    if not any(libraries.values()):
+        by_provider: dict[str, list[Any]] = {}
+        for definition in _pybind_state.get_all_opkernel_def():
+            by_provider.setdefault(definition.provider, []).append(definition)
+        for provider in sorted(by_provider.keys() - {CPU}):
+            asked.say(provider=provider, kernels=dump_kernels(_by_operator(by_provider[provider])))
 
 
 @cache

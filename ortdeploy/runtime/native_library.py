@@ -21,13 +21,8 @@ _PREFIX, _SUFFIX = ("", ".dll") if sys.platform == "win32" else ("lib", ".so")
 
 def loading_problem(name: str) -> str | None:
     """Return a sentence on why a built-in provider's library cannot be loaded; None if it can, or has none."""
-    provider = find_provider(name)
-    if provider is None:
-        return None
-    library = (
-        _folder() / f"{_PREFIX}onnxruntime_providers_{_FILES.get(provider.short, provider.short.lower())}{_SUFFIX}"
-    )
-    if not library.is_file():
+    library = own_library(name)
+    if library is None:
         return None
     done = ask(__name__, str(library), seconds=_SECONDS)
     if done.late:
@@ -36,6 +31,14 @@ def loading_problem(name: str) -> str | None:
         return None
     why = done.messages[0]["problem"] if done.messages else done.last_words or f"its process {how_it_ended(done.code)}"
     return f"Its library {library.name} cannot be loaded: {why}."
+
+
+def own_library(name: str) -> Path | None:
+    """Return the library that a wheel has for one built-in provider; None for one inside of ONNX Runtime's own."""
+    provider = find_provider(name)
+    short = "" if provider is None else _FILES.get(provider.short, provider.short.lower())
+    library = _folder() / f"{_PREFIX}onnxruntime_providers_{short}{_SUFFIX}"
+    return library if library.is_file() else None
 
 
 def find_missing(plugin: str | None, names: Collection[str]) -> frozenset[str]:

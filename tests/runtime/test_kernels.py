@@ -1,12 +1,15 @@
 """Kernels of built-in providers: the CPU's are known in any case, those of others if a child survives the question."""
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 from onnxruntime.capi import _pybind_state
 
-from ortdeploy.process.child import Answer
+from ortdeploy.facts.host import Kernel
+from ortdeploy.process.child import Answer, Asked
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime import kernels
 from ortdeploy.runtime.kernels import known_kernels, other_kernels
@@ -58,3 +61,36 @@ def test_what_a_child_tells_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     (kernel,) = known_kernels({})[CUDA]["ai.onnx.Erf"]
     assert (kernel.first, kernel.last) == (9, 12)
     assert set(known_kernels({})) == {CPU, CUDA}
+
+
+def test_a_library_of_its_own_is_asked_as_a_plugin_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that CUDA's kernels are told where TensorRT's library cannot be loaded."""
+    registered: list[str] = []
+
+    def register(name: str, library: str) -> None:
+        if name == TENSORRT:
+            raise RuntimeError(f"{library} cannot be loaded")
+        registered.append(name)
+
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
+    monkeypatch.setattr(ort, "register_execution_provider_library", register)
+    monkeypatch.setattr(_pybind_state, "get_all_opkernel_def", never)
+    monkeypatch.setattr(kernels, "own_library", lambda name: None if name == CPU else Path(name))
+    monkeypatch.setattr(kernels, "plugin_kernels", lambda _: {"ai.onnx.Erf": (Kernel(first=9, last=12, types={}),)})
+    kernels.main(cast("Asked", SimpleNamespace(say=lambda **message: told.append(message))))
+    assert registered == [CUDA]
+    assert told == [{"provider": CUDA, "kernels": {"ai.onnx.Erf": ["9-12"]}}]
+
+
+def test_providers_inside_of_the_library_are_told_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    kernels.main(cast("Asked", SimpleNamespace(say=lambda **message: told.append(message))))
+    assert told == []
+    other = SimpleNamespace(
+        provider="DmlExecutionProvider", domain="", op_name="Erf", version_range=(9, 12), type_constraints={}
+    )
+    listed = _pybind_state.get_all_opkernel_def()
+    monkeypatch.setattr(_pybind_state, "get_all_opkernel_def", lambda: [*listed, other])
+    kernels.main(cast("Asked", SimpleNamespace(say=lambda **message: told.append(message))))
+    assert told == [{"provider": "DmlExecutionProvider", "kernels": {"ai.onnx.Erf": ["9-12"]}}]
