@@ -82,6 +82,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "over-memory-limit": (Stage.PREFLIGHT, Area.RESOURCES),
     "overlapping-adapters": (Stage.FACTS, Area.ADAPTERS),
     "overridable-initializer": (Stage.FACTS, Area.PROVIDERS),
+    "oversized-tensor": (Stage.FACTS, Area.BATCHES),
     "path-outside-tree": (Stage.TEXT, Area.NAMES),
     "pipeline-mismatch": (Stage.FACTS, Area.PIPELINES),
     "pipeline-wiring": (Stage.TEXT, Area.PIPELINES),
