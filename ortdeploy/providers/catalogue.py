@@ -89,6 +89,11 @@ PROVIDERS: tuple[Provider, ...] = (
         memory="NVIDIA GPU",
         compiles=True,
         writes_context=True,
+        plugin=Plugin(
+            "onnxruntime_ep_nv_tensorrt_rtx",
+            "onnxruntime-ep-nv-tensorrt-rtx",
+            hardware="NVIDIA RTX (sm86, sm89, sm120)",
+        ),
     ),
     Provider(
         name="OpenVINOExecutionProvider",

@@ -6,6 +6,7 @@ The parent calls `probe_plugin`; the child runs `main`.
 from collections.abc import Mapping
 from dataclasses import asdict, field
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.host import DeviceFacts, Kernel
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.process.child import Asked, ask
@@ -34,6 +35,8 @@ def probe_plugin(provider: str, library: str) -> PluginFacts:
         said = done.last_words or "no message"
         return PluginFacts(problem=f"Its library {library} ended the process that asked it {how}: {said}")
     answer = done.messages[-1]
+    if "problem" in answer:
+        return PluginFacts(problem=f"Its library cannot be used: {answer['problem']}.")
     if not answer["devices"]:
         return PluginFacts(problem=f"Its library {library} was loaded and offers no device here{_wants(provider)}.")
     return PluginFacts(
@@ -54,6 +57,10 @@ def main(asked: Asked) -> None:
     from ortdeploy.runtime.plugins import describe, register  # noqa: PLC0415  importing may print
 
     provider, library = asked.request
-    register(provider, library)
+    try:
+        register(provider, library)
+    except OrtdeployError as error:
+        asked.say(problem=str(error).rstrip(". "))
+        return
     devices = [asdict(device) for device in describe(provider, library)]
     asked.say(devices=devices, kernels=dump_kernels(plugin_kernels(provider)))
