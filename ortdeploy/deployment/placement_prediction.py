@@ -43,6 +43,9 @@ _REFUSED_VALUES = {(f"ai.onnx.{operator}", "layout"): "1" for operator in ("GRU"
 
 _OPEN = 2147483647
 
+_HALF = frozenset(("tensor(bfloat16)", "tensor(float16)"))
+"""Types of inputs that ONNX Runtime does not bring to the CPU for the sake of sizes."""
+
 
 def predict_placement(
     model: ModelFacts, chain: Sequence[str], kernels: Kernels, attributes: Attributes | None = None
@@ -80,7 +83,7 @@ class _Placer:
         if node.domain in EXTENSION_DOMAINS:
             return CPU, ""
         node = self._as_known(node)
-        taker = next((name for name in self._takers if not _why_not(node, self._kernels[name])), None)
+        taker = next((name for name in self._takers if self._takes(name, node)), None)
         if taker is None and _runs_as_float(node, self._kernels[CPU]):
             taker = CPU
         refusal = self._refused_attribute(node, on_cpu=taker == CPU)
@@ -89,6 +92,14 @@ class _Placer:
         if node.expandable and node.domain in self._domains:
             return None, self._refused_body(node)
         return None, _why_not(node, self._kernels[CPU])
+
+    def _takes(self, name: str, node: NodeFacts) -> bool:
+        """Return whether a provider takes a node; one with a memory of its own leaves what has to do with sizes."""
+        if _why_not(node, self._kernels[name]):
+            return False
+        fed = [node.types.get("T1")] if node.operator == "Cast" else node.types.values()
+        stays = node.of_sizes and _has_own_memory(name) and not _HALF.intersection(fed)
+        return not stays or bool(_why_not(node, self._kernels[CPU]))
 
     def _as_known(self, node: NodeFacts) -> NodeFacts:
         """Return a node with the version that this runtime's schemas give it: the onnx package may know later ones."""
@@ -113,6 +124,11 @@ class _Placer:
             if refusal:
                 return f"its function needs {inner.operator} {inner.since}, and {refusal}"
         return ""
+
+
+def _has_own_memory(name: str) -> bool:
+    provider = find_provider(name)
+    return provider is not None and provider.memory is not None
 
 
 def _claims(name: str) -> bool:

@@ -17,7 +17,7 @@ class NodeFacts:
 
     `expandable`: ONNX Runtime can replace it by the body of its function, if it knows the domain; `local`: by the body
     that the model itself has for it. `body` are the nodes of that function, if onnx can tell. `attributes` are by
-    name; numbers and short text as text, the others empty.
+    name; numbers and short text as text, the others empty. `of_sizes`: it computes with sizes of tensors alone.
     """
 
     name: str
@@ -29,6 +29,7 @@ class NodeFacts:
     local: bool = False
     body: tuple["NodeFacts", ...] = ()
     attributes: Mapping[str, str] = field(default_factory=dict)
+    of_sizes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ names them. If something is not known, nothing is bound, and a kernel is assumed
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ import onnx
 import onnx.inliner
 
 from ortdeploy.facts.models import NodeFacts
+from ortdeploy.graph.size_nodes import nodes_of_sizes, small_constants
 
 _BIG = 1024  # bytes of a constant that shape inference does not need to see
 _WIDE = 2**31
@@ -145,16 +147,23 @@ def _text(value: str | bytes) -> str:
 
 
 def _nodes(
-    graph: onnx.GraphProto, outer: Types, domains: Mapping[str, int], functions: set[tuple[str, str]]
+    graph: onnx.GraphProto,
+    outer: Types,
+    domains: Mapping[str, int],
+    functions: set[tuple[str, str]],
+    outer_small: frozenset[str] = frozenset(),
 ) -> Iterator[NodeFacts]:
     types = outer | _types(graph)
-    for node in graph.node:
+    small = outer_small.union(small_constants(graph))
+    of_sizes = nodes_of_sizes(graph, small)
+    for place, node in enumerate(graph.node):
         domain = _text(node.domain) or "ai.onnx"
         if (domain, node.op_type) not in _FOLDED:
-            yield _node(node, domain, domains, types, functions)
+            facts = _node(node, domain, domains, types, functions)
+            yield replace(facts, of_sizes=True) if place in of_sizes else facts
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _nodes(inner, types, domains, functions)
+                yield from _nodes(inner, types, domains, functions, small)
 
 
 def _node(
