@@ -128,15 +128,16 @@ def remembering_placement(host: HostFacts) -> Predict:
     if host.runtime.library is None or host.machine is None:
         return predict_placement
     machine = [host.runtime.library, host.machine.architecture, host.machine.cpu_flags]
+    built_in = {CPU, *host.runtime.available_providers}
 
     def predict(
         model: ModelFacts, chain: Sequence[str], kernels: Kernels, attributes: Attributes | None
     ) -> Prediction | None:
-        if set(chain) != {CPU} or model.problem is not None:
+        if not built_in.issuperset(chain) or model.problem is not None:
             return predict_placement(model, chain, kernels, attributes)
         digests = [file.sha256 for file in model.files]
         graph = [digests, Path(model.path).suffix.lower(), _digest(model.skeleton), sorted(model.opsets.items())]
-        entry = _Entry("placement", machine, graph)
+        entry = _Entry("placement", machine, graph, list(chain))
         found: Prediction | None = entry.find(Prediction)
         if found is None:
             found = predict_placement(model, chain, kernels, attributes)

@@ -20,6 +20,8 @@ from ortdeploy.providers.catalogue import CPU
 
 EXAMPLES = Path(__file__).parents[2] / "deployments/models"
 
+CUDA = "CUDAExecutionProvider"
+
 
 class Readings:
     """Counts how often a graph is read."""
@@ -202,9 +204,11 @@ def predictions(monkeypatch: pytest.MonkeyPatch) -> Predictions:
     return predictions
 
 
-def host(library: str | None = "one", flags: tuple[str, ...] = ("avx2",)) -> HostFacts:
+def host(
+    library: str | None = "one", flags: tuple[str, ...] = ("avx2",), providers: tuple[str, ...] = (CPU,)
+) -> HostFacts:
     runtime = RuntimeFacts(
-        version="1.32.0", available_providers=(CPU,), max_ir_version=None, max_opsets={}, library=library
+        version="1.32.0", available_providers=providers, max_ir_version=None, max_opsets={}, library=library
     )
     machine = MachineFacts(
         system="Linux",
@@ -245,10 +249,20 @@ def test_placement_of_another_graph_is_predicted(tmp_path: Path, predictions: Pr
 
 
 @pytest.mark.usefixtures("state")
-def test_placement_with_another_provider_is_predicted_each_time(tmp_path: Path, predictions: Predictions) -> None:
+def test_placement_on_a_plugin_is_predicted_each_time(tmp_path: Path, predictions: Predictions) -> None:
     facts = read(scale_model(tmp_path / "m.onnx"))
     for _ in range(2):
-        predict(facts, host(), ("CUDAExecutionProvider", CPU))
+        predict(facts, host(), (CUDA, CPU))
+    assert predictions.made == 2
+
+
+@pytest.mark.usefixtures("state")
+def test_placement_on_a_built_in_provider_is_remembered_by_chain(tmp_path: Path, predictions: Predictions) -> None:
+    facts = read(scale_model(tmp_path / "m.onnx"))
+    gpu = host(providers=(CUDA, CPU))
+    on_both = predict(facts, gpu, (CUDA, CPU))
+    assert predict(facts, gpu) != on_both
+    assert predict(facts, gpu, (CUDA, CPU)) == on_both
     assert predictions.made == 2
 
 
