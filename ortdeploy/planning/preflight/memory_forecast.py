@@ -36,10 +36,15 @@ _MIB = 1024 * 1024
 Sizes = tuple[int | None, ...]
 Shapes = dict[str, Sizes]
 
-_PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
-"""Bytes that a provider's own libraries add to `PROCESS`."""
+_PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 480 * _MIB, "Tensorrt": 600 * _MIB}
+"""Bytes that a provider's own libraries add to `PROCESS`; CUDA's were measured on an H200 with CUDA 13.0."""
+
+_CUDNN = 130 * _MIB
+"""What cuDNN takes beside them for each model with convolutions: it loads the kernels that it tries."""
 
 _PYARROW, _PARQUET_WRITER, _PILLOW, _TORCH, _OP_STEPS = 37 * _MIB, 9 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
+
+_CUDA = "CUDAExecutionProvider"
 
 _PROCESS = "process"
 """The part of a job's memory that every job takes."""
@@ -292,7 +297,13 @@ def _process_bytes(job: ResolvedJob) -> int:
     libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _runs_optimum(job) else 0)
     libraries += _PARQUET_WRITER if job.spec.output.format == "parquet" else 0
     libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
+    libraries += _CUDNN * sum(map(_uses_cudnn, job.models))
     return PROCESS - _ONNX + _loaded_for_graphs() + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
+
+
+def _uses_cudnn(model: ResolvedModel) -> bool:
+    on_cuda = any(provider.name == _CUDA for session in _sessions(model) for provider in session.chain)
+    return on_cuda and model.facts.weights.of_convolutions > 0
 
 
 def _loaded_for_graphs() -> int:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from conftest import Cli, run_fork, run_process
+from conftest import REPOSITORY, Cli, run_fork, run_process
 from onnx import TensorProto, helper
 from support.models import save_model
 
@@ -182,6 +183,29 @@ def forecast_of(folder: Path, cli: Cli) -> int:
     path = write(folder, size=16, model=", session: {execution_mode: sequential}")
     job = json.loads(cli("plan", path, "--format", "json").out)["steps"][1]
     return sum(one["size"] for one in job["limits"]["forecast"]["parts"])
+
+
+def test_cudas_libraries_are_counted_and_cudnns_with_each_model_of_convolutions(cli: Cli, tmp_path: Path) -> None:
+    """Measured on an H200 with CUDA 13.0, onnxruntime-gpu 1.31.1."""
+    takes: Values
+    gives: Values
+    takes, gives = {"x": (FLOAT, ["n", 3, 8, 8])}, {"y": (FLOAT, ["n", 3, 8, 8])}
+    filters = {"w": np.zeros((3, 3, 1, 1), dtype=np.float32)}
+    plain, convolving = helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Conv", ["x", "w"], ["y"])
+    np.save(tmp_path / "data.npy", np.ones((8, 3, 8, 8), dtype=np.float32))
+    jetson = REPOSITORY / "deployments/devices/jetson-orin-nano.yaml"
+
+    def process(node: onnx.NodeProto, providers: str) -> int:
+        weights = filters if node is convolving else {}
+        save_model(tmp_path / "wide.onnx", [node], takes, gives, weights)
+        path = write(tmp_path, size=4, model=f", providers: [{providers}]")
+        planned = json.loads(cli("plan", path, "--format", "json", "--device", jetson).out)["steps"][1]
+        return sum(one["size"] for one in planned["limits"]["forecast"]["parts"] if one["what"] == "process")
+
+    base = process(plain, "CPU")
+    assert process(convolving, "CPU") == base
+    assert process(plain, "CUDA, CPU") == base + 480 * MIB
+    assert process(convolving, "CUDA, CPU") == base + (480 + 130) * MIB
 
 
 @pytest.mark.parametrize("limit", [pytest.param("200MiB", marks=pytest.mark.slow), "180MiB"])
