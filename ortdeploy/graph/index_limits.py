@@ -1,7 +1,7 @@
 """Finds inputs of a graph that are indices into a constant table, such as token ids into an embedding.
 
-The CPU provider refuses an index outside of the table ("indices element out of data bounds"); CUDA reads whatever lies
-there. The table's size is in the graph, so every row can be checked before the run.
+The CPU provider refuses an index outside of the table ("indices element out of data bounds"); CUDA gives zeros without
+a message. The table's size is in the graph, so every row can be checked before the run.
 """
 
 import onnx
