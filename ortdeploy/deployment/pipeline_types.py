@@ -12,7 +12,7 @@ from ortdeploy.deployment.item_state import axes_of_state
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
-from ortdeploy.deployment.wanted_types import USUAL, wanted_types
+from ortdeploy.deployment.wanted_types import wanted_types
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
@@ -31,6 +31,9 @@ from ortdeploy.tensors.types import (
     is_of_one_row,
     row_in_words,
 )
+
+Arrives = Callable[[str, str | None], TensorType | None]
+"""Tells in which type a column comes, by its name and the element type that is wanted; None: no such column."""
 
 
 @record
@@ -78,7 +81,8 @@ class PipelineTypes:
     """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
 
     `state` are the values that a row takes from the one before, as the models take them: whole, without rows. `whole`
-    are the inputs that models take as they are, for a whole run.
+    are the inputs that models take as they are, for a whole run. `wanted` are the element types in which steps want
+    values.
     """
 
     inputs: Mapping[str, ValueFacts]
@@ -87,6 +91,7 @@ class PipelineTypes:
     problems: tuple[WireProblem, ...]
     state: Mapping[str, TensorType] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
+    wanted: Mapping[str, str] = field(default_factory=dict)
 
 
 def type_pipeline(
@@ -94,20 +99,19 @@ def type_pipeline(
     models: Mapping[str, ModelFacts],
     axes: Mapping[str, RowAxes],
     adapters: Mapping[str, AdapterFacts],
-    arrives: Callable[[str], TensorType | None],
+    arrives: Arrives,
     *,
     given: Mapping[str, Any],
     lines: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     operators: KnownOperators,
-    is_text: bool = False,
 ) -> PipelineTypes:
     """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
 
-    `lines` are those of the text files that it names, `operators` what op steps may be. `arrives` tells in which type a
-    column comes, for inputs that only operations read. If there is no such column, which is a problem of the job,
-    nothing is said about what is made of it. `is_text`: columns are text, which is read in the type that steps want.
+    `lines` are those of the text files that it names, `operators` what op steps may be. `arrives` is asked about inputs
+    that only operations read. If there is no such column, which is a problem of the job, nothing is said about what is
+    made of it.
     """
-    wanted = wanted_types(pipeline.steps, models, operators) if is_text else None
+    wanted = wanted_types(pipeline.steps, models, operators)
     typer = _PipelineTyper(models, axes, adapters, arrives, operators, pipeline.state, lines, given, wanted)
     values: dict[str, TensorType] = {}
     steps = tuple(typer.step(step, values) for step in pipeline.steps)
@@ -126,6 +130,7 @@ def type_pipeline(
         problems=tuple(typer.problems),
         state=typer.taken,
         whole=frozenset(typer.whole).difference(typer.inputs),
+        wanted=wanted,
     )
 
 
@@ -134,12 +139,12 @@ class _PipelineTyper:
     models: Mapping[str, ModelFacts]
     axes: Mapping[str, RowAxes]
     adapters: Mapping[str, AdapterFacts]
-    arrives: Callable[[str], TensorType | None]
+    arrives: Arrives
     operators: KnownOperators
     state: Mapping[str, str]
     lines: Mapping[str, tuple[str, ...]]
     given: Mapping[str, Any]
-    wanted: Mapping[str, str] | None = None
+    wanted: Mapping[str, str]
     carried: frozenset[str] = frozenset()
     untold: set[str] = field(default_factory=set)
     taken: dict[str, TensorType] = field(default_factory=dict)
@@ -473,11 +478,9 @@ class _PipelineTyper:
 
     def _input_by_column(self, name: str) -> TensorType:
         """Return the type of an input of the pipeline as its column arrives."""
-        arriving = self.arrives(name)
+        arriving = self.arrives(name, self.wanted.get(name))
         if arriving is None:
             self.untold.add(name)
-        elif self.wanted is not None and arriving.dtype is None:
-            arriving = replace(arriving, dtype=self.wanted.get(name, USUAL))
         return self._input(name, arriving or TensorType())
 
     def _input(self, name: str, tensor: TensorType) -> TensorType:

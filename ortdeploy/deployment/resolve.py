@@ -26,6 +26,7 @@ from ortdeploy.deployment.resolved import (
     missing_library,
 )
 from ortdeploy.deployment.step_types import NOT_OF_EACH_ROW, infer_postprocess, infer_prepare
+from ortdeploy.deployment.wanted_types import USUAL, read_type
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
@@ -113,16 +114,17 @@ def _resolve_pipeline(
         given=job.input.values,
         lines=lines,
         operators=operators,
-        is_text=facts.inputs[job.name].format in TEXT_FORMATS,
     )
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
 
 
-def _arriving(job: JobSpec, source: InputFacts, operators: KnownOperators, name: str) -> TensorType | None:
+def _arriving(
+    job: JobSpec, source: InputFacts, operators: KnownOperators, name: str, wanted: str | None
+) -> TensorType | None:
     """Return the type in which a column reaches an input of a pipeline, after its prepare steps; None: no such column.
 
-    There is none either where the input is missing or cannot be read. Text is read in the type that steps want, so that
-    the element type of what no prepare step takes is open.
+    There is none either where the input is missing or cannot be read. Text is read so that it arrives in the type that
+    steps want.
     """
     source = _with_fillers(source, job)
     written = job.input.columns.get(name, (name,))
@@ -134,8 +136,8 @@ def _arriving(job: JobSpec, source: InputFacts, operators: KnownOperators, name:
     stacked = _is_stacked(written, columns, source)
     tensor = _source_type(source, columns, TensorType(), stacked=stacked)
     steps = job.prepare.get(name, ())
-    if source.format in TEXT_FORMATS and tensor.dtype is None and steps:
-        tensor = replace(tensor, dtype="float32")
+    if source.format in TEXT_FORMATS:
+        tensor = replace(tensor, dtype=read_type(steps, wanted, operators) or USUAL)
     return infer_prepare(steps, tensor, operators).stages[-1]
 
 
@@ -252,7 +254,8 @@ def _resolve_job(
     by_row = [*(value for value in fed if not value.optional and axes.of_input(value.name) is not None), *given]
     batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
     before = (facts.outputs[job.name].layout or {}).get("stacked", {})
-    bindings = _bind_all(job, model, columns, fed, targets, axes, before=before, operators=operators)
+    wanted = pipeline.types.wanted if pipeline and pipeline.types else _numpy_types(targets)
+    bindings = _bind_all(job, model, columns, fed, targets, axes, wanted=wanted, before=before, operators=operators)
     outputs = {
         value.name: _output_type(value, axes.of_output(value.name), batched=batching.size is not None)
         for value in model.facts.outputs
@@ -342,12 +345,13 @@ def _bind_all(
     targets: Mapping[str, TensorType],
     axes: RowAxes,
     *,
+    wanted: Mapping[str, str],
     before: Mapping[str, Sequence[str]],
     operators: KnownOperators,
 ) -> tuple[Binding, ...]:
     """Bind every input that must be fed, and the optional ones that the manifest feeds.
 
-    `before` are, by input, the columns that earlier rows were stacked from.
+    `wanted` are the element types in which inputs are wanted, `before` the columns that earlier rows were stacked from.
     """
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
     only_column = source.only_column if len(unnamed) == 1 else None
@@ -361,7 +365,17 @@ def _bind_all(
         if written or not value.optional:
             columns = expanded(written, source.columns, before.get(value.name, ()))
             stacked = _is_stacked(written, columns, source)
-            bound = _bind(job, model, source, value, targets[value.name], columns, stacked=stacked, operators=operators)
+            bound = _bind(
+                job,
+                model,
+                source,
+                value,
+                targets[value.name],
+                columns,
+                stacked=stacked,
+                wanted=wanted.get(value.name),
+                operators=operators,
+            )
             bindings.append(replace(bound, axis=axes.of_input(value.name)))
     return tuple(bindings)
 
@@ -381,11 +395,14 @@ def _bind(
     columns: tuple[str, ...],
     *,
     stacked: bool,
+    wanted: str | None,
     operators: KnownOperators,
 ) -> Binding:
     stacked = stacked or _needs_vector(source, columns, target)
     start = _source_type(source, columns, target, stacked=stacked)
     steps = job.prepare.get(value.name, ())
+    if source.format in TEXT_FORMATS:
+        start = replace(start, dtype=read_type(steps, wanted, operators) or start.dtype)
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
         steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
     types = infer_prepare(steps, start, operators)
@@ -457,6 +474,11 @@ def _common_type(columns: Sequence[TensorType], target: TensorType) -> str | Non
     if "string" in dtypes:
         return "string" if target.dtype != "string" else next(dtype for dtype in dtypes if dtype != "string")
     return str(np.result_type(*(str(dtype) for dtype in dtypes)))
+
+
+def _numpy_types(tensors: Mapping[str, TensorType]) -> dict[str, str]:
+    """Return the element types of tensors by name, those that are known."""
+    return {name: dtype for name, tensor in tensors.items() if (dtype := _numpy_type(tensor.dtype)) is not None}
 
 
 def _numpy_type(dtype: str | None) -> str | None:

@@ -1,0 +1,111 @@
+"""The numbers of a row reach the model as they are written, or the row fails: no value changes on the way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+from onnx import TensorProto, helper
+from support.models import save_model
+
+IDS = [16777217, 20000001, 33554435, 9007199254740993]
+"""Whole numbers that float32 would round, and one that float64 would."""
+
+
+def save_identity(folder: Path, dtype: str, shape: list[Any], name: str = "m") -> None:
+    kind = int(TensorProto.DataType.Value(dtype))
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    save_model(folder / f"{name}.onnx", nodes, {"x": (kind, shape)}, {"y": (kind, shape)}, opset=21, ir_version=10)
+
+
+def write_pipeline(folder: Path, *steps: str, data: str = "data.jsonl", more: str = "") -> Path:
+    lines = "".join(f"      - {{{step}}}\n" for step in steps)
+    text = f"""\
+version: 1
+models:
+  m: {{path: m.onnx}}
+pipelines:
+  p:
+    steps:
+{lines}    outputs: {{y: $y}}
+jobs:
+  run:
+    pipeline: p
+    input: {{path: {data}}}
+    {more or "batch: {size: 2}"}
+    output: {{path: out, format: jsonl}}
+"""
+    (folder / "m.yaml").write_text(text)
+    return folder / "m.yaml"
+
+
+def results(folder: Path) -> list[Any]:
+    parts = sorted((folder / "out").glob("part-*"))
+    return [json.loads(line)["y"] for part in parts for line in part.read_text().splitlines()]
+
+
+RUN = "run: m, in: {x: $e}, out: {y: y}"
+CHAINS = {
+    "a step that keeps the type": (["do: expand, in: {x: $a, expand: 0}, out: e"], [1, 4]),
+    "several steps": (
+        [
+            "do: expand, in: {x: $a, expand: 0}, out: b",
+            "do: flatten, in: {x: $b}, out: c",
+            "do: tail, in: {x: $c, tail: 4}, out: e",
+        ],
+        [4],
+    ),
+    "a cast": (["do: cast, in: {x: $a, cast: int64}, out: e"], [4]),
+    "steps and a cast": (
+        ["do: flatten, in: {x: $a}, out: b", "do: cast, in: {x: $b, cast: int64}, out: e"],
+        [4],
+    ),
+    "an operator": (["op: Neg, in: {X: $a}, out: b", "op: Neg, in: {X: $b}, out: e"], [4]),
+    "a Cast of ONNX": (["op: Cast, in: {input: $a}, attributes: {to: int64}, out: e"], [4]),
+    "the steps of each item": (
+        [
+            "each: $a, as: one, steps: [{do: expand, in: {x: $one, expand: 0}, out: f}], collect: {f: b}",
+            "do: flatten, in: {x: $b}, out: e",
+        ],
+        [4],
+    ),
+}
+
+
+@pytest.mark.quick("a step that keeps the type", "a cast", "the steps of each item")
+@pytest.mark.parametrize("chain", CHAINS)
+def test_whole_numbers_reach_a_model_through_the_steps_before_it(cli: Cli, tmp_path: Path, chain: str) -> None:
+    steps, shape = CHAINS[chain]
+    save_identity(tmp_path, "INT64", ["batch", *shape])
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"a": ids}) + "\n" for ids in (IDS, IDS[::-1], IDS)))
+    done = cli("apply", write_pipeline(tmp_path, *steps, RUN), "-q")
+    assert done.code == 0, done.err
+    wrap = [IDS] if len(shape) > 1 else IDS
+    assert results(tmp_path)[::2] == [wrap, wrap]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("prepare", ["[{expand: 0}, {expand: 0}]", "[{cast: int64}, {expand: 0}, {expand: 0}]"])
+def test_whole_numbers_pass_the_prepare_steps_of_a_pipeline(cli: Cli, tmp_path: Path, kind: str, prepare: str) -> None:
+    save_identity(tmp_path, "INT64", ["batch", 1, 1])
+    text = "a\n" + "".join(f"{one}\n" for one in IDS) if kind == "csv" else "".join(f'{{"a": {one}}}\n' for one in IDS)
+    (tmp_path / f"data.{kind}").write_text(text)
+    step = "do: cast, in: {x: $a, cast: int64}, out: e"
+    manifest = write_pipeline(tmp_path, step, RUN, data=f"data.{kind}", more=f"prepare: {{a: {prepare}}}")
+    done = cli("apply", manifest, "-q")
+    assert done.code == 0, done.err
+    assert results(tmp_path) == [[[one]] for one in IDS]
+
+
+def test_a_column_that_a_cast_and_a_computation_share_is_read_for_both(cli: Cli, tmp_path: Path) -> None:
+    save_identity(tmp_path, "FLOAT", ["batch"])
+    (tmp_path / "data.jsonl").write_text('{"a": 1.5}\n{"a": 3}\n')
+    manifest = write_pipeline(
+        tmp_path,
+        "do: cast, in: {x: $a, cast: int64}, out: whole",
+        "do: scale, in: {x: $a, scale: 2}, out: e",
+        RUN,
+    )
+    assert cli("apply", manifest, "-q").code == 0
+    assert results(tmp_path) == [3.0, 6.0]
