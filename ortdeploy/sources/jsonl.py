@@ -1,7 +1,8 @@
 """JSON lines: one object a line. Numbers and nested lists are read as the model input's element type."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from ortdeploy.sources.row_index import START, Mark
 from ortdeploy.sources.rows import RawRow, RowError
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.types import ROWS, TensorType
+from ortdeploy.tensors.written_numbers import JsonNumber
 
 SUFFIXES = (".jsonl", ".ndjson")
 FIRST_ROWS = 64
@@ -83,11 +85,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _decode = json.JSONDecoder(object_pairs_hook=_object).decode  # made once: json.loads makes one a line
+_decode_as_written = json.JSONDecoder(object_pairs_hook=_object, parse_float=JsonNumber).decode
 
 
-def _parse(line: bytes) -> dict[str, Any]:
+def _parse(line: bytes, decode: Callable[[str], Any] = _decode) -> dict[str, Any]:
     try:
-        row = _decode(line.decode(json.detect_encoding(line), "surrogatepass"))
+        row = decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise RowError(f"the line is not JSON: {error}", "not-json") from error
     if not isinstance(row, dict):
@@ -117,10 +120,28 @@ def _decode_row(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
             row[name] = None
         else:
             raise RowError(f'the line has no "{name}"', "missing-value", known=dict(row))
+    infinite = [name for name in wanted.keys if isinstance(row.get(name), float) and math.isinf(row[name])]
+    if infinite:
+        _refuse_too_large(infinite, raw)
     return row
+
+
+def _refuse_too_large(keys: Sequence[str], raw: RawRow) -> None:
+    """Raise RowError for keys that are written as numbers, which became infinite when they were read."""
+    row = _parse(raw.value, _decode_as_written)
+    for name in keys:
+        if isinstance(row[name], JsonNumber):
+            raise RowError(f'"{name}" is {row[name]}, more than any floating number holds', "not-a-number")
+
+
+def _decode_exactly(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
+    """Return what a row is fed, with its numbers as they are written."""
+    row = _parse(raw.value, _decode_as_written)
+    return {name: row.get(name) for name in (*wanted.dtypes, *wanted.missing) if name in row or name in wanted.missing}
 
 
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TextRows]:
     """Open JSON-lines files as one table."""
-    yield TextRows(read_rows, partial(_decode_row, wanted=wanted), files, folder, wanted)
+    decode, as_written = partial(_decode_row, wanted=wanted), partial(_decode_exactly, wanted=wanted)
+    yield TextRows(read_rows, decode, files, folder, wanted, as_written)

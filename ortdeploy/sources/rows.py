@@ -16,9 +16,13 @@ from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, pieces_of
-from ortdeploy.tensors.columns import Array, Column
+from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.types import FLOATING, INTEGERS
+from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers
+
+USUAL = "float32"
+"""The element type of numbers if none is wanted."""
 
 
 class RowError(Exception):
@@ -85,24 +89,34 @@ class FilePerRow:
 
 
 def block_rows(
-    raw_rows: Iterator[RawRow], decode: Decode, wanted: Wanted, start: int, sizes: Iterable[int]
+    raw_rows: Iterator[RawRow],
+    decode: Decode,
+    wanted: Wanted,
+    start: int,
+    sizes: Iterable[int],
+    as_written: Decode | None = None,
 ) -> Iterator[Block]:
-    """Group rows into blocks; rows that cannot be decoded or converted become failed rows of their block."""
+    """Group rows into blocks; rows that cannot be decoded or converted become failed rows of their block.
+
+    `as_written` decodes a row so that no number is rounded, if `decode` does not; it is asked where that may matter.
+    """
     if wanted.only is not None:
         for first, count in pieces_of(wanted.only, sizes):
             pending = list(islice(raw_rows, first - start, first - start + count))
-            yield _decode_block(pending, decode, wanted, first)
+            yield _decode_block(pending, decode, wanted, first, as_written)
             start = first + count
         return
     for size in sizes:
         pending = list(islice(raw_rows, size))
         if not pending:
             return
-        yield _decode_block(pending, decode, wanted, start)
+        yield _decode_block(pending, decode, wanted, start, as_written)
         start += len(pending)
 
 
-def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: int) -> Block:
+def _decode_block(
+    pending: list[RawRow], decode: Decode, wanted: Wanted, start: int, as_written: Decode | None
+) -> Block:
     rows: list[int] = []
     table: list[Mapping[str, Any]] = []
     failed: list[FailedRow] = []
@@ -129,10 +143,14 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
         else:
             table.append({"path": raw.path, "row": number, **decoded, FILE_PATH: raw.path, FILE_ROW: raw.number})
             rows.append(number)
-    try:
-        columns = {name: read_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
-    except (RowError, ValueError, TypeError, OverflowError):
-        rows, table, columns = _convert_alone(rows, table, wanted, refuse)
+    read = {name: _plain_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
+    columns = {name: column for name, column in read.items() if column is not None}
+    odd = {name: wanted.dtypes[name] or USUAL for name in read if name not in columns}
+    if odd:
+        exact = _as_written([pending[number - start] for number in rows], table, as_written, wanted)
+        kept, alone = _convert_alone(rows, table, exact, odd, refuse)
+        columns = {name: pick(columns[name], kept) if name in columns else alone[name] for name in read}
+        rows, table = [rows[place] for place in kept], [table[place] for place in kept]
     failed.sort(key=lambda row: row.row)
     for key in wanted.keys:
         if key not in columns:
@@ -174,61 +192,89 @@ def _try_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Mapping[str, Any] |
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
     """Return a row with fillers for its empty values. Raises RowError if there is no filler."""
-    return {**row, **{name: _filled(row[name], filler, name) for name, filler in wanted.missing.items()}}
+    filled = {name: _filled(row[name], filler, name, wanted) for name, filler in wanted.missing.items()}
+    return {**row, **filled}
 
 
-def _filled(value: Any, filler: Any, name: str) -> Any:
+def _filled(value: Any, filler: Any, name: str, wanted: Wanted) -> Any:
     if isinstance(value, list):
-        return [_filled(item, filler, name) for item in value]
+        return [_filled(item, filler, name, wanted) for item in value]
     if value is not None and value != "":
         return value
     if filler is None:
         raise RowError(f'"{name}" is empty', "missing-value")
-    return filler
+    is_number = value is None and filler == "nan" and wanted.dtypes.get(name) in FLOATING
+    return math.nan if is_number else filler  # beside numbers, a number is read quickest
 
 
-def _convert_alone(
-    rows: list[int], table: list[Mapping[str, Any]], wanted: Wanted, refuse: Callable[[int, RowError], None]
-) -> tuple[list[int], list[Mapping[str, Any]], dict[str, Column]]:
-    """Convert row by row, and leave out rows that cannot be converted."""
-    good: list[tuple[int, Mapping[str, Any], dict[str, Array]]] = []
-    for number, row in zip(rows, table, strict=True):
-        try:
-            good.append((number, row, _convert_row(row, wanted)))
-        except RowError as error:
-            error.known = row
-            refuse(number, error)
-    columns = {name: stack([arrays[name] for _, _, arrays in good]) for name in wanted.dtypes}
-    return [number for number, _, _ in good], [row for _, row, _ in good], columns
-
-
-def _convert_row(row: Mapping[str, Any], wanted: Wanted) -> dict[str, Array]:
-    return {
-        name: row[name] if isinstance(row[name], np.ndarray) else read_array(row[name], dtype or "float32")
-        for name, dtype in wanted.dtypes.items()
-    }
-
-
-def read_column(values: list[Any], dtype: str | None) -> Column:
-    """Return arrays, texts, numbers or nested lists as a column [rows, …]; after any exception, try rows alone."""
+def _plain_column(values: list[Any], dtype: str | None) -> Column | None:
+    """Return arrays, texts, numbers or nested lists as a column [rows, …]; None if some must be looked at alone."""
     if not values or isinstance(values[0], np.ndarray):
         return stack(values)
-    wanted = dtype or "float32"
-    if wanted in FLOATING:
-        with np.errstate(over="ignore"):
-            array = np.array(values, dtype=wanted)
-        if np.isfinite(array).all():  # numpy turns null into NaN and 1e39 into infinity; neither may pass for a number
-            return array
-    elif wanted in INTEGERS:
-        array = np.array(values)
-        if array.dtype.kind in "iu" and _fits(array, wanted):
-            return array.astype(wanted)
-    return stack([read_array(value, wanted) for value in values])
+    try:
+        return _at_once(values, dtype or USUAL)
+    except (RowError, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _at_once(values: list[Any], dtype: str) -> Column | None:
+    if dtype not in (*FLOATING, *INTEGERS):
+        return stack([read_array(value, dtype) for value in values])
+    array = _texts_as_numbers(values, dtype) if isinstance(values[0], str) else np.array(values)
+    if array is None or array.dtype.kind not in ("iu" if dtype in INTEGERS else "fiub"):
+        return None
+    if dtype in INTEGERS:
+        return array.astype(dtype) if _fits(array, dtype) else None
+    with np.errstate(over="ignore"):
+        array = array.astype(dtype, copy=False)
+    return None if np.isinf(array).any() else array  # one that is written, 1e400, or a number that is too large
+
+
+def _texts_as_numbers(values: list[str], dtype: str) -> Array | None:
+    """Return texts as numbers [rows]; None if some are written in a way that needs a look."""
+    if not is_plain("".join(values)):
+        return None
+    return np.array(list(map(int, values)) if dtype in INTEGERS else list(map(float, values)))
 
 
 def _fits(array: Array, dtype: str) -> bool:
     limits = np.iinfo(dtype)
     return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+
+
+def _as_written(
+    raw_rows: Sequence[RawRow], table: Sequence[Mapping[str, Any]], decode: Decode | None, wanted: Wanted
+) -> Sequence[Mapping[str, Any]]:
+    """Return decoded rows once more, with numbers as they are written."""
+    if decode is None:
+        return table
+    again = (_try_row(raw, decode, wanted) for raw in raw_rows)
+    return [row if isinstance(found, RowError) else {**row, **found} for row, found in zip(table, again, strict=True)]
+
+
+def _convert_alone(
+    rows: Sequence[int],
+    table: Sequence[Mapping[str, Any]],
+    exact: Sequence[Mapping[str, Any]],
+    dtypes: Mapping[str, str],
+    refuse: Callable[[int, RowError], None],
+) -> tuple[list[int], dict[str, Column]]:
+    """Convert some columns row by row; return the places of the rows that can be converted, and these columns.
+
+    `exact` are the rows of the table as they are converted.
+    """
+    good: dict[int, dict[str, Array]] = {}
+    for place, row in enumerate(exact):
+        try:
+            good[place] = {name: _read_alone(row[name], dtype) for name, dtype in dtypes.items()}
+        except RowError as error:
+            error.known = table[place]
+            refuse(rows[place], error)
+    return list(good), {name: stack([arrays[name] for arrays in good.values()]) for name in dtypes}
+
+
+def _read_alone(value: Any, dtype: str) -> Array:
+    return value if isinstance(value, np.ndarray) else read_array(value, dtype)
 
 
 def stack(column: list[Any]) -> Column:
@@ -249,43 +295,14 @@ def read_array(value: Any, dtype: str) -> Array:
         array = np.array(value, dtype=object)
         if any(item is None or item == "" for item in array.flat):
             raise RowError("a value is empty where a number is wanted", "empty-value")
-        return _numbers(array, np.dtype(dtype))
+        return read_numbers(array, np.dtype(dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise RowError(f"{_short(value)} is not {dtype}: {error}", "not-a-number") from error
 
 
-def _numbers(array: Array, dtype: np.dtype[Any]) -> Array:
-    if dtype.kind in "iu":
-        whole = np.array([_whole(item) for item in array.flat], dtype=object).reshape(array.shape)
-        return whole.astype(dtype)
-    if dtype.kind == "b":
-        return np.array([_boolean(item) for item in array.flat], dtype=bool).reshape(array.shape)
-    with np.errstate(over="ignore"):
-        numbers = array.astype(dtype)
-    for item in array[np.isinf(numbers)].flat:
-        if math.isfinite(float(item)):
-            raise ValueError(f"{item} is more than {dtype} holds")
-    return numbers
-
-
-def _whole(item: Any) -> int:
-    number = int(item) if isinstance(item, str | int) else float(item)
-    if number != int(number):
-        raise ValueError(f"{item} is not a whole number")
-    return int(number)
-
-
-def _boolean(item: Any) -> bool:
-    words = {"true": True, "1": True, "false": False, "0": False}
-    key = str(item).lower()
-    if key not in words:
-        raise ValueError("write true, false, 1 or 0")
-    return words[key]
-
-
 def _text_array(value: Any) -> Array:
     array = np.array(value, dtype=object)
-    if any(not isinstance(item, str) for item in array.flat):
+    if any(not isinstance(item, str) or isinstance(item, JsonNumber) for item in array.flat):
         raise RowError(f"{_short(value)} is not text", "not-text")
     return array
 

@@ -12,17 +12,21 @@ from ortdeploy.sources.rows import Decode, RawRow, block_rows
 
 @ordered_record
 class TextRows:
-    """The rows of some files; `read_rows` is that of the format's module, as `TextModule` has it."""
+    """The rows of some files; `read_rows` is that of the format's module, as `TextModule` has it.
+
+    `as_written` decodes rows without rounding a number, if `decode` may.
+    """
 
     read_rows: Callable[..., Iterator[RawRow]]
     decode: Decode
     files: Sequence[str]
     folder: str
     wanted: Wanted
+    as_written: Decode | None = None
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks; reading begins at the last place of the index before the first row."""
         read = partial(self.read_rows, folder=self.folder, limit=self.wanted.memory_limit)
         indexes = self.wanted.indexes or NoIndexes()
         raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
-        return block_rows(raw_rows, self.decode, self.wanted, start, sizes)
+        return block_rows(raw_rows, self.decode, self.wanted, start, sizes, self.as_written)

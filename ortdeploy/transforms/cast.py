@@ -1,13 +1,12 @@
 """`cast: TYPE` — another element type. A value that the type cannot hold is an error; no number wraps around."""
 
-from typing import Any
-
 import numpy as np
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import ANY, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.elements import narrowed
 from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, INTEGERS, WIDER, TensorType
+from ortdeploy.tensors.written_numbers import check_whole, narrowed_floats, read_numbers
 from ortdeploy.transforms.protocol import Apply, Options
 
 CONTRACT = Contract(
@@ -27,24 +26,15 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
     if name == "string":
         return lambda array: (array.astype(str).astype(object),)
     if name in WIDER:
-        return lambda array: (narrowed(array, name),)
+        wider = np.dtype(WIDER[name])
+        return lambda array: (narrowed(read_numbers(array, wider) if array.dtype == object else array, name),)
     dtype = np.dtype(name)
 
     def apply(array: Array) -> tuple[Array, ...]:
-        if name in INTEGERS and array.dtype != dtype:
-            _check_range(array, dtype)
-        if name in FLOATING and array.dtype == object:
-            return (np.array(array, dtype=dtype),)
-        return (array.astype(dtype, copy=False),)
+        if array.dtype == object:
+            return (read_numbers(array, dtype),)
+        if name in INTEGERS and array.dtype not in (dtype, bool) and array.size:
+            check_whole(array.min().item(), array.max().item(), dtype)
+        return (narrowed_floats(array, dtype) if name in FLOATING else array.astype(dtype, copy=False),)
 
     return apply
-
-
-def _check_range(array: Array, dtype: np.dtype[Any]) -> None:
-    if array.dtype == bool or array.size == 0:
-        return
-    limits = np.iinfo(dtype)
-    numbers = array.astype(np.float64) if array.dtype == object else array
-    low, high = numbers.min(), numbers.max()
-    if not (float(low) >= limits.min and float(high) <= limits.max):  # also catches NaN
-        raise ValueError(f"{dtype} holds {limits.min} to {limits.max}; the row has {low} to {high}")

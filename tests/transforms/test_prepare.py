@@ -50,6 +50,32 @@ def test_cast_never_wraps_a_number(value: float) -> None:
         run({"cast": "uint8"}, np.array([[value]], dtype=np.float64))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("float32", 1e39), ("float16", 70000.0), ("float32", -1e300), ("float16", np.float32(1e20))]
+)
+def test_cast_makes_no_number_infinite(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} holds up to"):
+        run({"cast": name}, np.array([[value, 1]]))
+    assert run({"cast": name}, np.array([[np.inf, 1]])).tolist() == [[np.inf, 1]]
+
+
+def test_cast_reads_text_as_csv_does() -> None:
+    assert run({"cast": "int64"}, np.array([["9007199254740993", "2.0"]], dtype=object)).tolist() == [
+        [9007199254740993, 2]
+    ]
+    assert run({"cast": "bool"}, np.array([["false", "true"]], dtype=object)).tolist() == [[False, True]]
+    for name in ("int64", "float32", "bfloat16", "int4"):
+        with pytest.raises(ValueError, match="digits of a number"):
+            run({"cast": name}, np.array([["1_0"]], dtype=object))
+
+
+def test_cast_takes_the_largest_number_of_a_type() -> None:
+    largest = np.array([[2**63 - 1]], dtype=np.uint64)
+    assert run({"cast": "int64"}, largest).tolist() == [[2**63 - 1]]
+    with pytest.raises(ValueError, match="int64 holds"):
+        run({"cast": "int64"}, largest + np.uint64(1))
+
+
 def test_scale_makes_integers_float32_and_keeps_floating_types() -> None:
     assert run({"scale": 0.5}, np.array([[1, 255]], dtype=np.uint8)).tolist() == [[0.5, 127.5]]
     assert run({"scale": 2}, np.array([[1.5]], dtype=np.float64)).dtype == np.float64

@@ -1,0 +1,114 @@
+"""Numbers as files of text have them, read as what is written or not at all.
+
+Python alone would read 1_000 and ١٢ as numbers, 1e400 as infinity, and 9007199254740993.0 as an even number.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.tensors.columns import Array
+
+
+class JsonNumber(str):
+    """A number with a point or an exponent as a JSON text has it: what a float would round is still there."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return it as it is written, without quotes."""
+        return str(self)
+
+
+def is_plain(text: str) -> bool:
+    """Return whether Python reads no other numbers in a text than one that is written in ASCII digits alone."""
+    return text.isascii() and "_" not in text
+
+
+def read_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return texts and numbers […] as numbers or booleans of one type.
+
+    Raises ValueError, TypeError or OverflowError for what is none, or more than the type holds. A floating number is
+    the nearest one that the type has.
+    """
+    if dtype.kind == "b":
+        return np.array([_boolean(item) for item in array.flat], dtype=bool).reshape(array.shape)
+    if dtype.kind in "iu":
+        numbers = np.array([_whole(item) for item in array.flat], dtype=object)
+        if numbers.size:
+            check_whole(numbers.min(), numbers.max(), dtype)
+        return numbers.astype(dtype).reshape(array.shape)
+    return narrowed_floats(np.array([_real(item) for item in array.flat], np.float64), dtype).reshape(array.shape)
+
+
+def check_whole(low: float, high: float, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError if a type of whole numbers does not hold all from `low` to `high`, or if these are NaN."""
+    limits = np.iinfo(dtype)
+    if not (low >= limits.min and high <= limits.max):
+        raise ValueError(f"{dtype} holds {limits.min} to {limits.max}; the row has {low} to {high}")
+
+
+def narrowed_floats(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Return numbers […] in a floating type. Raises ValueError if one is more than it holds."""
+    with np.errstate(over="ignore"):
+        held = numbers.astype(dtype, copy=False)
+    if held is not numbers and not np.isfinite(held).all() and (np.isinf(held) & np.isfinite(numbers)).any():
+        raise ValueError(f"{dtype} holds up to {np.finfo(dtype).max:g}")
+    return held
+
+
+def _boolean(item: Any) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    key = str(item).lower()
+    if key not in words:
+        raise ValueError("write true, false, 1 or 0")
+    return words[key]
+
+
+def _whole(item: Any) -> int:
+    """Return a whole number. Raises ValueError, TypeError, OverflowError for anything else."""
+    if isinstance(item, str):
+        return _whole_of_text(_plain(item).strip())
+    number = int(item)
+    if number != item:
+        raise ValueError(f"{item} is not a whole number")
+    return number
+
+
+def _real(item: Any) -> float:
+    """Return a number as a float; infinity only if it is written. Raises ValueError, TypeError, OverflowError."""
+    if isinstance(item, list):
+        raise ValueError("lists in it differ in length")  # noqa: TRY004  as of other values
+    number = float(_plain(item) if isinstance(item, str) else item)
+    if isinstance(item, str) and math.isinf(number) and "inf" not in item.lower():
+        raise ValueError("it is more than any floating number holds")
+    return number
+
+
+def _plain(text: str) -> str:
+    if not is_plain(text):
+        raise ValueError("the digits of a number are 0 to 9, without anything between them")
+    return text
+
+
+def _whole_of_text(text: str) -> int:
+    """Return the whole number that a text has, which may be written as 3.0 or 3e2."""
+    whole, _, decimals = text.partition(".")
+    if whole.lstrip("+-").isdigit() and not decimals.strip("0"):
+        return int(whole)
+    from decimal import Decimal, InvalidOperation  # noqa: PLC0415  only for such numbers
+
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise ValueError("it is not a number") from None
+    if not number.is_finite() or number != number.to_integral_value():
+        raise ValueError("it is not a whole number")
+    if number.adjusted() > _MOST_DIGITS:
+        raise ValueError("it has too many digits")
+    return int(number)
+
+
+_MOST_DIGITS = 40
+"""The digits of a whole number with an exponent that are looked at; those of 1e999999999 would fill the memory."""
