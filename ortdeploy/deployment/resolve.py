@@ -401,8 +401,8 @@ def _bind(
     stacked = stacked or _needs_vector(source, columns, target)
     start = _source_type(source, columns, target, stacked=stacked)
     steps = job.prepare.get(value.name, ())
-    if source.format in TEXT_FORMATS:
-        start = replace(start, dtype=read_type(steps, wanted, operators) or start.dtype)
+    told = read_type(steps, wanted, operators) if source.format in TEXT_FORMATS else None
+    start = replace(start, dtype=told or start.dtype)
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
         steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
     types = infer_prepare(steps, start, operators)
@@ -418,6 +418,7 @@ def _bind(
         stages=types.stages,
         problem=types.problem or _without_rate(steps, source),
         ops=types.ops,
+        guessed=source.format in TEXT_FORMATS and told is None and start.dtype == USUAL,
     )
 
 

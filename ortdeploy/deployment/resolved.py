@@ -138,7 +138,8 @@ class Binding:
 
     `target` is what the session takes, rows first, without the rows' dimension when the model has none; in the graph
     they are at `axis` (None: it is not by row). `columns` is empty when nothing feeds the input; `unknown` are columns
-    that the source does not have. `ops` are by step: those that are operators, joined.
+    that the source does not have. `ops` are by step: those that are operators, joined. `guessed`: the columns are text,
+    and nothing tells that its numbers are those of `source`.
     """
 
     value: ValueFacts
@@ -153,6 +154,7 @@ class Binding:
     problem: StepProblem | None
     ops: tuple[OpStep | None, ...] = ()
     axis: int | None = 0
+    guessed: bool = False
 
     @property
     def final(self) -> TensorType:

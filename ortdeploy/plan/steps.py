@@ -163,7 +163,8 @@ class PlannedStep:
 class PlannedInput:
     """One model input: the columns it is fed from, the steps, and what must arrive at the session.
 
-    `shape` is that of a whole run, rows first. `read_dtype` is the element type that text formats are read as.
+    `shape` is that of a whole run, rows first. `read_dtype` is the element type that text formats are read as; None:
+    nothing tells one, so that numbers become float32 if that holds them.
     """
 
     name: str

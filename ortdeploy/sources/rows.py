@@ -19,10 +19,12 @@ from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.types import FLOATING, INTEGERS
-from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers
+from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers, rounded_wholes
 
-USUAL = "float32"
+_USUAL = "float32"
 """The element type of numbers if none is wanted."""
+_EXACT = 2**24
+"""Up to here, it holds all whole numbers."""
 
 
 class RowError(Exception):
@@ -145,7 +147,7 @@ def _decode_block(
             rows.append(number)
     read = {name: _plain_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
     columns = {name: column for name, column in read.items() if column is not None}
-    odd = {name: wanted.dtypes[name] or USUAL for name in read if name not in columns}
+    odd = {name: wanted.dtypes[name] for name in read if name not in columns}
     if odd:
         exact = _as_written([pending[number - start] for number in rows], table, as_written, wanted)
         kept, alone = _convert_alone(rows, table, exact, odd, refuse)
@@ -212,9 +214,10 @@ def _plain_column(values: list[Any], dtype: str | None) -> Column | None:
     if not values or isinstance(values[0], np.ndarray):
         return stack(values)
     try:
-        return _at_once(values, dtype or USUAL)
+        column = _at_once(values, dtype or _USUAL)
     except (RowError, ValueError, TypeError, OverflowError):
         return None
+    return None if dtype is None and isinstance(column, np.ndarray) and (np.abs(column) > _EXACT).any() else column
 
 
 def _at_once(values: list[Any], dtype: str) -> Column | None:
@@ -256,7 +259,7 @@ def _convert_alone(
     rows: Sequence[int],
     table: Sequence[Mapping[str, Any]],
     exact: Sequence[Mapping[str, Any]],
-    dtypes: Mapping[str, str],
+    dtypes: Mapping[str, str | None],
     refuse: Callable[[int, RowError], None],
 ) -> tuple[list[int], dict[str, Column]]:
     """Convert some columns row by row; return the places of the rows that can be converted, and these columns.
@@ -273,7 +276,7 @@ def _convert_alone(
     return list(good), {name: stack([arrays[name] for arrays in good.values()]) for name in dtypes}
 
 
-def _read_alone(value: Any, dtype: str) -> Array:
+def _read_alone(value: Any, dtype: str | None) -> Array:
     return value if isinstance(value, np.ndarray) else read_array(value, dtype)
 
 
@@ -287,17 +290,23 @@ def stack(column: list[Any]) -> Column:
     return column
 
 
-def read_array(value: Any, dtype: str) -> Array:
+def read_array(value: Any, dtype: str | None) -> Array:
     """Read the value of a row, a number, a text or nested lists of them, as an array […]. Raises RowError."""
+    name = dtype or _USUAL
     if dtype == "string":
         return _text_array(value)
     try:
         array = np.array(value, dtype=object)
         if any(item is None or item == "" for item in array.flat):
             raise RowError("a value is empty where a number is wanted", "empty-value")
-        return read_numbers(array, np.dtype(dtype))
+        numbers = read_numbers(array, np.dtype(name))
+        rounded = next(rounded_wholes(array, numbers), None) if dtype is None else None
     except (ValueError, TypeError, OverflowError) as error:
-        raise RowError(f"{_short(value)} is not {dtype}: {error}", "not-a-number") from error
+        raise RowError(f"{_short(value)} is not {name}: {error}", "not-a-number") from error
+    if rounded is None:
+        return numbers
+    why = f"{name} would round {rounded}, and no step tells another type; cast the column to int64 or float64 first"
+    raise RowError(f"{_short(value)} is not {name}: {why}", "not-a-number")
 
 
 def _text_array(value: Any) -> Array:

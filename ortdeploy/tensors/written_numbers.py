@@ -4,6 +4,7 @@ Python alone would read 1_000 and ١٢ as numbers, 1e400 as infinity, and 900719
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,21 @@ def read_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
             check_whole(numbers.min(), numbers.max(), dtype)
         return numbers.astype(dtype).reshape(array.shape)
     return narrowed_floats(np.array([_real(item) for item in array.flat], np.float64), dtype).reshape(array.shape)
+
+
+def rounded_wholes(written: Array, numbers: Array) -> Iterator[Any]:
+    """Yield what is written as whole numbers, of objects […], and is another number in floating ones of that shape."""
+    for item, number in zip(written.flat, numbers.flat, strict=True):
+        if isinstance(item, int) or (isinstance(item, str) and _is_whole(item.strip())):
+            value = item if isinstance(item, int) else _whole_of_text(item.strip())
+            if value != int(number):
+                yield item
+
+
+def _is_whole(text: str) -> bool:
+    """Return whether a text has a whole number, written without an exponent."""
+    whole, _, decimals = text.partition(".")
+    return whole.lstrip("+-").isdigit() and not decimals.strip("0")
 
 
 def check_whole(low: float, high: float, dtype: np.dtype[Any]) -> None:
@@ -94,9 +110,8 @@ def _plain(text: str) -> str:
 
 def _whole_of_text(text: str) -> int:
     """Return the whole number that a text has, which may be written as 3.0 or 3e2."""
-    whole, _, decimals = text.partition(".")
-    if whole.lstrip("+-").isdigit() and not decimals.strip("0"):
-        return int(whole)
+    if _is_whole(text):
+        return int(text.partition(".")[0])
     from decimal import Decimal, InvalidOperation  # noqa: PLC0415  only for such numbers
 
     try:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
@@ -109,3 +110,35 @@ def test_a_column_that_a_cast_and_a_computation_share_is_read_for_both(cli: Cli,
     )
     assert cli("apply", manifest, "-q").code == 0
     assert results(tmp_path) == [3.0, 6.0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_whole_number_whose_type_nothing_tells_is_not_rounded(cli: Cli, tmp_path: Path, kind: str) -> None:
+    save_identity(tmp_path, "FLOAT", ["batch"])
+    texts = ["16777216", "16777217", "0.1", "-33554433.0", "33554432.0", "6.02e23", "1e10", "16777217.5"]
+    lines = [f"{one},1" if kind == "csv" else f'{{"a": {one}, "b": 1}}' for one in texts]
+    (tmp_path / f"data.{kind}").write_text("\n".join([*(["a,b"] if kind == "csv" else []), *lines]))
+    manifest = write_pipeline(
+        tmp_path,
+        "do: expand, in: {x: $a, expand: 0}, out: y",
+        "run: m, in: {x: $b}, out: {y: other}",
+        data=f"data.{kind}",
+        more="errors: {max_failed: 2}",
+    )
+    assert cli("apply", manifest, "-q").code == 0
+    kept = [texts[place] for place in (0, 2, 4, 5, 6, 7)]
+    assert np.array_equal(np.array(results(tmp_path), np.float32)[:, 0], np.array(kept, np.float32))
+    failed = [json.loads(line) for line in (tmp_path / "out/_failed.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in failed] == [1, 3]
+    assert failed[0]["message"].endswith(
+        "is not float32: float32 would round 16777217, and no step tells another type; cast the column to int64 or "
+        "float64 first"
+    )
+
+
+def test_a_model_of_floating_numbers_takes_the_nearest_one(cli: Cli, tmp_path: Path) -> None:
+    save_identity(tmp_path, "FLOAT", ["batch", 1])
+    (tmp_path / "data.jsonl").write_text('{"a": 16777217}\n{"a": 0.1}\n')
+    manifest = write_pipeline(tmp_path, "do: expand, in: {x: $a, expand: 0}, out: e", RUN)
+    assert cli("apply", manifest, "-q").code == 0
+    assert results(tmp_path) == [[16777216.0], [pytest.approx(0.1)]]

@@ -217,7 +217,7 @@ def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) 
         name=binding.value.name,
         columns=binding.columns,
         stacked=binding.stacked,
-        read_dtype=binding.source.dtype,
+        read_dtype=None if binding.guessed else binding.source.dtype,
         steps=steps,
         dtype=binding.target.dtype or "",
         shape=_contract(binding, job),
