@@ -19,6 +19,8 @@ from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.protocol import ends_in_zero
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, size_bytes
 from ortdeploy.tensors.types import TensorType
 
@@ -95,6 +97,7 @@ class BatchRunner:
         self._counts = counts
         self._fatal = fatal
         self._on_run = on_run
+        self._keeps_zeros = SINKS[job.output.format].KEEPS_ZEROS
         self._postprocess = [(step, _build_postprocess(step, ops)) for step in job.postprocess]
         self.feeder = Feeder(job, ops)
         self.runs = SessionRuns(job, session, probe, proof)
@@ -109,6 +112,8 @@ class BatchRunner:
             else:
                 run.feeds = self.feeder.cut_batch(prepared.feeds, rows)
             self._refuse_fatal(prepared.block, rows)
+            if not self.can_write_keys(prepared.block, rows):
+                raise self._unwritable("a key")
             run.results = self._run_told(run.feeds, prepared.block, rows, adapters)
         except StageError as error:
             run.error = error
@@ -117,6 +122,15 @@ class BatchRunner:
                 raise
             raise error.with_row(prepared.block.rows[rows[error.place]]) from error
         return run
+
+    def can_write_keys(self, block: Block, rows: Sequence[int] | None = None) -> bool:
+        """Return whether the output's format has all keys of a block, or of some of its rows."""
+        keys = [] if self._keeps_zeros else [block.columns[name] for name in self._job.input.key]
+        return not any(ends_in_zero(key if rows is None else [key[row] for row in rows]) for key in keys)
+
+    def _unwritable(self, what: str) -> StageError:
+        message = f"{what} is text that ends in U+0000, which {self._job.output.format} loses; use another format"
+        return StageError("postprocess", "unwritable-text", message)
 
     def _refuse_fatal(self, block: Block, rows: Sequence[int]) -> None:
         """Raise StageError if these rows, or some of them, ended a process."""
@@ -148,9 +162,9 @@ class BatchRunner:
             self.feeder.run_less(rows)
 
     def postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
-        """Add the columns of every postprocess step to the results, and check that exploded ones agree in length.
+        """Add the columns of every postprocess step to the results, and check that they can be written.
 
-        Raises StageError.
+        Exploded ones must agree in length. Raises StageError.
         """
         for step, apply in self._postprocess:
             try:
@@ -163,6 +177,10 @@ class BatchRunner:
                 check_lists(results, self._job.output.explode)
             except ValueError as error:
                 raise StageError("postprocess", "explode", f"output: explode: {error}") from error
+        if not self._keeps_zeros:
+            lost = next((name for name in self._job.output.columns if ends_in_zero(results[name])), None)
+            if lost is not None:
+                raise self._unwritable(f'"{lost}"')
         return results
 
     def finite(self, results: dict[str, Column], rows: int) -> Array | None:

@@ -181,6 +181,8 @@ class RowRunner:
             return None
         if self._is_told or not self._unsafe.isdisjoint(prepared.block.rows):
             return None
+        if not self._batches.can_write_keys(prepared.block):
+            return None
         batches = cut(prepared.block, self._batches.size)
         results = self._runs.run_each(prepared.feeds, batches, chosen.always)
         if results is None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".arrow"
 BLOCK_COPIES, GATHERED, PART_COPIES = 1, GROUP_BYTES, 0
+KEEPS_ZEROS = True
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 

@@ -18,6 +18,7 @@ from ortdeploy.tensors.json_values import as_text
 
 SUFFIX = ".csv"
 BLOCK_COPIES, GATHERED, PART_COPIES = 20, 0, 0
+KEEPS_ZEROS = True
 PACKAGE = None
 
 

@@ -14,6 +14,7 @@ from ortdeploy.tensors.json_values import json_column
 
 SUFFIX = ".jsonl"
 BLOCK_COPIES, GATHERED, PART_COPIES = 20, 0, 0
+KEEPS_ZEROS = True
 PACKAGE = None
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder a row

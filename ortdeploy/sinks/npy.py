@@ -15,6 +15,7 @@ from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npy"
 BLOCK_COPIES, GATHERED, PART_COPIES = 0, 0, 0
+KEEPS_ZEROS = False
 PACKAGE = None
 
 

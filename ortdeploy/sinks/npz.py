@@ -13,6 +13,7 @@ from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npz"
 BLOCK_COPIES, GATHERED, PART_COPIES = 0, 0, 1
+KEEPS_ZEROS = False
 PACKAGE = None
 
 

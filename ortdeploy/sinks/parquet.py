@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".parquet"
 BLOCK_COPIES, GATHERED, PART_COPIES = 2, GROUP_BYTES, 0
+KEEPS_ZEROS = True
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -44,6 +44,15 @@ def as_rows(name: str, column: Column) -> Array:
     return array.astype(object) if array.dtype.kind in "US" else array
 
 
+def ends_in_zero(value: Any) -> bool:
+    """Return whether a text ends in U+0000: a value, or one of those in a column or list of them."""
+    if isinstance(value, str):
+        return value.endswith("\0")
+    if isinstance(value, np.ndarray):
+        return value.dtype == object and any(map(ends_in_zero, value.flat))
+    return isinstance(value, list | tuple) and any(map(ends_in_zero, value))
+
+
 def encoded(text: str) -> bytes:
     """Return text as UTF-8; bytes of file names that are no valid UTF-8 become escapes."""
     return text.encode("utf-8", "backslashreplace")
@@ -63,6 +72,8 @@ class SinkModule(Protocol):
     """Bytes of rows that are gathered to be written at once; 0: blocks are written as they come."""
     PART_COPIES: int
     """Memory that a part takes until it is complete, as a multiple of its size."""
+    KEEPS_ZEROS: bool
+    """Whether texts may end in U+0000; numpy fills texts of an array up with them."""
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant

@@ -1,4 +1,4 @@
-"""The numbers of a row reach the model as they are written, or the row fails: no value changes on the way."""
+"""The values of a row reach the model as they are written, or the row fails: none changes on the way, or behind it."""
 
 import json
 from pathlib import Path
@@ -142,3 +142,30 @@ def test_a_model_of_floating_numbers_takes_the_nearest_one(cli: Cli, tmp_path: P
     manifest = write_pipeline(tmp_path, "do: expand, in: {x: $a, expand: 0}, out: e", RUN)
     assert cli("apply", manifest, "-q").code == 0
     assert results(tmp_path) == [[16777216.0], [pytest.approx(0.1)]]
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "jsonl", "parquet"])
+def test_text_that_a_format_would_shorten_fails_its_row(cli: Cli, tmp_path: Path, kind: str) -> None:
+    save_identity(tmp_path, "STRING", ["batch"])
+    texts = ["a\0", "b", "\0c", "\0"]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"x": one}) + "\n" for one in texts))
+    text = "version: 1\nmodels: {m: {path: m.onnx}}\njobs: {run: {model: m, input: {path: data.jsonl}, "
+    (tmp_path / "m.yaml").write_text(text + f"output: {{path: out, format: {kind}}}, errors: {{max_failed: 2}}}}}}\n")
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    if kind in {"jsonl", "parquet"}:
+        assert not (tmp_path / "out/_failed.jsonl").read_text()
+        return
+    read = np.load(tmp_path / f"out/part-00000000.{kind}")
+    assert (read["y"] if kind == "npz" else read).tolist() == ["b", "\0c"]
+    failed = [json.loads(line) for line in (tmp_path / "out/_failed.jsonl").read_text().splitlines()]
+    assert [(row["row"], row["code"]) for row in failed] == [(0, "unwritable-text"), (3, "unwritable-text")]
+
+
+def test_a_key_that_a_format_would_shorten_fails_its_row(cli: Cli, tmp_path: Path) -> None:
+    save_identity(tmp_path, "FLOAT", ["batch"])
+    keys = ["a\0", "b", "c", "d"]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"x": 1, "k": one}) + "\n" for one in keys))
+    text = "version: 1\nmodels: {m: {path: m.onnx}}\njobs: {run: {model: m, input: {path: data.jsonl, key: [k]}, "
+    (tmp_path / "m.yaml").write_text(text + "output: {path: out, format: npz}, errors: {max_failed: 1}}}\n")
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    assert np.load(tmp_path / "out/part-00000000.npz")["k"].tolist() == keys[1:]
