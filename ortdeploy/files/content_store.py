@@ -24,6 +24,7 @@ from typing import BinaryIO
 
 from ortdeploy.files.atomic import open_whole, sync_folder
 from ortdeploy.files.disk import free_at, remove_folder
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
 
 FOLDER = "store"
@@ -117,7 +118,7 @@ class ContentStore:
         path = self._made(_REFERENCES) / f"{hashlib.sha256(owner.encode(errors='surrogateescape')).hexdigest()}.json"
         document = {"format_version": _FORMAT_VERSION, "owner": owner, "digests": sorted(digests), "lasting": lasting}
         with suppress(OSError, ValueError):
-            if json.loads(path.read_bytes()) == document:
+            if read_json(path.read_bytes()) == document:
                 if not lasting:
                     os.utime(path)
                 return
@@ -132,7 +133,7 @@ class ContentStore:
         found: set[str] = set()
         for path in self._entries(_REFERENCES):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                known = json.loads(path.read_bytes())
+                known = read_json(path.read_bytes())
                 is_old = path.stat().st_mtime < time.time() - FORGOTTEN_AFTER and not known.get("lasting")
                 if is_old or not is_there(str(known["owner"])):
                     if not dry_run:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import boot_id, file_digest, signature
+from ortdeploy.files.json_text import read_json
 
 LARGE = 16 * 1024 * 1024
 """Size in bytes from which a digest is remembered; smaller files are read in hundredths of a second."""
@@ -39,7 +40,7 @@ class DigestCache:
         self._known: dict[str, Any] = {}
         if self._path is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
-                document = json.loads(self._path.read_text(encoding="utf-8"))
+                document = read_json(self._path.read_text(encoding="utf-8"))
                 if (document["format_version"], document["boot"]) == (_FORMAT_VERSION, self._boot):
                     self._known = dict(document["files"])
 

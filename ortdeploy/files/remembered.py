@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.files.atomic import open_cached
+from ortdeploy.files.json_text import read_json
 from ortdeploy.records import mutable_record
 
 FILE = "choices.json"
@@ -27,7 +28,7 @@ class TuningCache:
         """Return the choice for a key: a number or a name; None if there is none."""
         if self.folder is not None:
             with suppress(OSError, ValueError, TypeError, KeyError):
-                known = json.loads((self.folder / FILE).read_text(encoding="utf-8"))["choices"]
+                known = read_json((self.folder / FILE).read_text(encoding="utf-8"))["choices"]
                 self._known = {key: choice for key, choice in dict(known).items() if type(choice) in {int, str}}
         return self._known.get(key)
 

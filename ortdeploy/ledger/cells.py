@@ -17,6 +17,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from ortdeploy.files.json_text import read_json
 from ortdeploy.ledger.records import Merge, Part, Revision
 
 OUTPUT_COLUMNS: Mapping[str, Any] = {
@@ -74,7 +75,7 @@ def unsealed(cells: Sequence[Any], what: str) -> Sequence[Any]:
 
 def row_numbers(text: str) -> tuple[int, ...]:
     """Return the row numbers of a JSON list. Raises ValueError for any other text."""
-    found = json.loads(text)
+    found = read_json(text)
     if not isinstance(found, list) or any(type(row) is not int for row in found):
         raise ValueError(f"{text[:60]!r} does not name rows")
     return tuple(found)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.files.json_text import read_json
 from ortdeploy.ledger.records import FailedBefore
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.results.rows import FailedRow
@@ -64,7 +65,7 @@ def _has(entry: Mapping[str, Any], name: str) -> bool:
 
 def failed_before(row: Any, text: str) -> FailedBefore:
     """Return how often a failed row was tried, and its place. Raises ValueError if the entry is damaged."""
-    entry = json.loads(text)
+    entry = read_json(text)
     kinds = _LETTER_SINCE_VERSION_4
     if (
         not isinstance(entry, dict)

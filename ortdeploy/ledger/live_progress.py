@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.durations import Pace
+from ortdeploy.files.json_text import read_json
 from ortdeploy.ledger.records import output_file
 from ortdeploy.process.memory import memory_now, process_usage
 
@@ -60,7 +61,7 @@ class Live:
 def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
     """Return the progress of a running job; None if there is no file, or no whole one."""
     try:
-        known = json.loads(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
+        known = read_json(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return known if isinstance(known, dict) and _is_whole(known) else None

@@ -1,6 +1,5 @@
 """Opens the ledger of a state directory, to write or to read; finds which ledger an output folder names."""
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import make_durable_folder
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import is_there_now
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
@@ -90,7 +90,7 @@ def read_marker(folder: Path) -> dict[str, str]:
     """Return what an output folder says of itself: its `ledger`, `deployment` and `job`, each one line of text."""
     try:
         with (folder / MARKER).open("rb") as file:
-            known = json.loads(file.read(_MOST_OF_A_MARKER))
+            known = read_json(file.read(_MOST_OF_A_MARKER))
     except (OSError, ValueError):
         return {}
     texts = known.items() if isinstance(known, dict) else ()

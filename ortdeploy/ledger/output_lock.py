@@ -16,6 +16,7 @@ from typing import Any
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.digests import boot_id
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import make_folder
@@ -182,7 +183,7 @@ def _write_holder(path: Path, output: str) -> None:
 
 def _read_holder(path: Path) -> Mapping[str, Any]:
     try:
-        known = json.loads(path.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
+        known = read_json(path.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -7,7 +7,6 @@ Source: Radford et al., Learning Transferable Visual Models From Natural Languag
 files is that of Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016, over bytes.
 """
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ortdeploy.files.json_text import read_json
 from ortdeploy.operations.protocol import Call, Types
 from ortdeploy.tensors.contracts import TOKEN, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
@@ -62,7 +62,7 @@ class ClipTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Read the files. Raises OSError, and ValueError if they are not a CLIP vocabulary."""
-        self._ids: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        self._ids: dict[str, int] = read_json((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
         pairs = [tuple(line.split()) for line in lines if line.strip() and not line.startswith("#version")]
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
@@ -120,7 +120,7 @@ def _pad_token(folder: Path) -> str:
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return END
-    token = json.loads(path.read_text(encoding="utf-8")).get("pad_token") or END
+    token = read_json(path.read_text(encoding="utf-8")).get("pad_token") or END
     return str(token.get("content", END)) if isinstance(token, dict) else str(token)
 
 

@@ -1,7 +1,6 @@
 """Looks at what a job reads and writes: its input files, its output, and what the ledger knows of both."""
 
 import importlib.util
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from ortdeploy.facts.problems import ELSEWHERE, Package, Problem
 from ortdeploy.files.digests import content_digest
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.shared_folder import SharedFolder
@@ -128,7 +128,7 @@ def _is_made_anew(elsewhere: SharedParts, record: OutputRecord) -> bool:
 def _lacks_parts(place: "SharedPlace", plan: str, record: OutputRecord) -> bool:
     """Return whether parts are gone that the ledger has and the plan makes. Raises what `_is_made_anew` suppresses."""
     bound = place.read(f"{SHARD_FOLDER}/{plan}/{BOUND}")
-    first = 0 if bound is None else json.loads(bound)["parts"]["first_number"]  # None: killed before it began
+    first = 0 if bound is None else read_json(bound)["parts"]["first_number"]  # None: killed before it began
     return any(one.file and one.number >= first and not place.exists(one.file) for one in record.parts)
 
 

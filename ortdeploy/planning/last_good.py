@@ -22,6 +22,7 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageErr
 from ortdeploy.events import log
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import KEPT, is_file, is_folder
 from ortdeploy.ledger.output_lock import shared_use
@@ -292,7 +293,7 @@ def _first_error(path: str, diagnostics: Sequence[Diagnostic]) -> str:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        known = json.loads(path.read_bytes())
+        known = read_json(path.read_bytes())
     except (OSError, ValueError):
         return None
     return known if isinstance(known, dict) else None

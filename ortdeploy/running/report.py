@@ -11,6 +11,7 @@ from typing import Any
 
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.json_text import read_json
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
@@ -202,7 +203,7 @@ def _write_failed(folder: Path, failures: Iterable[str], failed: FailedRows) -> 
 def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], forms: Iterable[str] = ()) -> None:
     """Rewrite the files with the parts and failed rows of now; everything else in them stays. Raises OSError."""
     try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        report = read_json((folder / REPORT).read_text(encoding="utf-8"))
         report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
     except (FileNotFoundError, ValueError, TypeError):  # was carried away; the next run writes it
         return

@@ -23,6 +23,7 @@ from typing import Any
 from ortdeploy.files.atomic import open_whole, sync_folder
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import remove_folder
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
@@ -76,7 +77,7 @@ class CacheEntry:
     def find(self) -> tuple[CachedModel | None, str]:
         """Return the model if it is whole and still fits, else why not."""
         try:
-            made_by = json.loads((self._folder / MADE_BY).read_text(encoding="utf-8"))
+            made_by = read_json((self._folder / MADE_BY).read_text(encoding="utf-8"))
             changed = [key for key, value in self._depends_on.items() if made_by["depends_on"].get(key) != value]
             if changed:
                 return None, f"another {', '.join(changed)}"
@@ -142,7 +143,7 @@ def _model_of(entry: Path) -> str | None:
         return (
             None
             if entry.name.startswith(".")
-            else str(json.loads((entry / MADE_BY).read_bytes())["depends_on"]["model"])
+            else str(read_json((entry / MADE_BY).read_bytes())["depends_on"]["model"])
         )
     return None
 

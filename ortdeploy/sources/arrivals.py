@@ -19,6 +19,7 @@ from typing import Any
 
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.packed import Names, Packer, joined, next_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.records import mutable_record, record
@@ -245,7 +246,7 @@ class Settling:
     def _remembered(self) -> dict[str, list[int]]:
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             if self.folder is not None:
-                document = json.loads((self.folder / FILE).read_text(encoding="utf-8"))
+                document = read_json((self.folder / FILE).read_text(encoding="utf-8"))
                 if document["format_version"] == _FORMAT_VERSION:
                     return {path: list(state) for path, state in document["files"].items()}
         return {}

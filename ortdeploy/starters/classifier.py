@@ -1,10 +1,10 @@
 """Models that take a picture and give a vector: scores of classes, with labels if they are found, or features."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.labels import Labels, find_labels
@@ -156,7 +156,7 @@ def _scaled(settings: dict[str, Any], channels: int) -> list[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

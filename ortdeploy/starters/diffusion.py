@@ -1,8 +1,8 @@
 """Folders of Stable Diffusion, as diffusers' ONNX pipelines or optimum-onnx write them."""
 
-import json
 from collections.abc import Iterator
 
+from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.subject import Starter, Subject
@@ -44,7 +44,7 @@ def _starter(subject: Subject) -> Starter:
 def _side(subject: Subject) -> tuple[int, str]:
     """Return the side of images in pixels, and where it is from."""
     try:
-        found = json.loads((subject.model / "unet" / "config.json").read_text(encoding="utf-8"))
+        found = read_json((subject.model / "unet" / "config.json").read_text(encoding="utf-8"))
         return int(found["sample_size"]) * _FACTOR, "height and width are those of sample_size in unet/config.json"
     except (OSError, ValueError, KeyError, TypeError):
         return _USUAL, "height and width are assumed, because nothing says which its UNet was trained for"

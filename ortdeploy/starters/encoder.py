@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.labels import Labels, find_labels
@@ -127,7 +128,7 @@ def _pools_first(subject: Subject) -> bool:
 def _read(subject: Subject, name: str) -> dict[str, Any]:
     beside = subject.beside(name)
     try:
-        found = json.loads(Path(subject.folder / beside).read_text(encoding="utf-8")) if beside else {}
+        found = read_json(Path(subject.folder / beside).read_text(encoding="utf-8")) if beside else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

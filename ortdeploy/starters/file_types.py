@@ -1,9 +1,9 @@
 """Models that tell the types of files by the bytes of both ends, with their settings in a file beside them (Magika)."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.subject import Starter, Subject
@@ -40,7 +40,7 @@ def _whole(sizes: list[Any]) -> bool:
 
 def _settings(subject: Subject, beside: str) -> dict[str, Any]:
     try:
-        found = json.loads((subject.folder / beside).read_text(encoding="utf-8"))
+        found = read_json((subject.folder / beside).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

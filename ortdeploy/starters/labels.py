@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment.metadata import parsed_names
+from ortdeploy.files.json_text import read_json
 from ortdeploy.records import record
 from ortdeploy.starters.subject import Subject
 
@@ -45,7 +46,7 @@ def _named(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
     beside = subject.beside("config.json")
     if beside is not None:
         try:
-            found = json.loads((subject.folder / beside).read_text(encoding="utf-8")).get("id2label")
+            found = read_json((subject.folder / beside).read_text(encoding="utf-8")).get("id2label")
         except (OSError, ValueError, AttributeError):
             return
         if isinstance(found, dict):

@@ -1,7 +1,6 @@
 """`ortdeploy diff`: show what differs between two files of one kind, or in a manifest since its last run."""
 
 import argparse
-import json as decoder
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import is_folder
 from ortdeploy.planning.comparable import MANIFEST, REPORT, Comparable, read_comparable
 from ortdeploy.planning.differences import Difference, find_differences
@@ -111,7 +111,7 @@ def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str
 
 def _read_report(path: str) -> Mapping[str, Any]:
     try:
-        report: Mapping[str, Any] = decoder.loads(Path(path).read_bytes())
+        report: Mapping[str, Any] = read_json(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise OrtdeployError(f"{path} cannot be read: {error}") from error
     return report

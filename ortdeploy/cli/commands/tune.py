@@ -23,6 +23,7 @@ from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
 from ortdeploy.planning.state_folder import state_folder
@@ -173,7 +174,7 @@ class _Kept:
         self._made_from = {**facts, "seconds": str(arguments.seconds)}
         self.trials: dict[Setting, Trial] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):
-            known = json_module.loads(self._path.read_text(encoding="utf-8"))
+            known = read_json(self._path.read_text(encoding="utf-8"))
             if known["made_from"] == self._made_from:
                 self.trials = {trial.setting: trial for trial in map(from_plain, known["trials"])}
 

@@ -15,6 +15,7 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedModel
 from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.atomic import open_cached
+from ortdeploy.files.json_text import read_json
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
@@ -109,7 +110,7 @@ class _Remembered:
         self._path = state_dir / _NAME
         self._keys: list[str] = []
         with suppress(OSError, ValueError, KeyError, TypeError):
-            document = json.loads(self._path.read_text(encoding="utf-8"))
+            document = read_json(self._path.read_text(encoding="utf-8"))
             if document["format_version"] == _FORMAT_VERSION:
                 self._keys = [key for key in document["opened"] if isinstance(key, str)]
 

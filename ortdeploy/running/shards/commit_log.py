@@ -23,6 +23,7 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
+from ortdeploy.files.json_text import read_json
 from ortdeploy.files.shared_place import BOUND, SharedPlace, beside, beside_name
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, KEPT, open_plans
 from ortdeploy.ledger.opening import MARKER
@@ -46,7 +47,7 @@ def tables_in(output: SharedPlace) -> Iterator[tuple[str, PartTable]]:
         if raw is None:
             continue
         try:
-            table = PartTable(**json.loads(raw)["parts"])
+            table = PartTable(**read_json(raw)["parts"])
         except (ValueError, TypeError, LookupError) as error:
             raise OrtdeployError(
                 f"{output.shown}/{FOLDER}/{name}/{BOUND} is damaged ({error}). Restore it from a copy"
@@ -174,7 +175,7 @@ class CommitLog:
         if raw is None:
             return None
         try:
-            return dict(json.loads(raw))
+            return dict(read_json(raw))
         except (ValueError, TypeError) as error:
             raise OrtdeployError(f"{self.shown(file)} is damaged ({error}). Restore it from a copy") from error
 

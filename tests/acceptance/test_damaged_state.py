@@ -1,0 +1,48 @@
+"""Files of the state directory and of outputs that are no longer what was written: they are forgotten, not a bug."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from support.models import scale_model
+
+from ortdeploy.files.json_text import read_json
+
+DAMAGED = {"too deep": "[" * 100_000, "a list": "[]", "null": "null", "cut": '{"choices": {', "empty": ""}
+NAMES = ("choices.json", "known-digests.json", "opened-models.json", "future-files.json")
+"""Notes that are not there after every apply."""
+
+MANIFEST = """\
+version: 1
+models: {m: {path: m.onnx}}
+jobs:
+  run: {model: m, input: {path: in/*.jsonl, on_change: append}, output: {path: out, format: jsonl}}
+"""
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_notes_are_forgotten(cli: Cli, tmp_path: Path, damage: str) -> None:
+    scale_model(tmp_path / "m.onnx", width=1)
+    (tmp_path / "m.yaml").write_text(MANIFEST)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text('{"x": [1]}\n')
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    state = tmp_path / ".ortdeploy"
+    for path in {path for path in state.rglob("*.json") if path.is_file()} | {state / name for name in NAMES}:
+        path.write_text(DAMAGED[damage])
+    (tmp_path / "in/b.jsonl").write_text('{"x": [2]}\n')
+    for command in ("status", "plan", "apply"):
+        done = cli(command, tmp_path / "m.yaml")
+        assert done.code in {0, 2}, done.err
+        assert "Traceback" not in done.err
+    written = [
+        json.loads(line) for part in sorted(tmp_path.glob("out/part-*")) for line in part.read_text().splitlines()
+    ]
+    assert [row["y"] for row in written] == [[2.0], [4.0]]
+
+
+def test_json_that_is_nested_too_deeply_is_no_json() -> None:
+    assert read_json(b'{"a": [1]}') == {"a": [1]}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json("[" * 100_000)
