@@ -11,6 +11,7 @@ import numpy as np
 
 from ortdeploy.sinks.protocol import RowShape, encoded
 from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.nanoseconds import Nanoseconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,6 +224,8 @@ def _array_of_list(values: list[Any]) -> "pa.Array":
         pairs = [None if value is None else list(value.items()) for value in values]
         key, item = next(iter(first.items()), ("", 0))
         return pa.array(pairs, pa.map_(pa.scalar(key).type, pa.scalar(_plain(item)).type))
+    if isinstance(first, Nanoseconds):
+        return pa.array([None if value is None else value.count for value in values], pa.int64()).view(first.kind)
     plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
     if isinstance(first, np.ndarray) and first.dtype != object:
         kind = pa.from_numpy_dtype(first.dtype)

@@ -17,6 +17,7 @@ from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
 from ortdeploy.tensors.json_values import json_value
+from ortdeploy.tensors.nanoseconds import Nanoseconds
 from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
 
 if TYPE_CHECKING:
@@ -214,7 +215,11 @@ class _Columns:
     def values(self, name: str) -> Column:
         """Return a key column: an array of numbers [rows, …], or Python's values."""
         column = self._column(name)
+        if _is_nanoseconds(column.type):
+            return _nanoseconds(column)
         if column.null_count or tensor_type(column.type).shape != (ROWS,) or _element_type(column.type) is None:
+            if _holds_nanoseconds(column.type):
+                raise TableError(f'"{name}" is {column.type}, and Python has no nanoseconds inside of lists or maps')
             return column.to_pylist()  # type: ignore[no-any-return]
         return _flat(column)
 
@@ -263,6 +268,32 @@ class _Columns:
             raise TableError(
                 f'what missing: gives for "{name}" does not fit its type {column.type}: {error}'
             ) from error
+
+
+def _is_nanoseconds(kind: "pa.DataType") -> bool:
+    """Return whether a type counts time in nanoseconds."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    is_time = pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)
+    return bool(is_time and kind.unit == "ns")
+
+
+def _holds_nanoseconds(kind: "pa.DataType") -> bool:
+    """Return whether a type counts time in nanoseconds, at any depth."""
+    inner = [kind.field(index).type for index in range(kind.num_fields)]
+    return _is_nanoseconds(kind) or any(map(_holds_nanoseconds, inner))
+
+
+def _nanoseconds(column: "pa.Array") -> list[Any]:
+    """Return a column that counts nanoseconds as values that keep them."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    kind, counts = column.type, column.view(pa.int64()).to_pylist()
+    rough = pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
+    rough = pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else rough
+    rounded = pa.array([None if count is None else count // 1000 for count in counts], pa.int64()).view(rough)
+    pairs = zip(counts, rounded.to_pylist(), strict=True)
+    return [None if count is None else Nanoseconds(count, kind, value) for count, value in pairs]
 
 
 def _as_floating(column: "pa.Array") -> "pa.Array":

@@ -20,6 +20,7 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.tables import ORIGIN
 from ortdeploy.sources.catalogue import SOURCES, look_at
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.tables import TableError
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -250,3 +251,19 @@ def test_rows_of_another_shape_than_the_first_are_an_error(tmp_path: Path, kind:
 def test_npy_is_written_as_it_comes(tmp_path: Path, values: np.ndarray) -> None:
     write("npy", [{"y": values[:1]}, {"y": values[1:]}], {"y": None}, tmp_path / "x.npy")
     assert np.load(tmp_path / "x.npy").tolist() == values.tolist()
+
+
+def test_keys_in_nanoseconds_may_be_missing_and_are_read_piece_by_piece(tmp_path: Path) -> None:
+    stamps = pa.array([1, None, 3_000_000_000_000_000_000], pa.int64()).view(pa.timestamp("ns", "Europe/Berlin"))
+    parquet.write_table(pa.table({"x": pa.array([1.0, 2.0, 3.0], pa.float32()), "t": stamps}), tmp_path / "a.parquet")
+    blocks = read(tmp_path, ["a.parquet"], Wanted(dtypes={"x": None}, keys=("t",)), size=2)
+    texts = [None if key is None else str(key) for block in blocks for key in block.columns["t"]]
+    assert texts == ["1970-01-01 01:00:00.000000001+01:00", None, "2065-01-24 06:20:00+01:00"]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.timestamp("ns")), pa.struct([("a", pa.time64("ns"))])])
+def test_nanoseconds_inside_of_lists_are_no_keys(tmp_path: Path, kind: pa.DataType) -> None:
+    table = pa.table({"x": pa.array([1.0], pa.float32()), "t": pa.array([None], kind)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(TableError, match="no nanoseconds inside of lists"):
+        read(tmp_path, ["a.parquet"], Wanted(dtypes={"x": None}, keys=("t",)), size=1)
