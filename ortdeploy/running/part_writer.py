@@ -1,8 +1,8 @@
 """Writes one part: blocks of results go into a file with a temporary name, which then gets its own."""
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -95,7 +95,8 @@ class PartWriter:
             with timed(self.sync_times):
                 if sink is not None and hashing is not None:
                     totals.is_exact = sink.is_exact
-                    sink.close()
+                    with _naming(path.name):
+                        sink.close()
                     totals.written = hashing.written()
                 stack.close()  # the file is synced
         return totals
@@ -121,11 +122,17 @@ class PartWriter:
         return {**columns, **pictures}
 
     def _write(self, sink: Sink, columns: dict[str, Column], name: str) -> None:
-        try:
-            with timed(self.write_times):
-                sink.write(columns)
-        except ValueError as error:
-            raise OrtdeployError(f"{name}: {error}") from error
+        with _naming(name), timed(self.write_times):
+            sink.write(columns)
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    """Turn what a sink says of columns that it cannot write into an error that names the part."""
+    try:
+        yield
+    except ValueError as error:
+        raise OrtdeployError(f"{part}: {error}") from error
 
 
 def _rows_through(finished: Finished) -> list[int]:

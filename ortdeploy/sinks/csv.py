@@ -65,8 +65,10 @@ class _CsvSink:
 
 def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
     array = as_rows(name, column)
-    if isinstance(column, list) and array.ndim != 1:
-        raise ValueError(f"the rows of {name} hold lists, which CSV cannot; use jsonl")
+    if isinstance(column, list) and (
+        array.ndim != 1 or any(isinstance(value, dict | list | tuple) for value in column)
+    ):
+        raise ValueError(f"the rows of {name} hold lists or maps, which CSV cannot; use jsonl")
     if array.ndim == 1:
         values = column if isinstance(column, list) else column.tolist()
         yield name, [as_text(value) if isinstance(value, bytes) else value for value in values]

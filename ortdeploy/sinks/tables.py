@@ -116,7 +116,7 @@ class TableSink:
         """Write the remaining rows; a part without rows gets a schema too."""
         if self._schema is None and self._empty is not None:
             self._begin_with(self._empty.schema, self._empty.columns)
-            self._writer = self._begin(self._schema)
+            self._writer = self._begun()
         while self._rows:
             self._flush(min(self._rows, self._group))
         if self._writer is not None:
@@ -132,7 +132,7 @@ class TableSink:
         import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
         try:
-            arrays = [_array(columns[name], shape) for name, shape in self._columns.items()]
+            arrays = [_as_array(name, columns[name], shape) for name, shape in self._columns.items()]
             if self._schema is None:
                 fields = [pa.field(name, array.type) for name, array in zip(self._columns, arrays, strict=True)]
                 self._begin_with(fields, arrays)
@@ -146,6 +146,15 @@ class TableSink:
         except (pa.ArrowException, TypeError) as error:
             raise ValueError(f"the rows do not fit the part's columns: {error}") from error
 
+    def _begun(self) -> TableWriter:
+        """Begin the part. Raises ValueError if the format does not have the type of a column."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        try:
+            return self._begin(self._schema)
+        except pa.ArrowNotImplementedError as error:
+            raise ValueError(f"the format does not have the type of a column: {error}; use jsonl") from error
+
     def _flush(self, rows: int) -> None:
         import pyarrow as pa  # noqa: PLC0415
 
@@ -153,7 +162,7 @@ class TableSink:
         first = [table.slice(0, 1), table.slice(1, rows - 1)]  # joined they are copied, without the rest of a block
         (batch,) = pa.concat_tables(first).combine_chunks().to_batches()
         if self._writer is None:
-            self._writer = self._begin(self._schema)
+            self._writer = self._begun()
         self._writer.write_batch(batch)
         self._held = table.slice(rows).to_batches()
         self._rows -= rows
@@ -192,6 +201,16 @@ def _value_bytes(array: "pa.Array") -> int:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return 4 * len(array) + (compute.sum(compute.binary_length(array)).as_py() or 0)
     return 0 if pa.types.is_null(kind) else -(-kind.bit_width * len(array) // 8)
+
+
+def _as_array(name: str, column: Column, shape: RowShape) -> "pa.Array":
+    """Return a column as an Arrow array. Raises ValueError if its values are of several types, or of none of Arrow."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    try:
+        return _array(column, shape)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise ValueError(f"the rows of {name} do not go into a column of one type ({error}); use jsonl") from error
 
 
 def _array(column: Column, shape: RowShape) -> "pa.Array":

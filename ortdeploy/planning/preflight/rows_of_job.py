@@ -4,15 +4,19 @@ Nothing is run. What is wrong with the rows is a fact; rules decide what it mean
 """
 
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from itertools import islice, repeat
+
+import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import FirstRows, RefusedRow
 from ortdeploy.feeds.feeder import Feeder, open_wanted, wanted_columns
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
+from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES, at_hand
-from ortdeploy.tensors.columns import Array, OpRunners
+from ortdeploy.tensors.columns import Array, Column, OpRunners
 
 
 def look(
@@ -66,13 +70,26 @@ class _Looker:
         self._feeder = Feeder(self._step, ops)
 
     def take(self, block: Block) -> None:
-        """Prepare a block without running it; on failure, row by row."""
+        """Prepare a block without running it; on failure, row by row. Raises OrtdeployError for unwritable keys."""
+        self._try_keys(block)
         self.rows += block.count
         self.refused += [
             RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
         ]
         self._look_for_adapters(block)
         self._feed(block, range(len(block.rows)))
+
+    def _try_keys(self, block: Block) -> None:
+        """Write keys as the run would, into memory, unless every format has their type."""
+        keys = {name: block.columns[name] for name in self._step.input.key if _is_odd(block.columns[name])}
+        if not keys:
+            return
+        sink = SINKS[self._step.output.format].open_sink(BytesIO(), dict.fromkeys(keys), "{}")
+        try:
+            sink.write(keys)
+            sink.close()
+        except ValueError as error:
+            raise OrtdeployError(f"its key cannot be written: {error}") from error
 
     def _look_for_adapters(self, block: Block) -> None:
         """Note rows for which there is no adapter."""
@@ -103,6 +120,14 @@ class _Looker:
     def _note(self, block: Block, rows: Sequence[int], feeds: dict[str, Array]) -> None:
         finite = self._feeder.finite_rows(feeds, len(rows))
         self.not_finite += [block.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
+
+
+def _is_odd(column: Column) -> bool:
+    """Return whether there are formats that may not have the type of a column of keys."""
+    if isinstance(column, np.ndarray):
+        return column.ndim > 1
+    kinds = set(map(type, column)).difference({type(None)})
+    return len(kinds) > 1 or not kinds <= {str, bool, float}
 
 
 def _refused(block: Block, row: int, error: StageError) -> RefusedRow:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import Cli
 from PIL import Image
@@ -26,8 +27,11 @@ jobs:
 """
 
 
-def planned(cli: Cli, folder: Path, data: str, more: str = "", inputs: str = "") -> list[dict[str, Any]]:
+def planned(
+    cli: Cli, folder: Path, data: str, more: str = "", inputs: str = "", output: str = "jsonl"
+) -> list[dict[str, Any]]:
     text = MANIFEST.replace("DATA", data).replace("MORE", more).replace("INPUTS", inputs)
+    text = text.replace("path: out}", f"path: out, format: {output}}}")
     (folder / "m.yaml").write_text(text)
     found: list[dict[str, Any]] = cli("plan", folder / "m.yaml", "--format", "json").json["diagnostics"]
     return found
@@ -166,3 +170,53 @@ def test_where_no_row_can_be_fed_it_is_not_said_to_allow_for_that(cli: Cli, tmp_
     (tmp_path / "x.csv").write_text("a,b\n,2\n")
     _, detail = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
     assert detail.endswith("max_failed is 0. Correct the rows, or the columns and steps that feed them.")
+
+
+KEYS: dict[str, pa.Array] = {
+    "map": pa.array([[("a", 1)]] * 2, pa.map_(pa.string(), pa.int64())),
+    "struct": pa.array([{"a": 1, "b": "x"}] * 2),
+    "list": pa.array([[1], [2, 3]]),
+    "interval": pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval()),
+}
+
+
+@pytest.mark.quick("map-csv", "map-parquet", "interval-parquet")
+@pytest.mark.parametrize(
+    ("kind", "output", "why"),
+    [
+        ("map", "csv", "the rows of d hold lists or maps, which CSV cannot; use jsonl."),
+        ("map", "parquet", "the rows of d do not go into a column of one type"),
+        ("struct", "csv", "the rows of d hold lists or maps, which CSV cannot; use jsonl."),
+        ("struct", "arrow", "the rows of d do not go into a column of one type"),
+        ("list", "npz", "rows of d differ in shape"),
+        ("interval", "parquet", "the format does not have the type of a column: Unhandled type"),
+    ],
+    ids=["map-csv", "map-parquet", "struct-csv", "struct-arrow", "list-npz", "interval-parquet"],
+)
+def test_a_key_that_the_output_cannot_hold_refuses_the_job(
+    cli: Cli, tmp_path: Path, kind: str, output: str, why: str
+) -> None:
+    scale_model(tmp_path / "m.onnx", width=1)
+    table = pa.table({"x": pa.array([[1.0], [2.0]], pa.list_(pa.float32(), 1)), "d": KEYS[kind]})
+    with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as writer:
+        writer.write_table(table)
+    data = "x.arrow, columns: {x: x}, key: [d]"
+    rule, detail = only(planned(cli, tmp_path, data, "errors: {max_failed: 99%}", output=output))
+    assert rule == "unusable-rows"
+    assert f"Row 0, read: its key cannot be written: {why}" in detail
+    assert detail.endswith("The job would fail there, whatever errors: allows.")
+    assert planned(cli, tmp_path, data) == []
+
+
+def test_a_late_key_that_the_output_cannot_hold_fails_its_part_by_name(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", width=1)
+    late = pa.array([*[None] * 70, (1, 2, 3)], pa.month_day_nano_interval())
+    table = pa.table({"x": pa.array([[1.0]] * 71, pa.list_(pa.float32(), 1)), "d": late})
+    with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as writer:
+        writer.write_table(table)
+    data = "x.arrow, columns: {x: x}, key: [d]"
+    assert planned(cli, tmp_path, data, output="parquet") == []
+    done = cli("apply", tmp_path / "m.yaml")
+    assert done.code == 1
+    assert "part-00000000.parquet" in done.out + done.err
+    assert "the format does not have the type of a column" in " ".join((done.out + done.err).split())
