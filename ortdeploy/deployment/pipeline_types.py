@@ -123,6 +123,7 @@ def type_pipeline(
             typer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
         typer.check_rows({"": value}, (*pipeline.at, "outputs", name))
         outputs[name] = values.get(value, TensorType())
+    _open_ranks(typer.inputs, pipeline.steps)
     return PipelineTypes(
         inputs={**typer.inputs, **{name: one for name, one in typer.whole.items() if name not in typer.inputs}},
         outputs=outputs,
@@ -523,6 +524,25 @@ class _PipelineTyper:
             self.axes, self.carried = axes, self.carried.union(step.state)
         yield axes is not None
         self.axes, self.state, self.carried = before
+
+
+def _open_ranks(inputs: dict[str, ValueFacts], steps: Sequence[StepOfPipeline]) -> None:
+    """Leave the shape of an input open if all its readers take several ranks, as mono does: rows may have each."""
+    readers = list(_readers(steps))
+    for name, value in inputs.items():
+        found = [takes_ranks for reads, takes_ranks in readers if reads == name]
+        if found and all(found):
+            inputs[name] = replace(value, tensor=value.tensor.with_shape(None))
+
+
+def _readers(steps: Sequence[StepOfPipeline]) -> Iterator[tuple[str, bool]]:
+    """Yield each value that a step reads, and whether the step takes several ranks."""
+    for step in steps:
+        takes_ranks = step.kind == "do" and OPERATIONS[step.name].contract.takes_ranks
+        yield from ((name, takes_ranks) for name in step.wires.values())
+        if step.kind == "each":
+            yield step.name, False
+            yield from _readers(step.steps)
 
 
 def _rows_first(value: ValueFacts, axis: int | None) -> ValueFacts:

@@ -256,7 +256,9 @@ def _build_prepare(step: PlannedStep, ops: OpRunners) -> Step:
 
 def _leaves_sizes_open(planned: PlannedInput) -> bool:
     """Return whether rows of an input may differ in shape: no model takes it that would name its sizes."""
-    sizes = planned.shape[1:] if planned.shape else ()
+    if planned.shape is None:
+        return True
+    sizes = planned.shape[1:]
     return None in sizes and not any(isinstance(size, str) for size in sizes)
 
 

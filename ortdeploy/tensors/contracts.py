@@ -262,6 +262,14 @@ class Contract:
             return None
         return TensorType(allowed[0], one.forms[0].axes)
 
+    @property
+    def takes_ranks(self) -> bool:
+        """Whether its one input may have several ranks, which make no difference to the forms of what it gives."""
+        if len(self.inputs) != 1 or any(one.star is not None for one in self.inputs[0].forms):
+            return False
+        ranks = {len(one.axes) for one in self.inputs[0].forms}
+        return len(ranks) > 1 and all(len(one.forms) == 1 for one in self.outputs)
+
     def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
         """Return what can be known of the outputs' types. Raises ContractError."""
         solved = self.solve(options, types)

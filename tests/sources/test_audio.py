@@ -144,6 +144,26 @@ def deploy(folder: Path, source: str, *, steps: str = "") -> Path:
     return path
 
 
+@pytest.mark.parametrize("channels", [(1, 2, 1), (2, 1, 6)])
+def test_recordings_of_one_and_of_several_channels_go_through_one_pipeline(
+    tmp_path: Path, cli: Cli, channels: tuple[int, ...]
+) -> None:
+    parts = [tone(160, 8000, one) for one in channels]
+    for name, samples in zip("abc", parts, strict=True):
+        wav(tmp_path / f"{name}.wav", samples, 8000)
+    path = deploy(tmp_path, "{path: '*.wav', rate: 8000}")
+    steps = "[{do: mono, in: {x: $samples}, out: s}, {run: m, in: {x: $s}, out: {y: y}}]"
+    text = path.read_text().replace("model: m\n", "pipeline: p\n").replace("size: 1", "size: 4")
+    path.write_text(f"{text}pipelines: {{p: {{steps: {steps}, outputs: {{y: $y}}}}}}\n")
+    said = cli("plan", path, "--format", "json")
+    assert (said.code, said.json["diagnostics"]) == (0, []), said.out
+    assert cli("apply", path, "-q").code == 0
+    rows = [json.loads(line)["y"] for line in (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()]
+    for row, samples in zip(rows, parts, strict=True):
+        heard = samples if samples.ndim == 1 else samples.mean(axis=0)
+        np.testing.assert_allclose(row, heard, atol=1e-4)
+
+
 def test_files_of_several_rates_become_one_job(tmp_path: Path, cli: Cli) -> None:
     soxr = pytest.importorskip("soxr")
     for name, rate, channels in (("a", 8000, 1), ("b", 44100, 1), ("c", 16000, 1)):
