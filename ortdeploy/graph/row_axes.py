@@ -80,7 +80,7 @@ def _input_axis(shape: Shape | None, symbols: frozenset[str]) -> int | None:
 
 
 def _output_axis(value: ValueFacts, rows: Sequence[Dimension], follows: tuple[int, ...] | None) -> int | None:
-    """Return the axis of an output: by its symbols, by what inference says, by sizes; 0 if nothing tells."""
+    """Return its axis: by the inputs' symbols, by what inference says, by a batch's name, by sizes; else 0."""
     shape = value.tensor.shape
     if value.kind != "tensor" or shape is None:
         return 0
@@ -92,6 +92,9 @@ def _output_axis(value: ValueFacts, rows: Sequence[Dimension], follows: tuple[in
         return 0
     if follows is not None:
         return _first_of(list(follows)) if follows else None
+    called = [axis for axis, size in enumerate(shape) if isinstance(size, str) and _BATCH.fullmatch(size)]
+    if called:
+        return _first_of(called)
     equal = [axis for axis, size in enumerate(shape) if isinstance(size, int) and size in fixed]
     if not fixed or 0 in equal or len(equal) != 1 or not isinstance(shape[0], int):
         return 0 if shape else None

@@ -83,6 +83,23 @@ def test_time_major_outputs_go_to_the_rows_that_they_are_of(
     assert_rows(tmp_path, data.transpose(0, 2, 1))
 
 
+@pytest.mark.quick("1", "n")
+@pytest.mark.parametrize("rows", [1, 32, "n", None])
+def test_an_output_with_a_batch_that_no_input_has_goes_to_the_rows_that_it_is_of(
+    cli: Cli, tmp_path: Path, rows: int | str | None
+) -> None:
+    """The sizes that Reshape gets hide the axis from inference."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[2, 0, 1]),
+        helper.make_node("Shape", ["t"], ["sizes"]),
+        helper.make_node("Reshape", ["t", "sizes"], ["y"]),
+    ]
+    save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, [rows, 3, "time"])}, {"y": (FLOAT, ["steps", "batch", 3])})
+    data = save_rows(tmp_path, 64, 3, 5)
+    assert cli("apply", manifest(tmp_path, size=rows if isinstance(rows, int) else 16)).code == 0
+    assert_rows(tmp_path, data.transpose(0, 2, 1))
+
+
 def test_a_declared_axis_is_used_where_nothing_in_the_graph_tells(cli: Cli, tmp_path: Path) -> None:
     """The inputs are time-major too, and the batch size divides both."""
     save_model(
