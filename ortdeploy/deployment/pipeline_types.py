@@ -6,6 +6,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
+from ortdeploy.deployment.declared_shapes import how_to_overrule
 from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.fusing import why_not_fused
 from ortdeploy.deployment.item_state import axes_of_state
@@ -154,6 +155,7 @@ class _PipelineTyper:
     problems: list[WireProblem] = field(default_factory=list)
     line: OpStep | None = None
     of_sizes: frozenset[str] = frozenset()
+    advice: dict[str, str] = field(default_factory=dict)
 
     def complain(self, at: Path, detail: str) -> None:
         self.problems.append(WireProblem(at=at, detail=detail))
@@ -244,7 +246,7 @@ class _PipelineTyper:
             detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {given}. {problem}'
             if not step.by_row and is_of_one_row(given.shape, taken.shape):
                 detail += " If the model has no dimension for rows, add by_row: true to the step."
-            self.complain((*step.at, "in", port), detail)
+            self.complain((*step.at, "in", port), detail + self.advice.get(step.wires[port], ""))
 
     def _as_fed(self, step: StepOfPipeline, value: ValueFacts, axes: RowAxes) -> ValueFacts:
         """Return an input of a model with its rows first; a model that has none is given those of its step."""
@@ -348,6 +350,7 @@ class _PipelineTyper:
             )
             return TensorType()
         shape, dtype = output.tensor.shape, output.tensor.dtype
+        self.advice[dict(step.outputs)[port]] = how_to_overrule(step.name, model, port)
         if self._is_state(dict(step.outputs)[port]):
             return output.tensor
         if step.by_row:
@@ -377,7 +380,8 @@ class _PipelineTyper:
             try:
                 results = operation.infer(options, types)
             except InapplicableError as error:
-                self.complain((*step.at, "in"), f"{step.name}: {error}.")
+                advice = "".join(self.advice.get(name, "") for name in step.wires.values())
+                self.complain((*step.at, "in"), f"{step.name}: {error}.{advice}")
         if results and len(step.outputs) > len(results):
             detail = f"{step.name} gives {len(results)} results, and {len(step.outputs)} are named."
             self.complain((*step.at, "out"), detail)

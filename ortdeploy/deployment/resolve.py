@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
+from ortdeploy.deployment.declared_shapes import with_declared_shapes
 from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import NO_OPERATORS, KnownOperators
@@ -170,13 +171,15 @@ def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict)
     sessions = tuple(_resolve_session(spec, model, session, facts, predict) for session in model.sessions)
     named = dict.fromkeys(files_to_open(model, (one.written for one in sessions)))
     files = (file for name in named if name in facts.option_files for file in facts.option_files[name].files)
+    known, overruled = with_declared_shapes(facts.models[model.name], model.outputs)
     return ResolvedModel(
         spec=model,
-        facts=facts.models[model.name],
+        facts=known,
         sessions=sessions,
         session=with_full_paths("session", model.session, partial(option_path, spec)),
         run=with_full_paths("run", model.run, partial(option_path, spec)),
         option_files=tuple(dict.fromkeys(files)),
+        overruled=overruled,
     )
 
 

@@ -87,6 +87,7 @@ class ResolvedModel:
     """A model with its facts and the sessions that it may get, in order.
 
     `session` and `run` are the session and run options, with full paths; `option_files` are opened with the sessions.
+    `overruled` are the shapes in the graph of outputs that have, in the facts, the shape that the manifest declares.
     """
 
     spec: ModelSpec
@@ -95,6 +96,7 @@ class ResolvedModel:
     session: Mapping[str, Any]
     run: Mapping[str, Any]
     option_files: tuple[HashedFile, ...] = ()
+    overruled: Mapping[str, Shape | None] = field(default_factory=dict)
 
     @property
     def usable(self) -> tuple[ResolvedSession, ...]:

@@ -98,8 +98,9 @@ class ModelFacts:
     not accept it. `outline` is the model without the bytes of its weights, to be opened; None if there is no such.
     `files` are the model, its external data and compiled binaries.
     `row_followers` are by output the axes that grow with the number of rows, for outputs whose names do not tell; none:
-    its sizes do not depend on it. `draws` are the operators that draw numbers at random, `metadata` is what whoever
-    exported it has written into it.
+    its sizes do not depend on it. `unconfirmed` are the outputs to which its nodes do not give the shape that the graph
+    says, with the one that they give; None: inference does not find it. `draws` are the operators that draw numbers at
+    random, `metadata` is what whoever exported it has written into it.
     """
 
     path: str
@@ -117,6 +118,7 @@ class ModelFacts:
     compiled_by: tuple[str, ...] = ()
     weights: WeightFacts = WeightFacts()
     row_followers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unconfirmed: Mapping[str, Shape | None] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
     problem: Problem | None = None

@@ -30,7 +30,7 @@ from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.outline import take_outline
 from ortdeploy.graph.text import check_text
-from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType
+from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType, shapes_agree
 
 _ELEMENT_TYPES = {number: name for name, number in ELEMENT_NUMBERS.items()}
 _KINDS = {
@@ -168,7 +168,7 @@ def _facts(path: Path, model: onnx.ModelProto, files: tuple[HashedFile, ...], *,
     outline = None if in_ort_format else take_outline(model)
     drop_weights(model.graph)
     sound = is_sound(model)
-    nodes, unranked = read_nodes(model, infer=sound)
+    read = read_nodes(model, infer=sound)
     return ModelFacts(
         path=str(path),
         sha256=_digest(files),
@@ -178,8 +178,9 @@ def _facts(path: Path, model: onnx.ModelProto, files: tuple[HashedFile, ...], *,
         inputs=inputs,
         outputs=outputs,
         symbols=frozenset(size for shape in shapes for size in shape or () if isinstance(size, str)),
-        nodes=nodes,
-        unranked=unranked,
+        nodes=read.nodes,
+        unranked=read.unranked,
+        unconfirmed=dict(_unconfirmed(outputs, read.outputs)),
         skeleton=model.SerializeToString() if sound else b"",
         outline=outline,
         compiled_by=_compilers(model),
@@ -198,6 +199,19 @@ def _value(value: onnx.ValueInfoProto) -> ValueFacts:
     shape = _shape(tensor.shape) if tensor.HasField("shape") else None
     dtype = _ELEMENT_TYPES.get(tensor.elem_type)
     return ValueFacts(name=value.name, kind=kind, tensor=TensorType(dtype, shape))
+
+
+def _unconfirmed(
+    outputs: Sequence[ValueFacts], inferred: Mapping[str, onnx.TypeProto]
+) -> Iterator[tuple[str, Shape | None]]:
+    """Yield the outputs to which nodes do not give the shape that the graph says, and what they give: sizes alone."""
+    for value in outputs:
+        kind = inferred.get(value.name, onnx.TypeProto())
+        known = kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")
+        shape = _shape(kind.tensor_type.shape) if known else None
+        sizes = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
+        if value.tensor.shape is not None and (sizes is None or not shapes_agree(value.tensor.shape, sizes)):
+            yield value.name, sizes
 
 
 def _told_by_nodes(inputs: Sequence[ValueFacts], graph: onnx.GraphProto) -> Iterator[ValueFacts]:

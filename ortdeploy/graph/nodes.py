@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 import onnx.inliner
@@ -103,15 +103,39 @@ def is_sound(model: onnx.ModelProto) -> bool:
     return not any(abs(attribute.i) >= _WIDE for node in model.graph.node for attribute in node.attribute)
 
 
-def read_nodes(model: onnx.ModelProto, *, infer: bool = True) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
-    """Return the nodes of a graph and of inner graphs, in order, and the values whose rank is not known."""
+class NodesRead(NamedTuple):
+    """The nodes of a graph and of inner graphs, in order, the values whose rank is not known, and inferred outputs."""
+
+    nodes: tuple[NodeFacts, ...]
+    unranked: tuple[str, ...]
+    outputs: Mapping[str, onnx.TypeProto]
+
+
+def read_nodes(model: onnx.ModelProto, *, infer: bool = True) -> NodesRead:
+    """Read the nodes of a graph; `outputs` have the types that its nodes give them, whatever the graph says."""
     domains = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
     functions = {(function.domain or "ai.onnx", function.name) for function in model.functions}
+    outputs: Mapping[str, onnx.TypeProto] = {}
     if infer:
         with suppress(Exception):  # inference raises what it likes; without it fewer types are known
-            model = onnx.shape_inference.infer_shapes(model)
+            model, outputs = _inferred(model)
     nodes = (*_nodes(model.graph, {}, domains, functions), *_function_nodes(model, functions))
-    return nodes, tuple(_unranked(model.graph))
+    return NodesRead(nodes, tuple(_unranked(model.graph)), outputs)
+
+
+def _inferred(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Mapping[str, onnx.TypeProto]]:
+    """Return a model with inferred shapes, and those of its outputs without what the graph says of them."""
+    open_outputs = onnx.ModelProto()
+    open_outputs.CopyFrom(model)
+    for value in open_outputs.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    inferred = onnx.shape_inference.infer_shapes(open_outputs)
+    outputs: dict[str, onnx.TypeProto] = {}
+    for value, written in zip(inferred.graph.output, model.graph.output, strict=True):
+        outputs[_text(value.name)] = onnx.TypeProto.FromString(value.type.SerializeToString())
+        value.CopyFrom(written)
+    return inferred, outputs
 
 
 def _function_nodes(model: onnx.ModelProto, functions: set[tuple[str, str]]) -> Iterator[NodeFacts]:

@@ -83,6 +83,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "overlapping-adapters": (Stage.FACTS, Area.ADAPTERS),
     "overridable-initializer": (Stage.FACTS, Area.PROVIDERS),
     "oversized-tensor": (Stage.FACTS, Area.BATCHES),
+    "overruled-shape": (Stage.FACTS, Area.MODELS),
     "path-outside-tree": (Stage.TEXT, Area.NAMES),
     "pipeline-mismatch": (Stage.FACTS, Area.PIPELINES),
     "pipeline-wiring": (Stage.TEXT, Area.PIPELINES),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors.types import Shape, dimensions_agree, format_shape
+from ortdeploy.tensors.types import format_shape, shapes_agree
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
@@ -27,7 +27,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         values = {value.name: value for value in (*model.facts.inputs, *model.facts.outputs)}
         for declared in (*model.spec.inputs, *model.spec.outputs):
             value = values.get(declared.name)
-            if value is None or _agree(declared.tensor.shape, value.tensor.shape):
+            if value is None or shapes_agree(declared.tensor.shape, value.tensor.shape):
                 continue
             detail = (
                 f'"{declared.name}" is declared as {format_shape(declared.tensor.shape)}, and model '
@@ -35,9 +35,3 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 "model that it describes."
             )
             yield Finding(at=(*declared.at, "shape"), detail=detail, model=model.spec.name)
-
-
-def _agree(declared: Shape | None, graph: Shape | None) -> bool:
-    if declared is None or graph is None:
-        return True
-    return len(declared) == len(graph) and all(map(dimensions_agree, declared, graph))

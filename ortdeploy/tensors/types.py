@@ -126,6 +126,13 @@ def dimensions_agree(have: Dimension, want: Dimension) -> bool:
     return not (isinstance(have, int) and isinstance(want, int)) or have == want
 
 
+def shapes_agree(have: Shape | None, want: Shape | None) -> bool:
+    """Two shapes disagree if their ranks differ, or two of their dimensions."""
+    if have is None or want is None:
+        return True
+    return len(have) == len(want) and all(map(dimensions_agree, have, want))
+
+
 def is_of_one_row(have: Shape | None, want: Shape | None) -> bool:
     """Return whether the whole of what is wanted looks like one row of what there is."""
     if have is None or want is None or len(have) != len(want) + 1:

@@ -100,6 +100,44 @@ def test_an_output_with_a_batch_that_no_input_has_goes_to_the_rows_that_it_is_of
     assert_rows(tmp_path, data.transpose(0, 2, 1))
 
 
+def test_an_untrue_shape_in_the_graph_is_overruled_by_the_manifest(cli: Cli, tmp_path: Path) -> None:
+    """ONNX Runtime warns of the graph's [1, s] and runs it. A step goes on from what the output really is."""
+    node = helper.make_node("Transpose", ["x"], ["7"], perm=[1, 0, 2])
+    save_model(tmp_path / "m.onnx", [node], {"x": (FLOAT, [1, "w", 4])}, {"7": (FLOAT, [1, "s"])})
+    data = save_rows(tmp_path, 3, 2, 4)
+
+    def saved(words: str) -> Path:
+        path = manifest(tmp_path, model=words, size=1)
+        steps = "[{run: m, in: {x: $x}, out: {'7': z}}, {do: softmax, in: {x: $z}, out: y}]"
+        steps = f"pipelines: {{p: {{steps: {steps}, outputs: {{y: $y}}}}}}\n"
+        path.write_text(path.read_text().replace("    model: m\n", "    pipeline: p\n") + steps)
+        return path
+
+    refused = cli("apply", saved(", outputs: {'7': {row_axis: 1, shape: [n, 1, 5]}}"), "--format", "json")
+    assert "shape-mismatch" in {one["rule"] for one in refused.json["diagnostics"]}
+    applied = cli("apply", saved(", outputs: {'7': {row_axis: 1, shape: [n, 1, 4]}}"))
+    assert applied.code == 0
+    assert "overruled-shape" in applied.out
+    expected = np.exp(data) / np.exp(data).sum(axis=-1, keepdims=True)
+    assert_rows(tmp_path, expected)
+
+
+def test_a_step_that_an_untrue_shape_does_not_fit_names_the_way_out(cli: Cli, tmp_path: Path) -> None:
+    node = helper.make_node("Transpose", ["x"], ["7"], perm=[1, 0, 2])
+    save_model(tmp_path / "m.onnx", [node], {"x": (FLOAT, [1, "w", 4])}, {"7": (FLOAT, [1, "s"])})
+    save_rows(tmp_path, 3, 2, 4)
+    path = manifest(tmp_path, model=", outputs: {'7': {row_axis: 1}}", size=1)
+    steps = "[{run: m, in: {x: $x}, out: {'7': z}}, {do: ctc_greedy, in: {logits: $z, alphabet: abc}, out: [y, s]}]"
+    steps = f"pipelines: {{p: {{steps: {steps}, outputs: {{y: $y}}}}}}\n"
+    path.write_text(path.read_text().replace("    model: m\n", "    pipeline: p\n") + steps)
+    (found,) = cli("plan", path, "--format", "json").json["diagnostics"]
+    assert found["rule"] == "pipeline-mismatch"
+    assert (
+        'its nodes make [?, 1, 4]. If the shape is another one, declare it: outputs: {"7": {shape: […]}}'
+        in found["detail"]
+    )
+
+
 def test_a_declared_axis_is_used_where_nothing_in_the_graph_tells(cli: Cli, tmp_path: Path) -> None:
     """The inputs are time-major too, and the batch size divides both."""
     save_model(

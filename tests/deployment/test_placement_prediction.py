@@ -22,7 +22,7 @@ ATTRIBUTES = known_attributes()
 
 def predict(model: onnx.ModelProto) -> Prediction:
     opsets = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
-    facts = ModelFacts(path="", opsets=opsets, nodes=read_nodes(model)[0])
+    facts = ModelFacts(path="", opsets=opsets, nodes=read_nodes(model).nodes)
     prediction = predict_placement(facts, [CPU], KERNELS, ATTRIBUTES)
     assert prediction is not None
     return prediction
@@ -93,5 +93,5 @@ def test_a_function_whose_body_has_other_versions_is_not_put_in(opset: int, expa
         [value("y", onnx.TensorProto.FLOAT, [2])],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    (node,), _ = read_nodes(model)
+    (node,) = read_nodes(model).nodes
     assert node.expandable is expandable

@@ -101,6 +101,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         nodes=tuple(node(text) for text in data.get("nodes", [])),
         unranked=tuple(data.get("unranked", [])),
         compiled_by=tuple(data.get("compiled_by", [])),
+        unconfirmed={name: tensor(text).shape for name, text in data.get("unconfirmed", {}).items()},
         draws=tuple(data.get("draws", [])),
     )
 
