@@ -15,7 +15,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError, as_key
 from ortdeploy.files.remembered import TuningCache, choice_key
-from ortdeploy.plan.pipeline import walk
+from ortdeploy.plan.pipeline import PlannedWireStep, walk
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.records import mutable_record, record
 from ortdeploy.sessions.rows_first import not_by_row
@@ -230,12 +230,17 @@ class RowProof:
         )
 
     def _of_a_pipeline(self) -> str:
-        """Return where a pipeline says so, and what else helps where its steps are operators."""
+        """Return where a pipeline says so, and what else helps where its steps are operators, or fill texts up."""
         pipeline = self._step.pipeline
         if pipeline is None:
             return ""
-        has_operators = any(step.kind == "op" for step in walk(pipeline.steps))
-        return ", at the model" + has_operators * ". An op step that works across rows takes by_row: true"
+        steps = list(walk(pipeline.steps))
+        said = ", at the model"
+        if any(step.kind == "op" for step in steps):
+            said += ". An op step that works across rows takes by_row: true"
+        if any(map(_fills_up, steps)):
+            said += ". tokenize fills texts up to the longest of their batch: padding: none fills none of them"
+        return said
 
     def _key(self, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> str:
         """Return what a proof holds for."""
@@ -247,6 +252,12 @@ class RowProof:
         return choice_key(
             "rows", self._holds_for, list(adapters), shapes, sorted(step.row_axes.items()), values, step.fetch, sizes
         )
+
+
+def _fills_up(step: PlannedWireStep) -> bool:
+    """Return whether a step fills rows up to the longest of their batch."""
+    fills = step.options.get("padding") != "none" and "length" not in step.options
+    return step.kind == "do" and step.name == "tokenize" and fills
 
 
 class _TieError(Exception):

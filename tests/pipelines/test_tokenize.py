@@ -254,6 +254,19 @@ def test_a_model_that_counts_padding_is_refused_wherever_the_longest_text_is(
     assert "depend on the rows beside it" in applied.out
 
 
+def test_the_way_out_that_a_refusal_about_padding_names_works(cli: Cli, tmp_path: Path, path: str) -> None:
+    save_mean_of_ids(tmp_path)
+    texts = ["a", "b b", "c c c c c c c c"]
+    assert "padding: none fills none of them" in apply_to_texts(cli, tmp_path, path, texts).out
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(manifest.read_text().replace("tokenizer.json}", "tokenizer.json, padding: none}"))
+    assert cli("apply", manifest, "--new-run").code == 0
+    many = [row["y"] for row in read_rows(tmp_path / "out")]
+    manifest.write_text(manifest.read_text().replace("size: 8", "size: 1"))
+    assert cli("apply", manifest, "--new-run").code == 0
+    assert [row["y"] for row in read_rows(tmp_path / "out")] == pytest.approx(many)
+
+
 def test_texts_of_one_length_prove_nothing_about_padding(cli: Cli, tmp_path: Path, path: str) -> None:
     save_mean_of_ids(tmp_path)
     assert apply_to_texts(cli, tmp_path, path, ["a b", "b c", "c d"]).code == 0
