@@ -57,6 +57,12 @@ class Batching:
         """Return the number of rows of the short batch that is run at the end of `rows` rows; 0: there is none."""
         return rows % self.run_size if self.last == "short" else 0
 
+    def most_run(self, rows: int | None) -> int:
+        """Return the most rows that one run has, of `rows` rows in all, if these are known."""
+        if not rows or self.pad_to is not None:
+            return self.run_size
+        return min(self.run_size, rows)
+
     def sizes_run(self, rows: int | None) -> tuple[int, ...]:
         """Return the known numbers of rows that runs have, of `rows` rows in all, if these are known."""
         if self.size is None:

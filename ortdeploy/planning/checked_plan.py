@@ -36,12 +36,24 @@ _GOOD_STATES = ("absent", "empty", "part", "finished")
 
 
 @record
+class CheckedForecast:
+    """The forecast of a job whose largest run has the rows of `row_sizes.batch`.
+
+    The results of at most `held_runs` runs are in the arena of a session in it.
+    """
+
+    forecast: MemoryForecast
+    row_sizes: RowSizes
+    held_runs: int
+
+
+@record
 class CheckedJob:
     """A job of a checked plan, with everything that decides if other data makes a different plan.
 
     `input` is the digest of its input's facts, except its files and their number of rows. `identity` and `layout` are
-    those of its output. Runs of `run_sizes` rows are known to fit the graph. The results of at most `held_runs` runs
-    are in the arena of a session in its forecast. `memory_bound` is the memory that it may take, in bytes.
+    those of its output. Runs of `run_sizes` rows are known to fit the graph. `forecasts` are by the rows of the largest
+    run, with the last one first. `memory_bound` is the memory that it may take, in bytes.
     """
 
     places: DataPlaces
@@ -50,8 +62,7 @@ class CheckedJob:
     layout: Mapping[str, Any]
     has_work: bool
     run_sizes: tuple[int, ...]
-    row_sizes: RowSizes
-    held_runs: int
+    forecasts: tuple[CheckedForecast, ...]
     memory_bound: int | None
 
 
@@ -164,13 +175,14 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
 
 def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> MemoryForecast:
     """Return the forecast for these rows. Raises AnotherPlanError if they take more memory or disk than there is."""
-    forecast = step.limits.forecast
-    if forecast is None or job.row_sizes.held_runs(source.rows) > job.held_runs:
+    most = step.batching.most_run(source.rows)
+    known = next((one for one in job.forecasts if one.row_sizes.batch == most), None)
+    if known is None or known.row_sizes.held_runs(source.rows) > known.held_runs:
         raise AnotherPlanError
-    size = job.row_sizes.bytes(source.rows)
-    parts = tuple(replace(one, size=size) if one.what == ROWS_AND_RESULTS else one for one in forecast.parts)
-    disk = job.row_sizes.disk(source.first_row, source.rows, output.rows)
-    found = replace(forecast, parts=parts, disk=disk)
+    size = known.row_sizes.bytes(source.rows)
+    parts = tuple(replace(one, size=size) if one.what == ROWS_AND_RESULTS else one for one in known.forecast.parts)
+    disk = known.row_sizes.disk(source.first_row, source.rows, output.rows)
+    found = replace(known.forecast, parts=parts, disk=disk)
     rooms = [size for size in (step.limits.disk, output.free_bytes) if size is not None]
     if job.memory_bound is not None and found.total > job.memory_bound:
         raise AnotherPlanError

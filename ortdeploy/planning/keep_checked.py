@@ -3,7 +3,7 @@
 It cannot if steps or forecasts depend on more than the files that are read. Nothing that may be a secret is kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from ortdeploy.manifest.named_paths import pinned_files
 from ortdeploy.plan.masked import masked_plan
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import Plan, RunJob, Step
-from ortdeploy.planning.checked_plan import NAME, CheckedJob, CheckedPlan, digest_of_input
+from ortdeploy.planning.checked_plan import NAME, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.preflight.memory_forecast import memory_bound, row_sizes, without_onnx
 from ortdeploy.planning.probe import data_places
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _MOST_SIZES = 1000  # of a job, from before
+_MOST_FORECASTS = 100
 
 
 class ToKeep:
@@ -67,7 +68,7 @@ def _told(planned: Planned, before: Mapping[str, Any] | None) -> Mapping[str, An
             steps=tuple(map(_without_files, plan.steps)),
             inputs=tuple(replace(one, files=()) for one in plan.inputs),
         ),
-        jobs=tuple(_checked(job, deployment, plan, _sizes_before(before, job)) for job in deployment.jobs),
+        jobs=tuple(_checked(job, deployment, plan, _known_before(before, job)) for job in deployment.jobs),
         packages=deployment.facts.runtime.packages,
         document=document,
     )
@@ -106,24 +107,34 @@ def _without_files(step: Step) -> Step:
     return replace(step, input=replace(step.input, files=()), limits=limits)
 
 
-def _sizes_before(before: Mapping[str, Any] | None, job: ResolvedJob) -> tuple[int, ...]:
-    """Return the numbers of rows in a run that were known before to fit the job's graph."""
+def _known_before(before: Mapping[str, Any] | None, job: ResolvedJob) -> CheckedJob | None:
+    """Return what was known of the job before: which runs fit its graph, and what they take."""
     with suppress(TypeError, KeyError):
         jobs = decode(tuple[CheckedJob, ...], before["told"]["jobs"]) if before else ()
-        return next((one.run_sizes for one in jobs if one.places.job == job.spec.name), ())
-    return ()
+        return next((one for one in jobs if one.places.job == job.spec.name), None)
+    return None
 
 
-def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, sizes_before: tuple[int, ...]) -> CheckedJob:
+def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, known: CheckedJob | None) -> CheckedJob:
     machine = deployment.facts.machine
+    sizes_before = known.run_sizes[-_MOST_SIZES:] if known else ()
     return CheckedJob(
         places=data_places(deployment.spec, job.spec),
         input=digest_of_input(job.input),
         identity=job.identity,
         layout=job.layout,
         has_work=any(isinstance(step, RunJob) and step.job == job.spec.name for step in plan.steps),
-        run_sizes=tuple(sorted({*sizes_before[-_MOST_SIZES:], *job.batching.sizes_run(job.input.rows)})),
-        row_sizes=row_sizes(job),
-        held_runs=row_sizes(job).held_runs(job.input.rows),
+        run_sizes=tuple(sorted({*sizes_before, *job.batching.sizes_run(job.input.rows)})),
+        forecasts=tuple(_forecasts(job, deployment, known))[:_MOST_FORECASTS],
         memory_bound=memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None),
     )
+
+
+def _forecasts(job: ResolvedJob, deployment: Deployment, known: CheckedJob | None) -> Iterator[CheckedForecast]:
+    """Yield a job's forecast, for a process that reads no graph, and those from before of runs of other sizes."""
+    sizes, forecast = row_sizes(job), deployment.preflight.memory.get(job.spec.name)
+    if forecast is not None:
+        yield CheckedForecast(
+            forecast=without_onnx(forecast), row_sizes=sizes, held_runs=sizes.held_runs(job.input.rows)
+        )
+    yield from (one for one in (known.forecasts if known else ()) if one.row_sizes.batch != sizes.batch)

@@ -112,6 +112,18 @@ def test_new_files_are_run_without_making_the_plan_again(cli: Cli, folder: Path,
     assert plans.made == 2
 
 
+def test_each_number_of_rows_below_a_batch_has_a_forecast_of_its_own(cli: Cli, folder: Path, plans: Plans) -> None:
+    assert cli("apply", folder / "m.yaml").code == 0
+    taken: dict[int, set[int]] = {}
+    for number, rows in enumerate([4, 2, 3, 2, 3, 4]):
+        arrive(folder, f"c{number}", rows=rows)
+        assert cli("apply", folder / "m.yaml").code == 0
+        report = json.loads((folder / "outbox/run/_run.json").read_text())
+        taken.setdefault(rows, set()).add(report["memory"]["predicted_bytes"])
+    assert plans.made == 3
+    assert [len(taken[rows]) for rows in (2, 3, 4)] == [1, 1, 1]
+
+
 def test_what_is_shown_and_kept_is_what_a_whole_plan_shows_and_keeps(cli: Cli, folder: Path) -> None:
     other = Path(shutil.copytree(folder, folder.with_name("other")))
     shown = []
@@ -319,7 +331,8 @@ def test_more_results_in_an_arena_than_were_counted_need_another_forecast(
     entry = list(_entries(known.folder).values())[-1]
     told: Any = entry["told"]
     for job in told["jobs"]:
-        job["held_runs"] = held_runs
+        for one in job["forecasts"]:
+            one["held_runs"] = held_runs
     _write(known.folder, entry)
     arrive(known.folder, "b", rows=4)
     assert (known.recalled() is not None) == fits
@@ -463,7 +476,7 @@ FOREIGN: dict[str, Callable[[Any], object]] = {
     "another manifest": lambda told: told["plan"].update(manifest="/etc/m.yaml"),
     "more roots": lambda told: told["plan"].update(roots=["/"]),
     "roots of a job": lambda told: told["jobs"][0]["places"]["input"].update(roots=["/"]),
-    "fields of another version": lambda told: told["jobs"][0].pop("row_sizes"),
+    "fields of another version": lambda told: told["jobs"][0].pop("run_sizes"),
     "a job that is not there": lambda told: told["jobs"][0]["places"].update(job="x"),
 }
 

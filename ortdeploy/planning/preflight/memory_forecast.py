@@ -173,6 +173,7 @@ def _total(job: ResolvedJob, batch: int) -> int:
 
 def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
     """Return the parts of a job's memory with batches of a size, and which of them are unknown."""
+    batch = job.batching.resized(batch).most_run(_rows(job))
     activations = _activation_bytes(job, batch)
     result = _row_bytes(job)
     holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
@@ -218,6 +219,11 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
         total += one + others * other
     of_ops = [_bytes_of_ops(line.graph, batch) for line in op_lines(job)]
     return None if None in of_ops else total + sum(one for one in of_ops if one is not None)
+
+
+def _rows(job: ResolvedJob) -> int | None:
+    """Return the number of a job's rows, new ones or such as run again, of which no run has more; None: not known."""
+    return None if job.input.rows is None else max(job.input.rows, job.input.rerun_rows)
 
 
 def _sizes_run(job: ResolvedJob, batch: int) -> Sequence[int]:
@@ -380,7 +386,7 @@ def _bytes_of_runs(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, h
 
 def row_sizes(job: ResolvedJob) -> RowSizes:
     """Return what a row of a job takes on its way, with the job's own batch."""
-    return _row_sizes(job, job.batching.run_size, _row_bytes(job))
+    return _row_sizes(job, job.batching.most_run(_rows(job)), _row_bytes(job))
 
 
 def _row_sizes(job: ResolvedJob, batch: int, result: int | None) -> RowSizes:

@@ -120,6 +120,28 @@ def write(folder: Path, *, top: str = "", model: str = "", size: int = 256) -> P
     return folder / "m.yaml"
 
 
+def predicted(path: Path, cli: Cli) -> dict[str, int]:
+    said = cli("plan", path, "--format", "json")
+    assert said.code == 0, said.out
+    (job,) = (step for step in said.json["steps"] if "limits" in step)
+    return {part["what"]: part["size"] for part in job["limits"]["forecast"]["parts"]}
+
+
+def test_a_batch_of_more_rows_than_there_are_takes_what_these_take(wide: Path, cli: Cli) -> None:
+    full = predicted(write(wide), cli)
+    np.save(wide / "data.npy", np.ones((5, 512), dtype=np.float32))
+    assert predicted(write(wide), cli) == predicted(write(wide, size=5), cli)
+    assert full["activations"] > 50 * predicted(write(wide), cli)["activations"]
+
+
+def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: Cli) -> None:
+    full = predicted(write(wide), cli)
+    np.save(wide / "data.npy", np.ones((5, 512), dtype=np.float32))
+    path = write(wide)
+    path.write_text(path.read_text().replace("size: 256", "size: 256, last: pad"))
+    assert predicted(path, cli)["activations"] == full["activations"]
+
+
 def test_a_plan_over_its_limit_is_refused_with_the_batch_that_fits(wide: Path, cli: Cli) -> None:
     refused = cli("plan", write(wide, top="limits: {memory: 200MiB}"))
     assert refused.code == 1
