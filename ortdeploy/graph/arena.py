@@ -99,17 +99,19 @@ class _Arena:
         return sum(region.written_bytes() for region in self._regions)
 
 
-def arena_bytes(shapes: Sequence[Sequence[Buffer]], *, pattern: bool, held: int = 1) -> int:
+def arena_bytes(shapes: Sequence[Sequence[Buffer]], *, pattern: bool, held: int = 1, again: int | None = None) -> int:
     """Return what the arena holds after some runs of a first shape and one of each other, in bytes.
 
     Each shape has its buffers. `pattern`: with memory pattern, which the first run of a shape makes for further ones.
-    The results of the last `held` runs are still with the caller while another one runs.
+    The results of the last `held` runs are still with the caller while another one runs. The first shape runs `again`
+    so often; None: often.
     """
     arena = _Arena()
     first, *others = shapes
     later = _with_pattern(first) if pattern else first
     results: list[list[tuple[_Region, _Chunk]]] = []
-    for buffers in (first, *[later] * (held + 1), *others):
+    repeated = held + 1 if again is None else min(again, held + 1)
+    for buffers in (first, *[later] * repeated, *others):
         results.append(_run(arena, buffers))
         for one in results.pop(0) if len(results) > held else ():
             arena.release(*one)

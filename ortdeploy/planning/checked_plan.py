@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts, OutputFacts
 from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import Fact, Plan, PlannedFiles, RunJob
 from ortdeploy.planning.data_places import DataPlaces, look_at_input, look_at_output, look_back
 from ortdeploy.planning.make.arrived import fact_of_inputs, with_arrived
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
+from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
 from ortdeploy.planning.preflight.rows_of_job import look
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.records import record
@@ -39,12 +40,20 @@ _GOOD_STATES = ("absent", "empty", "part", "finished")
 class CheckedForecast:
     """The forecast of a job whose largest run has the rows of `row_sizes.batch`.
 
-    The results of at most `held_runs` runs are in the arena of a session in it.
+    The results of at most `held_runs` runs are in the arena of a session in it, which runs as many rows `again` so
+    often; None: often.
     """
 
     forecast: MemoryForecast
     row_sizes: RowSizes
     held_runs: int
+    again: int | None
+
+    def is_for(self, batching: Batching, rows: int | None) -> bool:
+        """Return whether it is the forecast of a number of rows, apart from the parts that follow from it alone."""
+        held = self.row_sizes.held_runs(rows)
+        is_of_runs = (batching.most_run(rows), runs_again(batching, rows, held)) == (self.row_sizes.batch, self.again)
+        return is_of_runs and held <= self.held_runs
 
 
 @record
@@ -52,8 +61,8 @@ class CheckedJob:
     """A job of a checked plan, with everything that decides if other data makes a different plan.
 
     `input` is the digest of its input's facts, except its files and their number of rows. `identity` and `layout` are
-    those of its output. Runs of `run_sizes` rows are known to fit the graph. `forecasts` are by the rows of the largest
-    run, with the last one first. `memory_bound` is the memory that it may take, in bytes.
+    those of its output. Runs of `run_sizes` rows are known to fit the graph. Of the `forecasts`, the last one is first.
+    `memory_bound` is the memory that it may take, in bytes.
     """
 
     places: DataPlaces
@@ -175,9 +184,8 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
 
 def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> MemoryForecast:
     """Return the forecast for these rows. Raises AnotherPlanError if they take more memory or disk than there is."""
-    most = step.batching.most_run(source.rows)
-    known = next((one for one in job.forecasts if one.row_sizes.batch == most), None)
-    if known is None or known.row_sizes.held_runs(source.rows) > known.held_runs:
+    known = next((one for one in job.forecasts if one.is_for(step.batching, source.rows)), None)
+    if known is None:
         raise AnotherPlanError
     size = known.row_sizes.bytes(source.rows)
     parts = tuple(replace(one, size=size) if one.what == ROWS_AND_RESULTS else one for one in known.forecast.parts)

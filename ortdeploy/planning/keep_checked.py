@@ -18,6 +18,7 @@ from ortdeploy.plan.steps import Plan, RunJob, Step
 from ortdeploy.planning.checked_plan import NAME, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.preflight.memory_forecast import memory_bound, row_sizes, without_onnx
+from ortdeploy.planning.preflight.row_sizes import runs_again
 from ortdeploy.planning.probe import data_places
 from ortdeploy.planning.rests_on import rests_on_beside_data
 from ortdeploy.providers.secrets import masked_document
@@ -134,7 +135,8 @@ def _forecasts(job: ResolvedJob, deployment: Deployment, known: CheckedJob | Non
     """Yield a job's forecast, for a process that reads no graph, and those from before of runs of other sizes."""
     sizes, forecast = row_sizes(job), deployment.preflight.memory.get(job.spec.name)
     if forecast is not None:
-        yield CheckedForecast(
-            forecast=without_onnx(forecast), row_sizes=sizes, held_runs=sizes.held_runs(job.input.rows)
-        )
-    yield from (one for one in (known.forecasts if known else ()) if one.row_sizes.batch != sizes.batch)
+        held = sizes.held_runs(job.input.rows)
+        again = runs_again(job.batching, job.input.rows, held)
+        yield CheckedForecast(forecast=without_onnx(forecast), row_sizes=sizes, held_runs=held, again=again)
+    others = known.forecasts if known else ()
+    yield from (one for one in others if not one.is_for(job.batching, job.input.rows))

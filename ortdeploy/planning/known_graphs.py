@@ -99,13 +99,15 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     return inferred
 
 
-def buffer_bytes(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, held: int) -> int | None:
+def buffer_bytes(
+    skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, held: int, again: int | None = None
+) -> int | None:
     """Return the bytes of the buffers of runs; None if the graph leaves sizes open.
 
     In an arena, these are of some runs of the first shapes and one of each other; otherwise, the most at once. The
-    results of `held` runs wait while another one runs.
+    results of `held` runs wait while another one runs. The first shapes run `again` so often; None: often.
     """
-    entry = _Entry("buffers", _digest(skeleton), runs, arena, pattern, held)
+    entry = _Entry("buffers", _digest(skeleton), runs, arena, pattern, held, again)
     found: tuple[int | None, ...] | None = entry.find(tuple[int | None, ...])
     if found is None:
         from ortdeploy.graph.activations import most_at_once, plan_buffers, result_bytes  # noqa: PLC0415  brings onnx
@@ -116,7 +118,11 @@ def buffer_bytes(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, hel
         taken = None
         if len(buffers) == len(planned):
             imitated = min(held, _MOST_HELD) if arena else 0
-            at_work = arena_bytes(buffers, pattern=pattern, held=imitated) if arena else max(map(most_at_once, buffers))
+            at_work = (
+                arena_bytes(buffers, pattern=pattern, held=imitated, again=again)
+                if arena
+                else max(map(most_at_once, buffers))
+            )
             taken = at_work + (held - imitated) * result_bytes(buffers[0])
         found = (taken,)
         entry.keep(found)

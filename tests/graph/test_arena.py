@@ -100,6 +100,8 @@ def test_a_pattern_takes_a_block_of_its_own_where_no_chunk_is_free() -> None:
     buffers = [Buffer(3 * MIB, 0, 1), Buffer(3 * MIB, 1, 2)]
     assert arena_bytes([buffers], pattern=False) == 6 * MIB
     assert arena_bytes([buffers], pattern=True) == 12 * MIB
+    assert arena_bytes([buffers], pattern=True, again=1) == 12 * MIB
+    assert arena_bytes([buffers], pattern=True, again=0) == 6 * MIB
 
 
 def test_a_pattern_has_no_place_for_scratch_and_holes_that_nothing_fits() -> None:

@@ -45,14 +45,14 @@ jobs:
   run:
     model: double
     input: {path: inbox/*.npy}
-    batch: {size: 4}
+    batch: {size: 2}
     postprocess: [{argmax: y, as: most}, {labels: most, from: labels.txt, as: name}]
     output: {path: outbox/run, format: jsonl, columns: [y, name], removable: true}
   tune:
     model: tuned
     adapter: low
     input: {path: inbox/*.npy}
-    batch: {size: 4}
+    batch: {size: 2}
     output: {path: outbox/tune, format: npy}
 """
 
@@ -112,16 +112,16 @@ def test_new_files_are_run_without_making_the_plan_again(cli: Cli, folder: Path,
     assert plans.made == 2
 
 
-def test_each_number_of_rows_below_a_batch_has_a_forecast_of_its_own(cli: Cli, folder: Path, plans: Plans) -> None:
+def test_each_number_of_rows_in_few_runs_has_a_forecast_of_its_own(cli: Cli, folder: Path, plans: Plans) -> None:
     assert cli("apply", folder / "m.yaml").code == 0
     taken: dict[int, set[int]] = {}
-    for number, rows in enumerate([4, 2, 3, 2, 3, 4]):
+    for number, rows in enumerate([4, 1, 2, 1, 2, 4]):
         arrive(folder, f"c{number}", rows=rows)
         assert cli("apply", folder / "m.yaml").code == 0
         report = json.loads((folder / "outbox/run/_run.json").read_text())
         taken.setdefault(rows, set()).add(report["memory"]["predicted_bytes"])
     assert plans.made == 3
-    assert [len(taken[rows]) for rows in (2, 3, 4)] == [1, 1, 1]
+    assert [len(taken[rows]) for rows in (1, 2, 4)] == [1, 1, 1]
 
 
 def test_what_is_shown_and_kept_is_what_a_whole_plan_shows_and_keeps(cli: Cli, folder: Path) -> None:
@@ -413,7 +413,7 @@ def test_whatever_changes_around_it_the_plan_is_made(
 @pytest.mark.parametrize(
     "options",
     [
-        ["--set", "jobs.run.batch.size=2"],
+        ["--set", "jobs.run.batch.size=4"],
         ["--new-run"],
         ["--job", "run"],
         ["--state-dir", "x"],

@@ -8,7 +8,7 @@ versions of `versions.TESTED_WITH`; of another version, findings that rest on th
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.planning.known_graphs import Runs, buffer_bytes
 from ortdeploy.planning.make.op_lines import op_lines
-from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
+from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
@@ -208,12 +208,13 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     if _runs_optimum(job):
         return None
     held = _row_sizes(job, batch, _row_bytes(job)).held_runs(job.input.rows)
+    again = runs_again(job.batching.resized(batch), _rows(job), held) if _runs_once(job) else None
     for runs in zip(*(_runs(job, size) for size in _sizes_run(job, batch)), strict=True):
         model, shapes = runs[0][0], tuple(tuple(fed.items()) for _, fed in runs)
         arena, pattern = model.spec.session.get("enable_cpu_mem_arena", True), _plans_patterns(job, model)
-        skeleton, others = model.facts.skeleton, _runs_at_once(model) - 1
-        one = _bytes_of_runs(skeleton, shapes, arena=arena, pattern=pattern, held=held)
-        other = _bytes_of_runs(skeleton, shapes[:1], arena=arena, pattern=pattern, held=held) if others else 0
+        others = _runs_at_once(model) - 1
+        taken = partial(_bytes_of_runs, model.facts.skeleton, arena=arena, pattern=pattern, held=held, again=again)
+        one, other = taken(shapes), taken(shapes[:1]) if others else 0
         if one is None or other is None:
             return None
         total += one + others * other
@@ -224,6 +225,14 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
 def _rows(job: ResolvedJob) -> int | None:
     """Return the number of a job's rows, new ones or such as run again, of which no run has more; None: not known."""
     return None if job.input.rows is None else max(job.input.rows, job.input.rerun_rows)
+
+
+def _runs_once(job: ResolvedJob) -> bool:
+    """Return whether each model runs once for a batch: not item by item, or row by row, or in a loop."""
+    if job.pipeline is None:
+        return True
+    steps = job.pipeline.types.steps if job.pipeline.types is not None else ()
+    return bool(steps) and not any(step.inner or step.spec.by_row for step in steps)
 
 
 def _sizes_run(job: ResolvedJob, batch: int) -> Sequence[int]:
@@ -375,12 +384,14 @@ def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _bytes_of_runs(skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, held: int) -> int | None:
-    """Return the bytes of the buffers of runs, `held` of whose results wait; None if the graph leaves sizes open.
+def _bytes_of_runs(
+    skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, held: int, again: int | None = None
+) -> int | None:
+    """Return the bytes of the buffers of runs, as `buffer_bytes` does, with what kernels take beside them.
 
     Cached, because shape inference is slow, and a forecast asks again for every thread layout and number of sessions.
     """
-    taken = buffer_bytes(skeleton, runs, arena=arena, pattern=pattern, held=held)
+    taken = buffer_bytes(skeleton, runs, arena=arena, pattern=pattern, held=held, again=again)
     return None if taken is None else int((_SCRATCH if arena else _BARE) * taken)
 
 

@@ -1,7 +1,11 @@
 """Sizes of a job's rows between its source and its sink: in memory, and on disk."""
 
 from ortdeploy.feeds.in_flight import BLOCK_BYTES, LEAST, SMALL_BYTES
+from ortdeploy.plan.batching import Batching
 from ortdeploy.records import record
+
+_PROVEN = 3
+"""The rows that the proof that rows are rows runs together, beside each alone."""
 
 ROWS_AND_RESULTS = "rows and results"
 """The part of a job's memory that follows from its rows."""
@@ -77,3 +81,17 @@ class RowSizes:
         if self.result is None or rows is None or not self.on_disk:
             return None
         return (first_row + rows) * self.result - committed * self.result
+
+
+def runs_again(batching: Batching, rows: int | None, held_runs: int) -> int | None:
+    """Return how often a session may run as many rows as in its largest run once more; None: often, or not known.
+
+    What its arena holds grows no more after `held_runs` and one. The proof that rows are rows runs a batch that is
+    filled up again whole, and some rows of others.
+    """
+    if rows is None or batching.auto or batching.size is None:
+        return None
+    most, is_filled = batching.most_run(rows), batching.pad_to is not None
+    whole = -(-rows // most) if is_filled else rows // most
+    again = max(whole - 1, 0) + (is_filled or 1 < most <= _PROVEN)
+    return again if again <= held_runs else None
