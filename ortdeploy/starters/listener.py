@@ -1,17 +1,20 @@
 """Models that hear a recording window by window and hand a state on, as Silero's voice activity detector does."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import samples, writing
 from ortdeploy.starters.open_sizes import RATES
 from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.tensors.types import Dimension
 
 FAMILY = "a listener with state, as Silero's voice activity detector"
 _NEXT = ("{}N", "{}n", "{}_out", "out_{}", "new_{}", "{}_new", "next_{}", "{}_next", "{}_n", "output_{}", "{}Out")
-_SILERO_5 = re.compile(r"state\Z")
+_SILERO_5 = "state"
+"""The state of the versions of Silero VAD that take samples of before; earlier ones have h and c, and open windows."""
 _WINDOW, _CONTEXT = 512, 64
 _AUDIO_RANK = 2
 _LINES = "a line for each window; start is in samples"
@@ -34,8 +37,8 @@ def recognise(subject: Subject) -> Iterator[Starter]:
             | dict.fromkeys(_names(rates), samples.RATE)
         )
         made = {given[0]: "p"} | {after: f"{_word(one)}_after" for one, after in states.items()}
-        for window in _windows(heard[0], states):
-            yield _starter(subject, fed, made, tuple(states), window)
+        _, fixed = heard[0].tensor.shape or (None, None)
+        yield _starter(subject, fed, made, tuple(states), _window(fixed, states))
 
 
 def _states(subject: Subject) -> dict[str, str]:
@@ -49,16 +52,30 @@ def _states(subject: Subject) -> dict[str, str]:
     return found
 
 
-def _windows(heard: ValueFacts, states: Mapping[str, str]) -> Iterator[tuple[int, int]]:
-    """Yield the sizes of new samples and of context that may fit."""
-    fixed = (heard.tensor.shape or (None, None))[1]
-    silero = any(_SILERO_5.match(name) for name in states)
+class _Window(NamedTuple):
+    """The new samples of a window, those of before, and what the manifest says of them."""
+
+    size: int
+    context: int
+    told: str
+
+
+def _window(fixed: Dimension, states: Collection[str]) -> _Window:
+    """Return the window for a graph that takes a fixed number of samples, or any.
+
+    A graph does not tell samples of before from new ones. Its size is that of Silero VAD, whatever its state is called.
+    """
+    if fixed == _WINDOW + _CONTEXT:
+        of = f"The graph takes {fixed} samples, as Silero VAD for {samples.RATE} Hz"
+        told = f"{of}: {_WINDOW} new ones and {_CONTEXT} of before; check this for another model."
+        return _Window(_WINDOW, _CONTEXT, told)
     if isinstance(fixed, int):
-        yield (fixed - _CONTEXT, _CONTEXT) if silero and fixed == _WINDOW + _CONTEXT else (fixed, 0)
-    elif silero:
-        yield _WINDOW, _CONTEXT
-    else:
-        yield _WINDOW, 0
+        told = f"The graph takes windows of {fixed} samples. If some are of before, write context and less size."
+        return _Window(fixed, 0, told)
+    context = _CONTEXT if _SILERO_5 in states else 0
+    before = f" and {context} of before" if context else ""
+    text = f"Windows of {_WINDOW} samples{before} at {samples.RATE} Hz are those of Silero VAD for 16 kHz"
+    return _Window(_WINDOW, context, f"{text}; check them for others.")
 
 
 def _names(values: list[ValueFacts]) -> list[str]:
@@ -70,10 +87,10 @@ def _starter(
     fed: Mapping[str, object],
     made: Mapping[str, str],
     states: tuple[str, ...],
-    window: tuple[int, int],
+    window: _Window,
 ) -> Starter:
-    """Return a manifest: `fed` and `made` are what the model is run with, `window` new samples and those of before."""
-    name, (size, context) = scalar(subject.name), window
+    """Return a manifest: `fed` and `made` are what the model is run with."""
+    name, (size, context, told) = scalar(subject.name), window
     handed_on = {_word(one): f"${_word(one)}_after" for one in states}
     pipeline = (
         "pipelines:\n  listen:\n    steps:\n"
@@ -88,8 +105,7 @@ def _starter(
     text = (
         writing.head(
             f"A model that hears windows and hands on {', '.join(states)}, by the names of its inputs and outputs.",
-            f"Windows of {size} samples{f' and {context} of before' if context else ''} at {samples.RATE} Hz are "
-            "those of Silero VAD for 16 kHz; check them for others.",
+            told,
         )
         + writing.models(subject)
         + pipeline

@@ -173,6 +173,24 @@ def test_a_listener_hears_windows_with_its_state(cli: Cli, tmp_path: Path) -> No
     assert [line["start"] for line in lines] == list(range(0, 512 * len(lines), 512))
 
 
+@pytest.mark.parametrize(
+    ("window", "size", "told"),
+    [
+        (576, 512, "512 new ones and 64 of before; check this for another model."),
+        (400, 400, "If some are of before, write context and less size."),
+    ],
+)
+def test_a_window_of_the_size_of_silero_has_samples_of_before_whatever_the_states_are_called(
+    cli: Cli, tmp_path: Path, window: int, size: int, told: str
+) -> None:
+    families.fixed_listener(tmp_path / "m.onnx", window)
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest) == ["windows", "each"]
+    assert told in " ".join((tmp_path / "m.yaml").read_text().replace("#", "").split())
+    lines = rows(tmp_path)
+    assert [line["start"] for line in lines] == list(range(0, size * len(lines), size))
+
+
 def test_a_model_of_recordings_hears_them_whole(cli: Cli, tmp_path: Path) -> None:
     families.hearer(tmp_path / "m.onnx")
     manifest, said = made(cli, tmp_path)

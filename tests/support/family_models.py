@@ -137,6 +137,19 @@ def listener(path: Path) -> Path:
     return save_model(path, nodes, inputs, outputs, weights)
 
 
+def fixed_listener(path: Path, window: int) -> Path:
+    """A detector that takes windows of one size in turn, with two states, as Silero's for sequences."""
+    nodes = [
+        Node("Abs", ["input"], ["loud"]),
+        Node("ReduceMax", ["loud"], ["speech"], axes=[1], keepdims=0),
+        Node("Identity", ["h"], ["hn"]),
+        Node("Identity", ["c"], ["cn"]),
+    ]
+    inputs: Tensors = {"input": (FLOAT, ["n", window]), "h": (FLOAT, [1, 1, 8]), "c": (FLOAT, [1, 1, 8])}
+    outputs: Tensors = {"speech": (FLOAT, ["n"]), "hn": (FLOAT, [1, 1, 8]), "cn": (FLOAT, [1, 1, 8])}
+    return save_model(path, nodes, inputs, outputs, {})
+
+
 def table(path: Path, columns: int = 3, *, rows_in_outputs: bool = True) -> Path:
     """A linear classifier of ai.onnx.ml with a map of probabilities, as scikit-learn's converters write it."""
     weights = np.random.default_rng(4).standard_normal((2, columns)).astype(np.float32)
