@@ -1,6 +1,7 @@
 """Models that take a picture and give a vector: scores of classes, with labels if they are found, or features."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     picture = picture_input(subject)
     vectors = [name for name, shape in subject.ran.outputs.items() if _is_vector(name, shape)]
     if picture is not None and (vectors or subject.data is not None or _is_photograph(picture)):
-        yield _starter(subject, picture, vectors[0] if vectors else None)
+        yield _starter(
+            subject, picture, [name for name in vectors if subject.shape_of(name) == subject.shape_of(vectors[0])]
+        )
 
 
 def _is_photograph(picture: PictureInput) -> bool:
@@ -52,15 +55,16 @@ def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 or name.isidentifier()  # noqa: PLR2004
 
 
-def _starter(subject: Subject, picture: PictureInput, output: str | None) -> Starter:
-    classes = subject.shape_of(output)[1] if output is not None else 0
+def _starter(subject: Subject, picture: PictureInput, heads: Sequence[str]) -> Starter:
+    """Return a manifest; `heads` are the outputs with a vector a row, all of one size: captchas have several."""
+    classes = subject.shape_of(heads[0])[1] if heads else 0
     labels = find_labels(subject, classes) if classes else None
     prepare, told, assumed = _prepare(subject, picture)
     scored = labels is not None or classes in _IMAGENET or (classes > 0 and _last_is_softmax(subject))
-    post = _postprocess(subject, output, labels) if scored and output is not None else ""
-    columns = "columns: [class, probability" + (", label]" if labels else "]")
+    columns, post = _scored(subject, heads, labels) if scored else ([], [])
+    left_out = [one.name for one in subject.facts.outputs if one.name not in heads] if scored else []
     text = (
-        writing.head(*_intro(labels, classes, scored=scored))
+        writing.head(*_intro(labels, classes, scored=scored), *_left_out(left_out))
         + writing.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
         + writing.input_section(
@@ -73,8 +77,8 @@ def _starter(subject: Subject, picture: PictureInput, output: str | None) -> Sta
         + f"    prepare:\n      {scalar(picture.name)}:  # {told}\n"
         + writing.steps(prepare, 8)
         + f"    batch: {{size: {picture.batch or _BATCH}}}\n"
-        + post
-        + writing.output(subject, *([columns] if scored else []))
+        + ("    postprocess:\n" + writing.steps(post, 6) if scored else "")
+        + writing.output(subject, *([f"columns: {flow(columns)}"] if scored else []))
     )
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
     kind = "a picture classifier" if scored else "a model that gives a vector for a picture" if classes else FAMILY
@@ -95,20 +99,35 @@ def _last_is_softmax(subject: Subject) -> bool:
     return any(node.operator == "Softmax" for node in subject.facts.nodes[-_LAST_NODES:])
 
 
-def _postprocess(subject: Subject, output: str, labels: Labels | None) -> str:
+def _left_out(outputs: Sequence[str]) -> list[str]:
+    return [f"Left out of columns: {', '.join(outputs)}."] if outputs else []
+
+
+def _scored(subject: Subject, heads: Sequence[str], labels: Labels | None) -> tuple[list[str], list[str]]:
+    """Return the columns and the steps that make the best class of each head."""
+    columns: list[str] = []
+    steps: list[str] = []
+    for head in heads:
+        before = "" if len(heads) == 1 else re.sub(r"\W", "_", head) + "_"
+        made = {what: f"{before}{what}" for what in ("flat", "scores", "class", "probability", "label")}
+        columns += [made["class"], made["probability"], *([made["label"]] if labels is not None else [])]
+        steps += _postprocess(subject, head, labels, made)
+    return columns, steps
+
+
+def _postprocess(subject: Subject, output: str, labels: Labels | None, made: Mapping[str, str]) -> Iterator[str]:
+    """Yield the steps of one head, whose results are called as in `made`."""
     low, high = subject.ran.ranges.get(output, (-1.0, 1.0))
-    is_probability = low >= 0 and high <= 1
-    made = []
+    scores = output
     if len(subject.shape_of(output)) > 2:  # noqa: PLR2004
-        made.append(f"{{op: Flatten, in: {{input: ${output}}}, out: flat}}")
-        output = "flat"
-    scores = output if is_probability else "scores"
-    if not is_probability:
-        made.append(f"{{softmax: {scalar(output)}, as: scores}}")
-    made.append(f"{{argmax: {scalar(scores)}, as: class, value_as: probability}}")
+        yield f"{{op: Flatten, in: {{input: ${output}}}, out: {made['flat']}}}"
+        scores = made["flat"]
+    if low < 0 or high > 1:
+        yield f"{{softmax: {scalar(scores)}, as: {made['scores']}}}"
+        scores = made["scores"]
+    yield f"{{argmax: {scalar(scores)}, as: {made['class']}, value_as: {made['probability']}}}"
     if labels is not None:
-        made.append(f"{{labels: class, from: {scalar(labels.path)}, as: label}}")
-    return "    postprocess:\n" + writing.steps(made, 6)
+        yield f"{{labels: {made['class']}, from: {scalar(labels.path)}, as: {made['label']}}}"
 
 
 def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str, str | None]:

@@ -165,6 +165,14 @@ def test_a_reader_of_lines_without_letters_is_told_what_it_lacks(cli: Cli, tmp_p
     assert "its letters are unknown: write them, one a line, to keys.txt beside the model" in said
 
 
+def test_a_classifier_with_a_head_for_each_place_of_a_text_gets_columns_for_each(cli: Cli, tmp_path: Path) -> None:
+    families.captcha(tmp_path / "m.onnx")
+    made(cli, tmp_path)
+    assert "# Left out of columns: features.\n" in (tmp_path / "m.yaml").read_text()
+    wanted = {f"place_{place}_{what}" for place in range(3) for what in ("class", "probability")}
+    assert all(set(row) == {"path", *wanted} for row in rows(tmp_path))
+
+
 def test_a_listener_hears_windows_with_its_state(cli: Cli, tmp_path: Path) -> None:
     families.listener(tmp_path / "m.onnx")
     manifest, _ = made(cli, tmp_path)

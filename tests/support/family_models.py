@@ -33,6 +33,20 @@ def classifier(path: Path, classes: int = 3, *, softmax: bool = True) -> Path:
     return save_model(path, nodes, inputs, outputs, weights)
 
 
+def captcha(path: Path, places: int = 3) -> Path:
+    """A softmax for each place of a text, [rows, 5], and features beside them."""
+    nodes = [Node("GlobalAveragePool", ["x"], ["mean"]), Node("Flatten", ["mean"], ["features"])]
+    random, weights = np.random.default_rng(1), {}
+    for place in range(places):
+        weights[f"w{place}"] = random.standard_normal((3, 5)).astype(np.float32)
+        nodes.append(Node("MatMul", ["features", f"w{place}"], [f"logits{place}"]))
+    nodes += [Node("Softmax", [f"logits{place}"], [f"place-{place}"]) for place in range(places)]
+    outputs: Tensors = {f"place-{place}": (FLOAT, ["n", 5]) for place in range(places)}
+    return save_model(
+        path, nodes, {"x": (FLOAT, ["n", 3, 32, 32])}, {**outputs, "features": (FLOAT, ["n", 3])}, weights
+    )
+
+
 def yolo(path: Path, *, version: str = "YOLOv8n", decided: bool = False) -> Path:
     """A detector that finds one box of the second class in every picture, in the form of ultralytics' exports."""
     head = np.zeros((1, 6, 21), np.float32)
