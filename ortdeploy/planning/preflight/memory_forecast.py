@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 
@@ -96,7 +97,8 @@ def without_onnx(forecast: MemoryForecast) -> MemoryForecast:
 
 
 def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
-    parts, unknown = _parts(job, job.batching.run_size)
+    late = _late_bytes(deployment, job)
+    parts, unknown = _parts(job, job.batching.run_size, late)
     disk = row_sizes(job).disk(job.input.first_row, job.input.rows, job.output.rows)
     limit = job.spec.limits.memory
     machine = deployment.facts.machine
@@ -106,11 +108,11 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
     if bound is not None and total > bound:
         if job.batching.fixed is None and job.batching.size:
             smaller = (size for size in _CANDIDATES if size < job.batching.run_size)
-            fitting = next((size for size in smaller if _total(job, size) <= bound), None)
+            fitting = next((size for size in smaller if _total(job, size, late) <= bound), None)
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
-        count = next((most for most in fewer if _total_with(job, most) <= bound), None)
-    layouts = {layout.name: _total_in(job, layout) for layout in deployment.thread_layouts_of(job.model)}
-    tried = {} if unknown else _fitting_trials(job, deployment.tried_layouts_of(job.model), limit, machine)
+        count = next((most for most in fewer if _total_with(job, most, late) <= bound), None)
+    layouts = {layout.name: _total_in(job, layout, late) for layout in deployment.thread_layouts_of(job.model)}
+    tried = {} if unknown else _fitting_trials(job, deployment.tried_layouts_of(job.model), limit, machine, late)
     more = max(tried.values(), default=total) - total
     return MemoryForecast(
         parts=(*parts, *((MemoryPart(what="layouts to try", size=more),) if more > 0 else ())),
@@ -130,7 +132,7 @@ def memory_bound(limit: int | None, machine: int | None) -> int | None:
 
 
 def _fitting_trials(
-    job: ResolvedJob, layouts: Sequence[ThreadLayout], limit: int | None, machine: MachineFacts | None
+    job: ResolvedJob, layouts: Sequence[ThreadLayout], limit: int | None, machine: MachineFacts | None, late: int
 ) -> dict[str, int]:
     """Return the layouts that a job has room to try, each with all that is open then.
 
@@ -144,9 +146,9 @@ def _fitting_trials(
     for layout in layouts:
         laid_out = replace(job, model=job.model.laid_out(layout))
         if layout.threads != 1:
-            taken = _total(laid_out, job.batching.run_size)
+            taken = _total(laid_out, job.batching.run_size, late)
         else:
-            sizes = {part.what: part.size for part in _parts(laid_out, job.batching.run_size)[0]}
+            sizes = {part.what: part.size for part in _parts(laid_out, job.batching.run_size, late)[0]}
             beside = max(_opening_bytes(laid_out), sizes["activations"] + sizes[ROWS_AND_RESULTS])
             taken = widest + int(_kept_bytes(laid_out.model)) + beside
         if room is None or taken <= room:
@@ -155,24 +157,27 @@ def _fitting_trials(
     return found
 
 
-def _total_with(job: ResolvedJob, most: int) -> int:
+def _total_with(job: ResolvedJob, most: int, late: int) -> int:
     """Return what a job takes if at most this number of each of its model's sessions are opened."""
     sessions = tuple(
         replace(one, spec=replace(one.spec, count=min(one.spec.count, most))) for one in job.model.sessions
     )
-    return _total(replace(job, model=replace(job.model, sessions=sessions)), job.batching.run_size)
+    return _total(replace(job, model=replace(job.model, sessions=sessions)), job.batching.run_size, late)
 
 
-def _total_in(job: ResolvedJob, layout: ThreadLayout) -> int:
-    return _total(replace(job, model=job.model.laid_out(layout)), job.batching.run_size)
+def _total_in(job: ResolvedJob, layout: ThreadLayout, late: int) -> int:
+    return _total(replace(job, model=job.model.laid_out(layout)), job.batching.run_size, late)
 
 
-def _total(job: ResolvedJob, batch: int) -> int:
-    return sum(part.size for part in _parts(job, batch)[0])
+def _total(job: ResolvedJob, batch: int, late: int) -> int:
+    return sum(part.size for part in _parts(job, batch, late)[0])
 
 
-def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
-    """Return the parts of a job's memory with batches of a size, and which of them are unknown."""
+def _parts(job: ResolvedJob, batch: int, late: int) -> tuple[tuple[MemoryPart, ...], str | None]:
+    """Return the parts of a job's memory with batches of a size, and which of them are unknown.
+
+    `late` bytes of the process are not there yet when models are opened.
+    """
     batch = job.batching.resized(batch).most_run(_rows(job))
     activations = _activation_bytes(job, batch)
     result = _row_bytes(job)
@@ -186,7 +191,7 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
     held = job.input.held_bytes
     values = value_bytes(job, batch, _tensor_bytes)
     rows = _row_sizes(job, batch, result).bytes(job.input.rows)
-    opening = _opening_bytes(job) - (activations or 0) - rows - values - held
+    opening = _opening_bytes(job) - (activations or 0) - rows - values - held - late
     found = (
         MemoryPart(what=_PROCESS, size=_process_bytes(job)),
         MemoryPart(what="weights", size=_weight_bytes(job)),
@@ -319,6 +324,16 @@ def _process_bytes(job: ResolvedJob) -> int:
 def _uses_cudnn(model: ResolvedModel) -> bool:
     on_cuda = any(provider.name == _CUDA for session in _sessions(model) for provider in session.chain)
     return on_cuda and model.facts.weights.of_convolutions > 0
+
+
+def _late_bytes(deployment: Deployment, job: ResolvedJob) -> int:
+    """Return the bytes of libraries that are loaded when a job's first part is written, and no earlier."""
+    tables = {"parquet", "arrow"}
+    before = takewhile(lambda one: one is not job, deployment.jobs)
+    if job.spec.output.format not in tables or any(tables & {one.spec.output.format} for one in before):
+        return 0
+    writer = _PARQUET_WRITER if job.spec.output.format == "parquet" else 0
+    return writer + (0 if any(tables & {one.input.format} for one in deployment.jobs) else _PYARROW)
 
 
 def _loaded_for_graphs() -> int:

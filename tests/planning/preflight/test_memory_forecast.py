@@ -146,6 +146,33 @@ def test_a_batch_that_runs_once_has_no_block_of_a_memory_pattern(wide: Path, cli
     assert max(short) < 1.1 * once
 
 
+@pytest.mark.parametrize(
+    ("jobs", "opens_beside"),
+    [
+        (["npy"], True),
+        (["arrow"], False),
+        (["arrow", "npy"], True),
+        (["arrow", "arrow"], True),
+        (["npy", "arrow"], False),
+    ],
+)
+def test_opening_takes_nothing_beside_libraries_that_are_loaded_for_the_first_part(
+    tmp_path: Path, cli: Cli, jobs: list[str], opens_beside: bool
+) -> None:
+    """A copy of the largest weights is gone before pyarrow comes, unless a job before has loaded it."""
+    nodes, weights = [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": np.ones((4, 2**20), np.float32)}
+    save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 4])}, {"y": (FLOAT, ["n", 2**20])}, weights)
+    np.save(tmp_path / "data.npy", np.ones((1, 4), dtype=np.float32))
+    written = "".join(
+        f"  j{place}: {{model: m, input: {{path: data.npy}}, batch: {{size: 1}}, output: {{path: o{place}, format: {one}}}}}\n"
+        for place, one in enumerate(jobs)
+    )
+    (tmp_path / "m.yaml").write_text(f"version: 1\nmodels: {{m: {{path: m.onnx}}}}\njobs:\n{written}")
+    said = cli("plan", tmp_path / "m.yaml", "--format", "json")
+    *_, last = (step["limits"]["forecast"]["parts"] for step in said.json["steps"] if "limits" in step)
+    assert ("opening beyond a run" in {part["what"] for part in last}) == opens_beside
+
+
 def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: Cli) -> None:
     full = predicted(write(wide), cli)
     np.save(wide / "data.npy", np.ones((5, 512), dtype=np.float32))
