@@ -80,7 +80,33 @@ def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], fir
     rows = [(output, os.fsencode(path)) for path in through]
     db.executemany("UPDATE inputs SET done = 1 WHERE output = ? AND path = ?", rows)
     db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (first_row, output))
+
+
+def drop_files(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> None:
+    """Drop files of which no row is committed: if they come back, they are new."""
+    forget_files(db, output, paths)
+    rows = [(output, os.fsencode(path)) for path in paths]
+    db.executemany("DELETE FROM inputs WHERE output = ? AND path = ?", rows)
+
+
+def forget_kept_rows(db: sqlite3.Connection, output: str) -> None:
+    """Forget the kept rows of a part, and which files they are of."""
     db.execute("DELETE FROM begun WHERE output = ?", (output,))
+    query = (
+        "DELETE FROM spans WHERE output = ?1 AND first_row >= ?2 AND EXISTS "
+        "(SELECT * FROM inputs WHERE inputs.output = ?1 AND inputs.path = spans.path AND NOT done)"
+    )
+    db.execute(query, (output, total_rows(db, output)))
+
+
+def files_before(db: sqlite3.Connection, output: str, row: int) -> int:
+    """Return how many files of an unfinished run there are up to the last one with rows before `row`."""
+    query = (
+        "SELECT COUNT(*) FROM inputs WHERE output = ?1 AND NOT done AND number <= (SELECT MAX(number) FROM inputs "
+        "JOIN spans ON spans.output = inputs.output AND spans.path = inputs.path "
+        "WHERE inputs.output = ?1 AND NOT done AND first_row < ?2 AND rows > 0)"
+    )
+    return int(db.execute(query, (output, row)).fetchone()[0])
 
 
 def _seal(path: bytes, *cells: Any) -> str:

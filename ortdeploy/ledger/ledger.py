@@ -51,7 +51,10 @@ from ortdeploy.ledger.changes import (
     begin_reruns,
     check_spans,
     close_files,
+    drop_files,
     end_leaving,
+    files_before,
+    forget_kept_rows,
     forget_those_taken_up,
     note_empty_files,
     note_spans,
@@ -293,6 +296,25 @@ class Ledger:
         if sealed is not None and sealed[0] != seal_of_inputs(self._connection, output):
             raise ValueError("its list of input files is not what was written")
 
+    def files_before(self, output: str, row: int) -> int:
+        """Return how many files of an unfinished run there are up to the last one with rows before `row`."""
+        with undamaged():
+            return files_before(self._connection, output, row)
+
+    def cut_off(
+        self, output: str, through: Sequence[str], first_row: int, dropped: Sequence[str], *, kept: bool
+    ) -> None:
+        """Note which files of an unfinished run are done, and drop others; rows of a begun part stay if they are kept.
+
+        `through` are its first files, which have all rows before `first_row`. No row of those dropped is committed.
+        """
+        with self._transaction() as db:
+            if not kept:
+                forget_kept_rows(db, output)
+            close_files(db, output, through, first_row)
+            drop_files(db, output, dropped)
+            seal_inputs(db, output)
+
     def are_done(self, output: str, files: Iterable[FileState]) -> bool:
         """Return whether all rows of files, in these states, are accounted for by a finished run."""
         query = "SELECT size, mtime_ns FROM inputs WHERE output = ? AND path = ? AND done"
@@ -511,9 +533,12 @@ class Ledger:
                 wanted += [before] if before is not None and before not in wanted else []
             return found
 
-    def note_failures(self, output: str, part: int, failures: Sequence[FailedRow]) -> None:
-        """Keep the failed rows of an abandoned part, so that the user sees them."""
+    def note_failures(
+        self, output: str, part: int, failures: Sequence[FailedRow], *, spans: Iterable[tuple[str, int, int]] = ()
+    ) -> None:
+        """Keep the failed rows of an abandoned part, so that the user sees them. `spans` are as in `commit_part`."""
         with self._transaction() as db:
+            note_spans(db, output, spans)
             self._insert_failures(db, output, part, failures)
 
     def _insert_failures(self, db: sqlite3.Connection, output: str, part: int, failures: Sequence[FailedRow]) -> None:
@@ -626,6 +651,7 @@ class Ledger:
         with self._transaction() as db:
             if changes.first_row is not None:
                 close_files(db, output, changes.through, changes.first_row)
+                db.execute("DELETE FROM begun WHERE output = ?", (output,))
             begin_leaving(db, output, [one.path for one in anew])
             begin_reruns(db, output, again)
             first = self._next_number(db, output)

@@ -35,7 +35,7 @@ from ortdeploy.ledger.written import find_damage
 from ortdeploy.records import mutable_record, record
 from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.arrivals import rows_before
+from ortdeploy.sources.arrivals import NO_PROGRESS, Progress
 from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
 from ortdeploy.sources.files import full_path
 
@@ -82,6 +82,11 @@ class Before:
     def first_row(self) -> int:
         """How many rows came from other files, in finished runs."""
         return self.record.first_row if self.record else 0
+
+    @property
+    def progress(self) -> Progress:
+        """How many rows came from files of finished runs, and how many are committed."""
+        return Progress(first_row=self.record.first_row, rows=self.record.rows) if self.record else NO_PROGRESS
 
 
 def look_back(places: DataPlaces, state_dir: Path) -> Before:
@@ -164,12 +169,11 @@ def look_at_input(
         state_dir=state_dir,
         counting=counting,
         holds_the_same=_Contents(places, state_dir),
+        progress=before.progress,
     )
-    first_row = before.first_row
     return replace(
         facts,
-        first_row=first_row,
-        rows_before=rows_before(facts.states, before.inputs, first_row),
+        first_row=max(facts.first_row, before.first_row),  # of what could not be looked at, only the latter is known
         repairable=_repairable(facts.changed, before, state_dir),
     )
 

@@ -9,8 +9,9 @@ How to fix: start over with `ortdeploy apply --new-run`, which keeps the old fol
 another output path. With `output: {on_upgrade: continue}`, committed rows stay and later ones run with what is there
 now, if columns and format are equal. With `on_upgrade: rerun` the job starts over without being asked. If input files
 change, write `input: {on_change: rerun}`, and their rows run again; with `append`, changed content is a new file. If a
-file was repaired because rows of it had failed, `ortdeploy retry --job NAME` runs these rows, and then the job
-continues. A change of providers counts only if this machine has them: `unavailable-provider` says what to do first.
+file is gone of which only some rows are committed, bring it back until the job is done. If a file was repaired because
+rows of it had failed, `ortdeploy retry --job NAME` runs these rows, and then the job continues. A change of providers
+counts only if this machine has them: `unavailable-provider` says what to do first.
 """
 
 from collections.abc import Iterator
@@ -60,10 +61,11 @@ def _outdated(job: "ResolvedJob") -> str | None:
     if not changed:
         return None
     what = "the finished result" if job.output.state == "finished" else "committed parts"
+    advice = f"{_bring_back(job)}{f' It cannot be continued: {why_not}.' if why_not else ''}{advice}"
     return (
         f'"{job.spec.output.path}" holds {what} of this job, made before these changed: {", ".join(changed)}.'
-        f"{f' It cannot be continued: {why_not}.' if why_not else ''}{advice} Apply with --new-run to start "
-        f"over (the old folder is kept under another name), or choose another output path.{_repair(job)}"
+        f"{advice} Apply with --new-run to start over (the old folder is kept under another name), or choose another "
+        f"output path.{_repair(job)}"
     )
 
 
@@ -81,6 +83,14 @@ def _follow(job: "ResolvedJob") -> str:
     ways = [] if job.has_state else ["on_change: rerun runs the rows of changed files again"]
     ways += ["on_change: append takes changed content for a new file"] if job.output.state == "finished" else []
     return f" Under input:, {', and '.join(ways)}." if ways else ""
+
+
+def _bring_back(job: "ResolvedJob") -> str:
+    """Say that a file must come back within which a part ends; empty if none is gone of which rows are still to run."""
+    present = {one.path for one in job.input.present}
+    if job.upstream is not None or job.output.state == "finished" or present.issuperset(job.input.changed):
+        return ""
+    return " Some of its rows are committed and others are not: bring it back, until the job is done."
 
 
 def _upgrade(job: "ResolvedJob") -> str:

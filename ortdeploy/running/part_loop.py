@@ -85,9 +85,11 @@ class PartLoop:
         self._check_sum()
 
     def leave(self) -> None:
-        """Write the failed rows that belong to no committed part into the ledger."""
-        if self._blocks.pending:
-            self._context.ledger.note_failures(self._context.output, self._part, self._blocks.pending)
+        """Write the failed rows that belong to no committed part into the ledger, and where their files begin."""
+        failed = self._blocks.pending
+        if failed:
+            begins = [(row.path, row.row - row.file_row, 0) for row in failed if row.file_row is not None]
+            self._context.ledger.note_failures(self._context.output, self._part, failed, spans=begins)
 
     def _write_parts(self, blocks: Generator[Finished]) -> None:
         begun = self._begun_part.now

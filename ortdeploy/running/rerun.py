@@ -25,6 +25,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_parts, check_record
+from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import Ending, carry_out
 from ortdeploy.running.error_budget import ErrorBudget
@@ -112,7 +113,7 @@ class RerunRun:
         context, step = self._context, self._context.step
         known = context.ledger.output(context.output)
         if known is None or (dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue"):
-            raise OrtdeployError(f"another run has worked on {step.output.shown} since the plan was made; plan again")
+            raise plan_again(context)
         check_record(context, known)
         check_parts(context)
         make_durable_folder(context.folder)
@@ -120,7 +121,7 @@ class RerunRun:
         complete_replacements(context.ledger, context.output, context.folder, context.send)
         self._begun_part.complete(known)
         remove_temporaries(context.folder)
-        return context.ledger.output(context.output) or known
+        return cut_off(context, context.ledger.output(context.output) or known)
 
     def _sorted(self, known: OutputRecord) -> ChangedFiles:
         """Return what becomes of the changed files. Raises OrtdeployError if one cannot be counted."""

@@ -23,6 +23,7 @@ from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_parts, check_record
+from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.marker import check_marker, write_marker
@@ -62,6 +63,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         complete_replacements(context.ledger, context.output, context.folder, context.send)
         if begun_part.complete(known):
             known = context.ledger.output(context.output) or known
+        known = cut_off(context, known)
         position = _take_up(context, known, begun_part)
     check_inputs(step, context.plan.folder, Fence((context.plan.folder, *context.plan.roots)))
     if context.upload is not None:
@@ -146,13 +148,10 @@ def _is_finished(context: JobContext, known: OutputRecord) -> bool:
 
 
 def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position:
-    if known.first_row != context.step.input.first_row:
-        raise OrtdeployError(
-            f"another run has worked on {context.step.output.shown} since the plan was made; plan again"
-        )
     output = context.step.output
-    if output.changed and known.rows != output.committed_rows:
-        raise OrtdeployError(f"another run has worked on {output.shown} since the plan was made; plan again")
+    is_later = output.changed and known.rows != output.committed_rows
+    if is_later or known.first_row != context.step.input.first_row:
+        raise plan_again(context)
     begun_part.revision = known.revision
     begun = begun_part.take_up(known)
     known = replace(known, begun=begun)

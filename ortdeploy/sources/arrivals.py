@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum, auto
 from itertools import chain, takewhile
 from pathlib import Path
@@ -36,7 +36,8 @@ class Arrivals:
 
     `changed` are known files whose change forbids a run. `rerun` are known files whose content has changed and whose
     rows run again, `rerun_rows` in all. `gone` are files that are gone, whose rows are accounted for; no run has noted
-    that yet.
+    that yet. `first_row` rows came from files that are done, and the last `rows_before` of them are the first of the
+    first file: a run was ended within it.
     """
 
     read: FileStates
@@ -44,7 +45,23 @@ class Arrivals:
     gone: tuple[str, ...] = ()
     rerun: tuple[FileState, ...] = ()
     rerun_rows: int = 0
+    first_row: int = 0
+    rows_before: int = 0
 
+
+@record
+class Progress:
+    """How far a job has come: `first_row` rows came from files of finished runs, and `rows` are in committed parts.
+
+    `by_file`: each file is one row.
+    """
+
+    first_row: int = 0
+    rows: int = 0
+    by_file: bool = False
+
+
+NO_PROGRESS = Progress()
 
 HoldsTheSame = Callable[[FileState, FileState], bool]
 """Returns whether a file, in the second state, holds what it held in the first one; False if that is not known."""
@@ -56,17 +73,27 @@ def sort_arrivals(
     policy: ArrivalPolicy,
     unsettled: Collection[str] = (),
     holds_the_same: HoldsTheSame = lambda _before, _now: False,
+    progress: Progress = NO_PROGRESS,
 ) -> Arrivals:
     """Compare the settled files that exist with those that earlier runs have read; `unsettled` are paths of the others.
 
-    Files of an unfinished run come first, in their order. They must be unchanged, unless their rows may run again. A
-    file whose rows are accounted for may go; if it comes back with other content, it counts as a new file. A file with
-    another time and the same content is as it was.
+    Files of an unfinished run come first, in their order. If they are not as they were, those whose rows are all
+    committed count as done, and those without committed rows are read as they are; the one between must be unchanged,
+    unless its rows may run again. A file whose rows are accounted for may go; if it comes back with other content, it
+    counts as a new file. A file with another time and the same content is as it was.
     """
     present, files = FileStates.of(states), KnownFiles.of(known)
+    first_row = progress.first_row
     if not files:
-        return Arrivals(read=present)
-    differing = compare(present, files, gone_again=policy.on_remove == "refuse")
+        return Arrivals(read=present, first_row=first_row)
+    gone_again = policy.on_remove == "refuse"
+    differing = compare(present, files, gone_again=gone_again)
+    if any(not one.done and not _is_as_known(one, differing.now[one.state.path]) for one in differing.known):
+        through = accounted_for(files, progress)
+        if through is not None:
+            first_row = progress.rows
+            files = _cut_off(files, through, differing.now)
+            differing = compare(present, files, gone_again=gone_again)
     others = [(one, differing.now[one.state.path]) for one in differing.known]
     rerun = [one for one, now in others if not one.done and policy.on_change == "rerun" and _is_other(one, now)]
     again = {one.state.path for one in rerun}
@@ -81,13 +108,49 @@ def sort_arrivals(
     if policy.on_remove == "refuse":
         changed += [one.state.path for one in gone]
     new = _in_order(present, differing.new, anew) if anew else differing.new
+    read = FileStates.pack(chain(begun, new.cells()))
     return Arrivals(
-        read=FileStates.pack(chain(begun, new.cells())),
+        read=read,
         changed=tuple(changed),
         gone=tuple(one.state.path for one in gone if not one.gone),
         rerun=tuple(now for one in rerun if (now := differing.now[one.state.path]) is not None),
         rerun_rows=sum(one.span[1] for one in rerun if one.span is not None),
+        first_row=first_row,
+        rows_before=rows_before(read, files, first_row),
     )
+
+
+def accounted_for(known: KnownFiles, progress: Progress) -> tuple[str, ...] | None:
+    """Return the files of an unfinished run whose rows are all committed: they are its first ones.
+
+    None if it is not noted of which file each committed row is, as in outputs of earlier versions.
+    """
+    underway, last, end = [*known.underway()], 0, progress.first_row
+    for place, (*_, begin, rows) in enumerate(underway, 1):
+        if rows > 0:
+            if begin != end and (last or begin > end):
+                return None
+            last, end = place, begin + rows
+    if end != progress.rows:
+        return None
+    is_whole = progress.by_file or any(begin == progress.rows for *_, begin, _ in underway[last:])
+    return tuple(cells[0] for cells in underway[: last if is_whole else max(0, last - 1)])
+
+
+def _cut_off(files: KnownFiles, through: Sequence[str], now: Mapping[str, FileState | None]) -> KnownFiles:
+    """Return known files where those `through` are done, and where those without committed rows are as they are now."""
+    done, kept = {*through}, []
+    for cells in files.cells():
+        path, rows = cells[0], cells[5]
+        if path in done:
+            kept.append((*cells[:3], 1, *cells[4:]))
+        elif cells[3] or rows > 0 or path not in now:
+            kept.append(cells)
+        elif (state := now[path]) is not None:
+            kept.append((*state, *cells[3:]))
+    found = KnownFiles.pack(kept)
+    found.beside = {path: replace(one, done=one.done or path in done) for path, one in files.beside.items()}
+    return found
 
 
 class _Fate(Enum):

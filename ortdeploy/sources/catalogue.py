@@ -33,7 +33,7 @@ from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.records import ordered_record, record
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.arrivals import HoldsTheSame, Settling, sort_arrivals
+from ortdeploy.sources.arrivals import NO_PROGRESS, Arrivals, HoldsTheSame, Progress, Settling, sort_arrivals
 from ortdeploy.sources.files import (
     InputPaths,
     file_states,
@@ -86,6 +86,7 @@ def probe_input(
     state_dir: Path | None = None,
     counting: Counting = Counting.NOT,
     holds_the_same: HoldsTheSame = lambda _before, _now: False,
+    progress: Progress = NO_PROGRESS,
 ) -> InputFacts:
     """Find a job's files, their format, and the beginning of the data.
 
@@ -99,7 +100,7 @@ def probe_input(
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
-        return _without_files(declared, known, later, unsettled)
+        return _without_files(declared, known, later, unsettled, progress)
     try:
         states = file_states(files, folder, patterns, Fence((folder, *declared.roots)))
     except LeadsOutError as error:
@@ -114,11 +115,13 @@ def probe_input(
     if package and package.module not in packages:
         return InputFacts(format=name, files=files, missing_package=package)
     try:
-        arrived = _arrived(files, states, folder, known, policy, later | unsettled, holds_the_same=holds_the_same)
+        progress = replace(progress, by_file=name in FILE_IS_ROW)
+        arrivals = sort_arrivals(states, known, policy, later | unsettled, holds_the_same, progress)
+        arrived = _arrived(files, states, folder, arrivals, is_first=not known)
         facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
         if not facts.states and not facts.rerun:
             facts = _without(facts, folder, {*_noted(known)})
-        problem = _unfit(name, some, declared)
+        problem = _misses_some(facts) or _unfit(name, some, declared)
         if problem or not facts.files:
             return replace(facts, problem=problem or _no_readable_file(facts, policy))
         count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
@@ -126,6 +129,13 @@ def probe_input(
         return look.at_readable(facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
+
+
+def _misses_some(facts: InputFacts) -> Problem | None:
+    """Return the problem of an input that cannot be read because files are gone that must not have changed."""
+    if not facts.changed or {*facts.changed}.issubset(state[0] for state in facts.present):
+        return None
+    return Problem(kind=CHANGED, detail="")
 
 
 def _noted(known: Sequence[KnownFile]) -> frozenset[str]:
@@ -324,37 +334,35 @@ def _planned(files: Sequence[str], folder: str, only: frozenset[str]) -> tuple[S
 
 
 def _arrived(
-    files: Sequence[str],
-    states: FileStates,
-    folder: str,
-    known: Sequence[KnownFile],
-    policy: ArrivalPolicy,
-    unsettled: frozenset[str],
-    *,
-    holds_the_same: HoldsTheSame,
+    files: Sequence[str], states: FileStates, folder: str, arrivals: Arrivals, *, is_first: bool
 ) -> InputFacts:
-    """Return which of the files that exist, in these states, are to be read."""
-    arrivals = sort_arrivals(states, known, policy, unsettled, holds_the_same)
+    """Return which of the files that exist, in these states, are to be read; `is_first`: no run has read any."""
     to_read = FileStates.of(chain(arrivals.read, arrivals.rerun)) if arrivals.rerun else arrivals.read
-    read = InputPaths(folder, to_read) if known and to_read else files
+    read = InputPaths(folder, to_read) if to_read and not is_first else files
     return InputFacts(
         files=read,
         states=arrivals.read,
         present=states,
+        first_row=arrivals.first_row,
         changed=arrivals.changed,
         rerun=arrivals.rerun,
         rerun_rows=arrivals.rerun_rows,
+        rows_before=arrivals.rows_before,
         gone=arrivals.gone,
         digest=states_digest(states),
     )
 
 
 def _without_files(
-    declared: DeclaredInput, known: Sequence[KnownFile], later: frozenset[str], unsettled: frozenset[str]
+    declared: DeclaredInput,
+    known: Sequence[KnownFile],
+    later: frozenset[str],
+    unsettled: frozenset[str],
+    progress: Progress,
 ) -> InputFacts:
     """Return the facts of an input without files: a problem, or an input that waits for files."""
     policy = declared.arrivals
-    arrivals = sort_arrivals((), known, policy, later | unsettled)
+    arrivals = sort_arrivals((), known, policy, later | unsettled, progress=progress)
     if arrivals.changed:
         return InputFacts(changed=arrivals.changed, problem=Problem(kind=CHANGED, detail=""))
     if unsettled:

@@ -376,3 +376,72 @@ def test_a_time_of_the_day_without_quotes_is_a_number_for_yaml(cli: Cli, deploym
     result = cli("validate", with_timing(deployment, "hours: {from: 22:00, to: 06:00}"))
     assert result.code == 1
     assert "ambiguous-scalar" in result.words
+
+
+@pytest.fixture(params=[100, 1000])
+def stopped(request: pytest.FixtureRequest, cli: Cli, deployment: Path, arrivals: Write) -> Path:
+    """A job of JSON lines that has failed at the file c, with a and b in parts or kept, and d still to come."""
+    arrivals("")
+    path = deployment / "m.yaml"
+    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
+    path.write_text(text.replace("format: jsonl", f"format: jsonl, rows_per_part: {request.param}"), encoding="utf-8")
+    put_lines(deployment, "a", 1)
+    assert cli("apply", path, "-q").code == 0
+    put_lines(deployment, "b", 2, lines=300)  # more than a plan looks at
+    put_lines(deployment, "c", "broken")
+    put_lines(deployment, "d", 4)
+    assert cli("apply", path, "-q").code == 1
+    return deployment
+
+
+def put_lines(folder: Path, name: str, value: float | str, lines: int = 2) -> None:
+    """Write a file of equal lines."""
+    (folder / "inbox" / f"{name}.jsonl").write_text(f"{json.dumps({'x': [value] * 4})}\n" * lines, encoding="utf-8")
+
+
+def test_the_file_at_which_a_job_failed_may_be_taken_away(cli: Cli, stopped: Path) -> None:
+    (stopped / "inbox" / "c.jsonl").unlink()
+    done = cli("apply", stopped / "m.yaml", "-q")
+    assert done.code == 0, done.out + done.err
+    found = [*[("a", 1)] * 2, *[("b", 2)] * 300, *[("d", 4)] * 2]
+    assert values(stopped) == found
+    put_lines(stopped, "c", 3)
+    assert cli("apply", stopped / "m.yaml", "-q").code == 0
+    assert values(stopped) == [*found, *[("c", 3)] * 2]
+
+
+def test_the_file_at_which_a_job_failed_may_be_repaired(cli: Cli, stopped: Path) -> None:
+    put_lines(stopped, "c", 3)
+    done = cli("apply", stopped / "m.yaml", "-q")
+    assert done.code == 0, done.out + done.err
+    assert values(stopped) == [*[("a", 1)] * 2, *[("b", 2)] * 300, *[("c", 3)] * 2, *[("d", 4)] * 2]
+
+
+def test_a_file_whose_rows_are_committed_may_go_while_its_run_is_unfinished(cli: Cli, stopped: Path) -> None:
+    put_lines(stopped, "c", 3, lines=300)
+    put_lines(stopped, "d", "broken")
+    assert cli("apply", stopped / "m.yaml", "-q").code == 1
+    is_kept = "rows_per_part: 1000" in (stopped / "m.yaml").read_text(encoding="utf-8")
+    for name in "bd":
+        (stopped / "inbox" / f"{name}.jsonl").unlink()
+    assert cli("apply", stopped / "m.yaml", "-q").code == 0
+    assert values(stopped) == [*[("a", 1)] * 2, *[("b", 2)] * (0 if is_kept else 300), *[("c", 3)] * 300]
+    assert "done" in cli("status", stopped / "m.yaml").words
+
+
+def test_a_file_within_which_a_part_ends_may_not_go(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("")
+    path = deployment / "m.yaml"
+    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
+    path.write_text(text.replace("format: jsonl", "format: jsonl, rows_per_part: 200"), encoding="utf-8")
+    put_lines(deployment, "a", 1, lines=300)
+    put_lines(deployment, "b", "broken")
+    assert cli("apply", path, "-q").code == 1
+    (deployment / "inbox" / "a.jsonl").rename(deployment / "a.jsonl")
+    refused = cli("apply", path, "-q")
+    assert refused.code == 1
+    assert "input file inbox/a.jsonl. Some of its rows are committed and others are not: bring it back" in refused.words
+    (deployment / "a.jsonl").rename(deployment / "inbox" / "a.jsonl")
+    put_lines(deployment, "b", 2)
+    assert cli("apply", path, "-q").code == 0
+    assert values(deployment) == [*[("a", 1)] * 300, *[("b", 2)] * 2]

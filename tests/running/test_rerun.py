@@ -1,7 +1,5 @@
 """Changed files run again: after a kill or power loss at every step, and in any sequence, every row is there once."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.carriers import CARRIERS, Carrier
 from support.effort import effort
+from support.fuse import killed_after
 from support.inbox import Inbox, failures_of
-from support.jobs import Killed
 from support.power_loss import Event, quickly, recording
-
-from ortdeploy.ledger.ledger import Ledger
 
 
 def first_day(inbox: Inbox) -> None:
@@ -104,55 +100,6 @@ def test_killed_and_carried_away_every_row_arrives(
     if days[0].removable:
         continued = partial(go_on, carrier=CARRIERS[name], again=False)
         assert list(failures_of(*days, tmp_path, continued, kills=True)) == []
-
-
-class Fuse:
-    """Ends a run before or after its nth step that anything else may see."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def burn(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-
-@contextmanager
-def killed_after(steps: int) -> Iterator[None]:
-    """Kill what runs inside after so many commits, renames and deletions, if it makes so many."""
-    fuse, transaction = Fuse(steps), Ledger._transaction  # noqa: SLF001
-    rename, delete = Path.replace, Path.unlink
-
-    @contextmanager
-    def burning(self: Ledger) -> Iterator[Any]:
-        fuse.burn()
-        with transaction(self) as db:
-            yield db
-        fuse.burn()
-
-    def replace(self: Path, target: Path) -> Path:
-        fuse.burn()
-        done = rename(self, target)
-        fuse.burn()
-        return done
-
-    def unlink(self: Path, *, missing_ok: bool = False) -> None:
-        is_there = self.exists()
-        if is_there:
-            fuse.burn()
-        delete(self, missing_ok=missing_ok)
-        if is_there:
-            fuse.burn()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "_transaction", burning)
-        patch.setattr(Path, "replace", replace)
-        patch.setattr(Path, "unlink", unlink)
-        try:
-            yield
-        except Killed:
-            return
 
 
 VALUES = st.lists(st.integers(-3, 9).map(float), max_size=6)

@@ -22,7 +22,7 @@ from ortdeploy.facts.data import (
 )
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.files import packed
-from ortdeploy.sources.arrivals import FILE, Settling, compare, sort_arrivals
+from ortdeploy.sources.arrivals import FILE, Progress, Settling, accounted_for, compare, sort_arrivals
 from ortdeploy.sources.catalogue import probe_input
 
 DONE = ArrivalPolicy(on_empty="done")
@@ -33,27 +33,55 @@ def state(path: str, version: int = 1) -> FileState:
     return FileState(path=path, size=version, mtime_ns=version)
 
 
-def test_files_of_an_unfinished_run_come_first_in_their_order_and_must_be_what_they_were() -> None:
+def test_files_of_an_unfinished_run_come_first_in_their_order() -> None:
     known = [KnownFile(state=state("b"), done=False), KnownFile(state=state("a"), done=False)]
-    assert sort_arrivals([state("a"), state("b"), state("c")], known, APPEND).read == (
-        state("b"),
-        state("a"),
-        state("c"),
-    )
-    assert sort_arrivals([state("a", 2), state("b")], known, APPEND).changed == ("a",)
-    assert sort_arrivals([state("a")], known, APPEND).changed == ("b",)
+    found = sort_arrivals([state("a"), state("b"), state("c")], known, APPEND)
+    assert found.read == (state("b"), state("a"), state("c"))
 
 
-def test_an_input_that_may_be_empty_is_refused_while_a_run_that_took_up_files_is_unfinished(tmp_path: Path) -> None:
+def underway(path: str, span: tuple[int, int] | None = None) -> KnownFile:
+    return KnownFile(state=state(path), done=False, span=span)
+
+
+def test_files_of_an_unfinished_run_may_change_and_go_unless_a_part_ends_within_them() -> None:
+    known = [underway("c", (2, 2)), underway("b", (4, 3)), underway("a"), underway("z")]
+    here = [state("a"), state("b"), state("c"), state("z")]
+    five = Progress(first_row=2, rows=7)
+    assert sort_arrivals([*here[:2], here[3]], known, APPEND, progress=five).gone == ("c",)
+    found = sort_arrivals([state("a", 2), state("b"), state("c"), state("x")], known, APPEND, progress=five)
+    assert (found.changed, found.gone) == ((), ())
+    assert found.read == (state("b"), state("a", 2), state("x"))
+    assert (found.first_row, found.rows_before) == (7, 3)
+    assert sort_arrivals([state("a"), state("c"), state("z")], known, APPEND, progress=five).changed == ("b",)
+    as_it_was = sort_arrivals(here, known, APPEND, progress=five)
+    assert as_it_was.read == (state("c"), state("b"), state("a"), state("z"))
+    assert (as_it_was.first_row, as_it_was.rows_before) == (2, 0)
+
+
+def test_a_file_is_whole_if_a_later_one_has_begun_or_each_file_is_a_row() -> None:
+    known = KnownFiles.of([underway("a", (0, 2)), underway("b", (2, 0))])
+    assert accounted_for(known, Progress(rows=2)) == ("a",)
+    known = KnownFiles.of([underway("a", (0, 1)), underway("b", (1, 1)), underway("c")])
+    assert accounted_for(known, Progress(rows=2)) == ("a",)
+    assert accounted_for(known, Progress(rows=2, by_file=True)) == ("a", "b")
+
+
+def test_files_of_an_unfinished_run_must_be_what_they_were_if_it_is_not_noted_which_rows_they_have() -> None:
+    known, two = [underway("b"), underway("a")], Progress(rows=2)
+    assert sort_arrivals([state("a", 2), state("b")], known, APPEND, progress=two).changed == ("a",)
+    assert sort_arrivals([state("a")], known, APPEND, progress=two).changed == ("b",)
+
+
+def test_an_input_that_may_be_empty_is_refused_while_a_part_ends_within_a_file(tmp_path: Path) -> None:
     def facts(known: Sequence[KnownFile]) -> tuple[str, tuple[str, ...]]:
         npy = DeclaredInput(folder=str(tmp_path), patterns=("*.npy",), arrivals=DONE)
-        found = probe_input(npy, frozenset(), known=known)
+        found = probe_input(npy, frozenset(), known=known, progress=Progress(rows=2))
         assert found.problem is not None
         return found.problem.kind, found.changed
 
     assert facts([]) == (WAITING, ())
     assert facts([KnownFile(state=state("a.npy"), done=True)]) == (WAITING, ())
-    assert facts([KnownFile(state=state("a.npy"), done=False)]) == (CHANGED, ("a.npy",))
+    assert facts([underway("a.npy", (0, 2))]) == (CHANGED, ("a.npy",))
 
 
 def test_a_file_that_went_is_told_once() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ortdeploy.facts.data import ArrivalPolicy
+from ortdeploy.facts.data import ArrivalPolicy, FileStates, KnownFiles
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import Plan, PlannedFiles
 from ortdeploy.results.results import Status
 from ortdeploy.running.compaction import Small
-from ortdeploy.sources.arrivals import rows_before, sort_arrivals
+from ortdeploy.sources.arrivals import Arrivals, Progress, sort_arrivals
 from ortdeploy.sources.files import file_states
 from support.carriers import delivered, rows_of
 from support.fakes import FakeRuntime, refuse_negative
@@ -79,34 +79,46 @@ class Inbox:
         assert found is not None
         return found
 
-    def plan(self) -> Plan:
-        """Return what an apply would do now."""
+    def states(self) -> FileStates:
+        """Return how the files are now."""
         work = self.at / "work"
+        return file_states(sorted(map(str, (work / "inbox").glob("*.npy"))), str(work))
+
+    def known(self) -> KnownFiles:
+        """Return what the ledger knows of files."""
+        with open_ledger(self.at / STATE) as ledger:
+            return ledger.inputs(ledger.key(self.out))
+
+    def look(self) -> Arrivals:
+        """Return what an apply would read now."""
+        known = self.known()
         with open_ledger(self.at / STATE) as ledger:
             key = ledger.key(self.out)
-            known, record = ledger.inputs(key), ledger.output(key)
+            record = ledger.output(key)
             assert record is None or find_contradiction(record, ledger.merges(key)) is None
-        paths = sorted(map(str, (work / "inbox").glob("*.npy")))
-        states = file_states(paths, str(work))
-        arrivals = sort_arrivals(states, known, ArrivalPolicy(on_change=self.on_change))
+        progress = Progress() if record is None else Progress(first_row=record.first_row, rows=record.rows)
+        return sort_arrivals(self.states(), known, ArrivalPolicy(on_change=self.on_change), progress=progress)
+
+    def plan(self, max_failed: int = 999) -> Plan:
+        """Return what an apply would do now."""
+        arrivals = self.look()
         assert not arrivals.changed
-        first_row = record.first_row if record else 0
         source = {
             "files": arrivals.read,
             "gone": arrivals.gone,
             "rerun": arrivals.rerun,
-            "first_row": first_row,
-            "rows_before": rows_before(arrivals.read, known, first_row),
+            "first_row": arrivals.first_row,
+            "rows_before": arrivals.rows_before,
             "rows": None,
             "on_change": self.on_change,
         }
-        plan = plan_for(work, 1, size=2, rows_per_part=4, max_failed=999)
-        plan = replace(plan, inputs=(PlannedFiles(job="run", files=states),))
+        plan = plan_for(self.at / "work", 1, size=2, rows_per_part=4, max_failed=max_failed)
+        plan = replace(plan, inputs=(PlannedFiles(job="run", files=self.states()),))
         return changed(plan, input=source, output={"removable": self.removable, "keep": self.keep})
 
-    def apply(self, ends: Sequence[Status] = (Status.DONE, Status.NOTHING_TO_DO)) -> Status:
-        """Run what is new and what has changed."""
-        return execute_there(self.at, self.plan(), FakeRuntime(refuse_negative), ends=ends)
+    def apply(self, ends: Sequence[Status] = (Status.DONE, Status.NOTHING_TO_DO), plan: Plan | None = None) -> Status:
+        """Run what is new and what has changed, or what an earlier plan says."""
+        return execute_there(self.at, plan or self.plan(), FakeRuntime(refuse_negative), ends=ends)
 
     def retry(self) -> Status:
         """Run failed rows once more."""

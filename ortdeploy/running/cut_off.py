@@ -1,0 +1,79 @@
+"""Goes on with an unfinished run although some of its input files have changed or gone since it ended.
+
+Files whose rows are all committed are done; of those without committed rows, the plan reads what is there. A plan looks
+at the ledger before it has the output's lock, so what it concluded is concluded again here.
+"""
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.facts.data import FileState, KnownFiles
+from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.plan.steps import JobInput
+from ortdeploy.results.results import Status
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.sources.arrivals import Progress, accounted_for
+from ortdeploy.sources.catalogue import FILE_IS_ROW
+
+
+def cut_off(context: JobContext, known: OutputRecord) -> OutputRecord:
+    """Note which files of an unfinished run are done or left out, as the plan has them; return what is known then.
+
+    Kept rows stay if their files are as they were. Raises OrtdeployError if committed rows come from other files than
+    the plan assumes.
+    """
+    source, ledger, output = context.step.input, context.ledger, context.output
+    if source.upstream is not None or known.status == Status.DONE:
+        return known
+    files = ledger.inputs(output)
+    through = _through(source, known, files)
+    if through is None:
+        raise plan_again(context)
+    same = len(through) + _same(files, len(through), source)
+    if same < ledger.files_before(output, known.rows):
+        raise plan_again(context)
+    begun = known.begun
+    kept = begun is None or same >= ledger.files_before(output, begun.end)
+    if begun is not None and not kept:
+        reason = "input files of these rows have changed or gone"
+        log.warning("part.begun_again", part=begun.part.number, rows=begun.part.rows, reason=reason)
+    dropped = _left_out(files, same, source)
+    if source.first_row == known.first_row and not dropped and kept:
+        return known
+    ledger.cut_off(output, through, source.first_row, dropped, kept=kept)
+    return ledger.output(output) or known
+
+
+def plan_again(context: JobContext) -> OrtdeployError:
+    """Return the error of a plan that another run has overtaken."""
+    shown = context.step.output.shown
+    return OrtdeployError(f"another run has worked on {shown} since the plan was made; plan again")
+
+
+def _through(source: JobInput, known: OutputRecord, files: KnownFiles) -> tuple[str, ...] | None:
+    """Return the files of the unfinished run that are done, as the plan has it; None if it is not so."""
+    if source.first_row == known.first_row:
+        return ()
+    progress = Progress(first_row=known.first_row, rows=known.rows, by_file=source.format in FILE_IS_ROW)
+    return accounted_for(files, progress) if known.rows == source.first_row else None
+
+
+def _same(files: KnownFiles, first: int, source: JobInput) -> int:
+    """Return how many files of the unfinished run, from the `first` on, are those that the plan reads, as they were."""
+    again, planned = {one.path for one in source.rerun}, iter(source.files)
+    count = 0
+    for number, cells in enumerate(files.underway()):
+        if number < first:
+            continue
+        if cells[0] not in again:
+            state = next(planned, None)
+            if state is None or not (cells[:3] == state or files.make(cells).is_known(FileState._make(state))):
+                break
+        count += 1
+    return count
+
+
+def _left_out(files: KnownFiles, same: int, source: JobInput) -> list[str]:
+    """Return the files of the unfinished run, behind those that are the `same`, that the plan does not read."""
+    left = [cells[0] for number, cells in enumerate(files.underway()) if number >= same]
+    planned = {state.path for state in (*source.files, *source.rerun)} if left else set()
+    return [path for path in left if path not in planned]
