@@ -264,6 +264,11 @@ class OutputRecord:
         return sum(part.failed for part in self._all_parts)
 
     @property
+    def failed_outside(self) -> int:
+        """Failed rows that are in no committed part, as of a run that they ended: the next one begins with them."""
+        return max(0, self.noted_failures - sum(part.failed for part in self.parts))
+
+    @property
     def origins(self) -> set[str]:
         """The digests of the origins of committed parts, and of the one that was begun."""
         return {part.provenance for part in self._all_parts if part.provenance}

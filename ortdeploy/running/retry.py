@@ -67,10 +67,7 @@ class RetryRun:
         """Run the failed rows of every part. The status of the job itself does not change."""
         ending = carry_out(self._context, self._memory, self._work)
         if ending.status is Status.NOTHING_TO_DO:
-            why = (
-                "no row of the file is to be run here" if self._step.letters is not None else "no row in {} has failed"
-            )
-            ending = replace(ending, reason=why.format(self._step.output.shown))
+            ending = replace(ending, reason=self._why_nothing())
         try:
             if self._found:
                 if ending.status is not Status.NOTHING_TO_DO:
@@ -81,6 +78,17 @@ class RetryRun:
         result = self._report.result(ending)
         log_end(result)
         return result
+
+    def _why_nothing(self) -> str:
+        """Say why no row is to be run, and what becomes of rows that have failed in a part that is not committed."""
+        if self._step.letters is not None:
+            return "no row of the file is to be run here"
+        known = self._context.ledger.output(self._context.output)
+        outside = 0 if known is None else known.failed_outside
+        if not outside:
+            return f"no row in {self._step.output.shown} has failed"
+        rows = "1 failed row is" if outside == 1 else f"{outside:,} failed rows are"
+        return f"{rows} in no committed part: repair or remove what failed, and apply goes on"
 
     def _work(self) -> Status:
         """Run the failed rows of every part."""

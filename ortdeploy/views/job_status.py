@@ -53,6 +53,11 @@ class JobStatus:
         return of_parts if self.record.status == "running" else max(of_parts, self.record.noted_failures)
 
     @property
+    def failed_outside(self) -> int:
+        """Failed rows that are in no committed part, with which the next run begins; 0 during a run."""
+        return 0 if self.record is None or self.record.status == "running" else self.record.failed_outside
+
+    @property
     def rerun(self) -> int:
         """Rows of changed files that run again: what a run had not done when it ended, and what has changed since."""
         begun = sum(one.end - one.through for one in self.record.reruns) if self.record is not None else 0

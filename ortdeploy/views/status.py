@@ -84,6 +84,7 @@ def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal | RefusedApply
         yield from render_shares(one.job, one.shares)
     yield from (f"{one.job}: how far shards are is not known: {one.unread}" for one in jobs if one.unread)
     yield from (f"{one.job}: {more_rows(one.kept)} kept for the next run" for one in jobs if one.kept)
+    yield from (_render_failed_outside(one.job, one.failed_outside) for one in jobs if one.failed_outside)
     yield from (f"{one.job}: {count(one.rerun, 'row')} of changed files to run again" for one in jobs if one.rerun)
     for one in jobs:
         if one.leaving:
@@ -97,6 +98,11 @@ def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal | RefusedApply
         for part in one.record.parts if one.record and verbose else ():
             yield f"{one.output}/{part.file}: {count(part.rows, 'row')} from {part.start:,}"
     yield from (one.text for one in refusals)
+
+
+def _render_failed_outside(job: str, rows: int) -> str:
+    what = f"{count(rows, 'failed row')} {'is' if rows == 1 else 'are'}"
+    return f"{job}: {what} in no committed part: repair or remove what failed, and apply goes on"
 
 
 def _render_delivered(one: JobStatus, *, verbose: bool) -> Iterator[str]:

@@ -445,3 +445,13 @@ def test_a_file_within_which_a_part_ends_may_not_go(cli: Cli, deployment: Path, 
     put_lines(deployment, "b", 2)
     assert cli("apply", path, "-q").code == 0
     assert values(deployment) == [*[("a", 1)] * 300, *[("b", 2)] * 2]
+
+
+def test_retry_and_status_agree_about_a_row_at_which_a_job_failed(cli: Cli, stopped: Path) -> None:
+    told = "in no committed part: repair or remove what failed, and apply goes on"
+    assert f"nothing to do, 2 failed rows are {told}" in cli("retry", stopped / "m.yaml", "--job", "run").words
+    assert f"run: 2 failed rows are {told}" in cli("status", stopped / "m.yaml").words
+    put_lines(stopped, "c", 3)
+    assert cli("apply", stopped / "m.yaml", "-q").code == 0
+    assert told not in cli("status", stopped / "m.yaml").words
+    assert "no row in out has failed" in cli("retry", stopped / "m.yaml", "--job", "run").words
