@@ -265,13 +265,14 @@ class InputFacts:
 
 @record
 class OutputFacts:
-    """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
+    """A job's output place: absent, empty, part (a run is not finished), finished, stale or foreign (not ours).
 
-    `stale`: it makes room for a new run, and is kept as `aside`; `run` is the last one's. `made` says of which digest
-    the deployments are that made its rows, each with its first row, in order; `layout` is the last one's format and
-    columns, if that was noted. A foreign output may name the `ledger` that knows it. `free_bytes` are left on its file
-    system. `read_only` says why nothing can be written there, which matters only where something is left to do.
-    `shards` says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
+    `stale`: it makes room for a new run, and is kept as `aside`; `run` is the last one's. `made` says of which
+    digest the deployments are that made its rows, each with its first row, in order; `layout` is the last one's
+    format and columns, if that was noted. `identity` is what the rows there depend on: nothing if an unfinished run
+    has left none. A foreign output may name the `ledger` that knows it. `free_bytes` are left on its file system.
+    `read_only` says why nothing can be written there, which matters only where something is left to do. `shards`
+    says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
     `left_over`: a compact, a retry or a shard that was killed has left something in it, to complete or to delete.
     """
 

@@ -234,6 +234,11 @@ class OutputRecord:
         return self.forgotten.rows + sum(part.rows for part in self.parts)
 
     @property
+    def is_bare(self) -> bool:
+        """Whether no row is committed or kept, nor may have been carried away before it was committed."""
+        return not self.rows and self.begun is None and not self.revision
+
+    @property
     def committed(self) -> int:
         """Rows of the input that gave a result."""
         return self.forgotten.committed + sum(part.committed for part in self.parts)

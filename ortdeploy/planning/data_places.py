@@ -377,10 +377,11 @@ def _own_output(places: DataPlaces, before: Before, digests: DigestCache, *, is_
     parts = _parts_to_come(folder, record)
     makers = [(part.deployment, part.start) for part in parts]
     made = tuple(one for place, one in enumerate(makers) if not place or makers[place - 1][0] != one[0])
+    is_finished = record.status == "done"
     return OutputFacts(
-        state="finished" if record.status == "done" else "part",
+        state="finished" if is_finished else "part",
         run=record.run,
-        identity=record.identity,
+        identity=record.identity if is_finished or not record.is_bare else {},
         rows=record.forgotten.rows + sum(part.rows for part in parts),
         made=made,
         layout=before.layout,

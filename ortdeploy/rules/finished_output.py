@@ -60,7 +60,8 @@ def _outdated(job: "ResolvedJob") -> str | None:
     changed += tuple(f"input file {name}" for name in job.input.changed[:3])
     if not changed:
         return None
-    what = "the finished result" if job.output.state == "finished" else "committed parts"
+    what = "committed parts" if job.output.rows else "kept rows"
+    what = "the finished result" if job.output.state == "finished" else what
     advice = f"{_bring_back(job)}{f' It cannot be continued: {why_not}.' if why_not else ''}{advice}"
     return (
         f'"{job.spec.output.path}" holds {what} of this job, made before these changed: {", ".join(changed)}.'

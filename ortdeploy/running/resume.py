@@ -52,7 +52,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
     known = _known_output(context)
     check_marker(context.folder, context.ledger.state_dir, step.job, known)
     if known is not None:
-        if dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue":
+        if _is_of_another(context, known) and step.output.on_upgrade != "continue":
             raise OrtdeployError(f"{step.output.shown} holds parts of another plan")
         if _is_finished(context, known):
             complete_left_over(context.ledger, context.folder, step.output)
@@ -83,6 +83,12 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
     if known is None:
         _check_alone(context)
     return position
+
+
+def _is_of_another(context: JobContext, known: OutputRecord) -> bool:
+    """Return whether another deployment has made what is there; an unfinished run may have left no rows."""
+    is_bare = known.status != Status.DONE and known.is_bare
+    return dict(known.identity) != dict(context.step.identity) and not is_bare
 
 
 def _check_alone(context: JobContext) -> None:
@@ -165,7 +171,7 @@ def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) ->
         part_digits=known.part_digits,
         failed=known.failed,
         failed_last=_failed_last(context, done, begun),
-        statistics=known.statistics,
+        statistics=known.statistics if dict(known.identity) == dict(context.step.identity) or known.rows else {},
         state=unpacked,
     )
 

@@ -455,3 +455,34 @@ def test_retry_and_status_agree_about_a_row_at_which_a_job_failed(cli: Cli, stop
     assert cli("apply", stopped / "m.yaml", "-q").code == 0
     assert told not in cli("status", stopped / "m.yaml").words
     assert "no row in out has failed" in cli("retry", stopped / "m.yaml", "--job", "run").words
+
+
+def test_a_run_that_has_left_no_rows_holds_nothing_that_a_change_could_contradict(
+    cli: Cli, deployment: Path, arrivals: Write
+) -> None:
+    arrivals("")
+    put(deployment, "a", np.nan)
+    path = deployment / "m.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(f"{text}    errors: {{on_nan: fail}}\n", encoding="utf-8")
+    assert cli("apply", path, "-q").code == 1
+    put(deployment, "a", 2)
+    path.write_text(f"{text}    prepare: {{x: [{{scale: 2}}]}}\n", encoding="utf-8")
+    assert cli("apply", path, "-q").code == 0
+    assert values(deployment) == [("a", 4)] * 2
+    path.write_text(text, encoding="utf-8")
+    refused = cli("apply", path, "-q")
+    assert refused.code == 1
+    assert "holds the finished result of this job" in refused.words
+
+
+def test_kept_rows_are_not_called_committed_parts(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("")
+    path = deployment / "m.yaml"
+    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
+    path.write_text(text, encoding="utf-8")
+    put_lines(deployment, "a", 1, lines=300)
+    put_lines(deployment, "b", "broken")
+    assert "part.kept" in cli("apply", path).err
+    path.write_text(f"{text}    prepare: {{x: [{{scale: 2}}]}}\n", encoding="utf-8")
+    assert "holds kept rows of this job, made before" in cli("apply", path, "-q").words
