@@ -17,17 +17,20 @@ _MAGIC = "*?["
 
 
 def expand(full: str) -> "Sequence[str]":
-    """Return the files that a path, a folder or a glob names, sorted; none if a folder may not be read."""
+    """Return what a path, a folder or a glob names, without folders, sorted; nothing if a folder may not be read.
+
+    That may be a link that leads nowhere, or a pipe. Whoever looks at it says that it is no file.
+    """
     if os.path.isdir(full):  # noqa: PTH112  never raises, as the others do not
         if not os.access(full, os.R_OK | os.X_OK):
             return []
-        names = (entry.name for entry in os.scandir(full) if entry.is_file() and not entry.name.startswith("."))
+        names = (entry.name for entry in os.scandir(full) if not _is_folder(entry) and not entry.name.startswith("."))
         return in_order(names, os.path.join(full, ""))  # noqa: PTH118  text
-    if os.path.isfile(full) or not any(sign in full for sign in _MAGIC):  # noqa: PTH113  a name may hold a bracket
-        return [full] if os.path.isfile(full) else []  # noqa: PTH113
+    if os.path.lexists(full) or not any(sign in full for sign in _MAGIC):  # a name may hold a bracket
+        return [full] if os.path.lexists(full) else []
     folder, pattern = os.path.split(full)
     if any(sign in folder for sign in _MAGIC) or pattern == "**" or not os.path.isdir(folder):  # noqa: PTH112
-        return in_order(path for path in glob.iglob(full, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207  keeps a glob's text
+        return in_order(path for path in glob.iglob(full, recursive=True) if not os.path.isdir(path))  # noqa: PTH112, PTH207  keeps a glob's text
     return in_order(_matching(folder, pattern), os.path.join(folder, ""))  # noqa: PTH118  text
 
 
@@ -49,7 +52,7 @@ def folders_like(full: str) -> "list[str]":
     folder, pattern = os.path.split(full)
     if not os.access(folder, os.R_OK):
         return []
-    names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    names = [entry.name for entry in os.scandir(folder) if _is_folder(entry)]
     return sorted(os.path.join(folder, name) for name in fnmatch.filter(names, pattern))  # noqa: PTH118  text
 
 
@@ -61,5 +64,12 @@ def _matching(folder: str, pattern: str) -> "Iterator[str]":
     is_like = re.compile(fnmatch.translate(os.path.normcase(pattern))).match
     for entry in os.scandir(folder):
         name = entry.name
-        if (hidden or not name.startswith(".")) and is_like(os.path.normcase(name)) and entry.is_file():
+        if (hidden or not name.startswith(".")) and is_like(os.path.normcase(name)) and not _is_folder(entry):
             yield name
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself, say
+        return False

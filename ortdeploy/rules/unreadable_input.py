@@ -1,5 +1,6 @@
 """What it catches: an input file that cannot be read as its format says, or that holds something else than its suffix
-or `format:` says; a format that the suffix does not tell; and a link that leads out of the manifest's folder tree.
+or `format:` says; a format that the suffix does not tell; a link that leads out of the manifest's folder tree, or
+nowhere; and a pipe, a socket or a device among the files.
 
 Why: the first rows would fail one by one, after the session was opened.
 

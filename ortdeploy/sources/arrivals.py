@@ -293,8 +293,11 @@ class Settling:
         found = {True: Packer(Names), False: Packer(Names)}
         now = time.time_ns()
         for path in files:
-            with suppress(FileNotFoundError):
+            try:
                 found[is_url(path) or self._is_settled(path, os.stat(path), now)].add((path,))  # noqa: PTH116  many
+            except FileNotFoundError:
+                if os.path.lexists(path):
+                    raise
         if self._future != self._before:
             self._remember()
         return found[True].packed(), found[False].packed()

@@ -1,5 +1,6 @@
 """The input formats by name, and what they share: how files are found, probed and opened."""
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from ortdeploy.facts.data import (
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
-from ortdeploy.files.names import is_folder
+from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.object_store import fetched
 from ortdeploy.files.packed import Names, Packer
 from ortdeploy.files.room import RoomError
@@ -41,6 +42,7 @@ from ortdeploy.sources.files import (
     list_files,
     shown,
     states_digest,
+    unreadable,
 )
 from ortdeploy.sources.mistaken import find_mistaken
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
@@ -96,17 +98,13 @@ def probe_input(
     folder, patterns, policy = declared.folder, declared.patterns, declared.arrivals
     limit = declared.memory_limit
     try:
-        files, later, unsettled = _files_for_now(declared, state_dir)
+        files, states, later, unsettled = _files_for_now(declared, state_dir, known)
+    except LeadsOutError as error:
+        return InputFacts(problem=Problem(kind="outside", detail=f"{error}."))
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
         return _without_files(declared, known, later, unsettled, progress)
-    try:
-        states = file_states(files, folder, patterns, Fence((folder, *declared.roots)))
-    except LeadsOutError as error:
-        return InputFacts(problem=Problem(kind="outside", detail=f"{error}."))
-    except OrtdeployError as error:
-        return InputFacts(files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
     some = one_of_each_suffix(files)
     name, problem = (declared.format, None) if declared.format else _format(some, folder)
     if name is None:
@@ -303,22 +301,44 @@ def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[Kn
     return replace(seen, rows=rows if seen.states or not known else 0)
 
 
-def _files_for_now(
-    declared: DeclaredInput, state_dir: Path | None
-) -> tuple[Sequence[str], frozenset[str], frozenset[str]]:
-    """Return the files to look at, and the paths of two kinds of others: those that a plan leaves, and unsettled ones.
+_Now = tuple[Sequence[str], FileStates, frozenset[str], frozenset[str]]
+"""Files to look at, their states, and paths of two kinds of others: those that a plan leaves, and unsettled ones."""
 
-    These paths are from the manifest. Files of a plan were settled when it was made. Raises OrtdeployError.
+
+def _files_for_now(declared: DeclaredInput, state_dir: Path | None, known: Sequence[KnownFile]) -> _Now:
+    """Return the files of an input and their states; links to files that are gone may go like these.
+
+    Raises OrtdeployError, and LeadsOutError if a file is outside of the manifest's tree.
     """
-    folder, settling = declared.folder, Settling(declared.arrivals.stable_for, state_dir)
-    found = list_files(folder, declared.patterns)
-    if declared.only is not None:
-        return *_planned(found, folder, declared.only), frozenset()
+    found = list_files(declared.folder, declared.patterns)
     try:
-        files, others = settling.settled(found)
-    except OSError as error:
-        raise OrtdeployError(f"input file {error.filename} cannot be read: {error.strerror}") from error
-    return files, frozenset(), frozenset(shown(path, folder) for path in others)
+        return _as_they_are(declared, state_dir, found)
+    except OrtdeployError:
+        done = {cells[0] for cells in KnownFiles.of(known).cells() if cells[3]}
+        left = [path for path in found if not _is_broken_link(path) or shown(path, declared.folder) not in done]
+        if len(left) == len(found):
+            raise
+        return _as_they_are(declared, state_dir, left)
+
+
+def _is_broken_link(path: str) -> bool:
+    return not is_url(path) and os.path.islink(path) and not is_there(path)  # noqa: PTH114  text
+
+
+def _as_they_are(declared: DeclaredInput, state_dir: Path | None, found: Sequence[str]) -> _Now:
+    """Return which files are settled, and their states. Files of a plan were settled when it was made."""
+    folder, settling = declared.folder, Settling(declared.arrivals.stable_for, state_dir)
+    later: frozenset[str] = frozenset()
+    unsettled: Sequence[str] = ()
+    if declared.only is not None:
+        files, later = _planned(found, folder, declared.only)
+    else:
+        try:
+            files, unsettled = settling.settled(found)
+        except OSError as error:
+            raise unreadable(str(error.filename), error) from error
+    states = file_states(files, folder, declared.patterns, Fence((folder, *declared.roots)))
+    return files, states, later, frozenset(shown(path, folder) for path in unsettled)
 
 
 def _planned(files: Sequence[str], folder: str, only: frozenset[str]) -> tuple[Sequence[str], frozenset[str]]:

@@ -205,7 +205,7 @@ class _Looks:
             found = [*map(os.stat if self._fence is None else os.lstat, paths)]
         except OSError:
             return None
-        if self._fence is not None and any(map(stat.S_ISLNK, {one.st_mode for one in found})):
+        if not all(map(stat.S_ISREG, {one.st_mode for one in found})):
             return None
         return [one.st_size for one in found], _in_64_bits([one.st_mtime_ns for one in found])
 
@@ -226,7 +226,7 @@ class _Looks:
                 if self._fence.is_left_by(path, is_link=is_link):
                     raise LeadsOutError(shown(path, self._folder))
                 inside = None if is_link or name in _NO_NAMES else above
-            if found is None or is_link:
+            if found is None or not stat.S_ISREG(found.st_mode):
                 yield _look(path, self._objects)
             else:
                 yield state_in_stat(found)
@@ -248,8 +248,18 @@ def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
     try:
         found = os.stat(path)  # noqa: PTH116  a hundred thousand of them
     except OSError as error:
-        raise OrtdeployError(f"input file {path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise OrtdeployError(f"{path} is a pipe, a socket or a device, and not a file; move it away, or name others")
     return state_in_stat(found)
+
+
+def unreadable(path: str, error: OSError) -> OrtdeployError:
+    """Return the error of a file that cannot be looked at; a link may lead to a disk that is not mounted."""
+    why = f"{error.strerror}"
+    if os.path.islink(path):  # noqa: PTH114  text
+        why = f"it is a link to {os.readlink(path)}: {why}"  # noqa: PTH115  text
+    return OrtdeployError(f"input file {path} cannot be read: {why}")
 
 
 def state_in_stat(found: os.stat_result) -> tuple[int, int]:

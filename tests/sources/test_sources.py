@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.effort import effort
 
-from ortdeploy.facts.data import DeclaredInput, InputFacts
+from ortdeploy.facts.data import ArrivalPolicy, DeclaredInput, FileState, InputFacts, KnownFile
 from ortdeploy.facts.problems import Package
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.catalogue import SOURCES, probe_input
@@ -90,6 +90,32 @@ def test_a_link_out_of_the_tree_is_refused(tmp_path: Path) -> None:
     assert "leads out" in problem(probe(inside, "data.npy"))
     linked = DeclaredInput(folder=str(inside), patterns=("data.npy",), roots=(str(outside),))
     assert probe_input(linked, frozenset()).problem is None
+
+
+@pytest.mark.parametrize("stable_for", [0.0, 0.000001])
+@pytest.mark.parametrize("target", ["b.jsonl", "gone.jsonl", None])
+@pytest.mark.parametrize("pattern", ["*.jsonl", ".", "**/*.jsonl", "b.jsonl"])
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_name_without_a_file_is_not_passed_over(
+    tmp_path: Path, pattern: str, target: str | None, stable_for: float
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n', encoding="utf-8")
+    if target is None:
+        os.mkfifo(tmp_path / "b.jsonl")
+    else:
+        (tmp_path / "b.jsonl").symlink_to(target)
+    arrivals = ArrivalPolicy(stable_for=stable_for)
+    declared = DeclaredInput(folder=str(tmp_path), patterns=(pattern,), arrivals=arrivals)
+    problem = probe_input(declared, frozenset()).problem
+    assert problem is not None
+    assert problem.kind == "unreadable"
+    wrong = "is a pipe, a socket or a device" if target is None else f"cannot be read: it is a link to {target}: "
+    assert f"{tmp_path / 'b.jsonl'} {wrong}" in problem.detail
+    if target is not None:
+        known = [KnownFile(state=FileState("b.jsonl", 1, 1), done=True)]
+        found = probe_input(declared, frozenset(), known=known)
+        assert found.problem is None or found.problem.kind == "unmatched"
+        assert [one.path for one in found.present] == (["a.jsonl"] if pattern != "b.jsonl" else [])
 
 
 def test_what_the_format_is(tmp_path: Path) -> None:
