@@ -153,8 +153,8 @@ def leaves_as_text(path: str, folder: str, roots: Sequence[str]) -> bool:
 
 
 def _leaves_on_windows(path: str) -> bool:
-    """Return whether Windows reads a path as one on a drive or a share, or as one that goes up."""
-    on_drive = re.match(r"[A-Za-z]:", path) is not None
+    """Return whether a path is one of Windows, on a drive or a share, or goes up there; elsewhere, a:b is a name."""
+    on_drive = re.match(r"(?s)[A-Za-z]:(/|.*\\)", path) is not None
     return on_drive or path.startswith("\\") or ("\\" in path and ntpath.normpath(path).startswith(".."))
 
 
