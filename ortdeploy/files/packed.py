@@ -136,10 +136,10 @@ class Packed(Sequence):  # type: ignore[type-arg]  # subclasses name what they h
         return data[self.NUMBERS * width :].decode(errors="surrogateescape"), columns
 
 
-def in_blocks(entries: "Iterable[Any]") -> "Iterator[list[Any]]":
-    """Yield lists of as many entries as a block has; the last may have fewer."""
+def in_blocks(entries: "Iterable[Any]", most: int | None = None) -> "Iterator[list[Any]]":
+    """Yield lists of at most this many entries, else as many as a block has; the last may have fewer."""
     left = iter(entries)
-    while some := list(islice(left, OF_A_BLOCK)):
+    while some := list(islice(left, most or OF_A_BLOCK)):
         yield some
 
 

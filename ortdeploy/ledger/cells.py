@@ -14,10 +14,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.packed import in_blocks
 from ortdeploy.ledger.records import Merge, Part, Revision
 
 OUTPUT_COLUMNS: Mapping[str, Any] = {
@@ -43,6 +44,8 @@ DEPLOYMENT_COLUMNS: Mapping[str, Any] = {"name": str, "profile": str | None, "id
 
 _SEAL = 32
 """Characters of a seal."""
+_OF_A_STATEMENT = 128
+"""Rows that one statement writes; their cells are fewer than the 999 values that old SQLite takes."""
 _IS_SEAL = re.compile(r"[0-9]+:[0-9]+:[0-9]+")
 _AT_ONCE = 10_000
 """Input files whose text is held at once: the text of a million would take more than the rest of the process."""
@@ -113,6 +116,19 @@ def insert_sealed(
     names = ", ".join(columns)
     query = f"INSERT OR REPLACE INTO {table} (output, {names}, seal) VALUES ({marks})"  # noqa: S608  ours
     db.execute(query, (output, *cells, seal_of(*cells)))
+
+
+def insert_many(
+    db: sqlite3.Connection, statement: str, output: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> None:
+    """Carry out an INSERT that takes its rows from the table `new`, with these columns, and the output as its value.
+
+    Many rows go into each statement, because a statement for each row takes two to four times as long.
+    """
+    one = f"({', '.join('?' * len(columns))})"
+    for some in in_blocks(rows, _OF_A_STATEMENT):
+        new = f"WITH new ({', '.join(columns)}) AS (VALUES {', '.join([one] * len(some))})"
+        db.execute(f"{new} {statement}", (*chain.from_iterable(some), output))
 
 
 def add_functions(db: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ortdeploy.facts.data import FileState
-from ortdeploy.ledger.cells import add_functions, insert_sealed, seal_inputs, seal_of_span, typed, unsealed
+from ortdeploy.ledger.cells import add_functions, insert_many, insert_sealed, seal_inputs, seal_of_span, typed, unsealed
 from ortdeploy.ledger.records import Rerun, Span
 
 OF_CHANGES = ("spans", "reruns", "leaving", "withdrawn", "replacements", "forgotten")
@@ -37,12 +37,15 @@ def note_spans(db: sqlite3.Connection, output: str, spans: Iterable[tuple[str, i
     A span is a path, the number of the file's first row in the job, and its number of rows.
     """
     add_functions(db)
-    most = "(CASE WHEN spans.first_row = ?3 THEN MAX(spans.rows, ?4) ELSE ?4 END)"
-    query = (
-        f"INSERT INTO spans VALUES (?1, ?2, ?3, ?4, {seal_of_span('?3', '?4', '?2')}) "  # noqa: S608  ours
-        f"ON CONFLICT (output, path) DO UPDATE SET first_row = ?3, rows = {most}, seal = {seal_of_span('?3', most)}"
+    rows = "excluded.rows"
+    most = f"(CASE WHEN spans.first_row = excluded.first_row THEN MAX(spans.rows, {rows}) ELSE {rows} END)"
+    statement = (
+        f"INSERT INTO spans SELECT ?, path, first_row, rows, {seal_of_span('first_row', 'rows')} FROM new WHERE true "  # noqa: S608  ours
+        f"ON CONFLICT (output, path) DO UPDATE SET first_row = excluded.first_row, rows = {most}, "
+        f"seal = {seal_of_span('excluded.first_row', most)}"
     )
-    db.executemany(query, ((output, os.fsencode(path), first_row, rows) for path, first_row, rows in spans))
+    cells = ((os.fsencode(path), *span) for path, *span in spans)
+    insert_many(db, statement, output, ("path", "first_row", "rows"), cells)
 
 
 def check_spans(db: sqlite3.Connection, output: str) -> None:

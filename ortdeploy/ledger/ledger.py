@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from ortdeploy.ledger.cells import (
     PART_COLUMNS,
     REVISION_COLUMNS,
     check_time,
+    insert_many,
     insert_sealed,
     merge_cells,
     part_cells,
@@ -85,6 +86,9 @@ from ortdeploy.ledger.records import (
 from ortdeploy.ledger.replacements import begin_replacement, end_replacement, forget_replacement, read_replacements
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
+
+_INPUT = ("path", "number", "size", "mtime_ns")
+"""The columns of `inputs` that `_input_cells` yields."""
 
 
 class Ledger:
@@ -215,12 +219,13 @@ class Ledger:
             forget_those_taken_up(db, output, files)
             present = FileStates.of(files)
             with resealed_inputs(db, output, map(os.fsencode, chain((cells[0] for cells in present.cells()), gone))):
-                db.executemany(
-                    "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
+                statement = (
+                    "INSERT INTO inputs SELECT ?, *, 0 FROM new WHERE true ON CONFLICT (output, path) DO UPDATE SET "
                     "number = CASE WHEN done THEN excluded.number ELSE number END, "
-                    "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
-                    _input_cells(output, present, self._next_number(db, output)),
+                    "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0"
                 )
+                cells = _input_cells(present, self._next_number(db, output))
+                insert_many(db, statement, output, _INPUT, cells)
                 self._mark_gone(db, output, gone)
 
     @staticmethod
@@ -477,11 +482,8 @@ class Ledger:
             _insert_deployment(db, made_by)
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
             self._insert_failures(db, output, part.number, failures)
-            number = self._next_number(db, output)
-            db.executemany(
-                "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 1)",
-                [(output, os.fsencode(one.path), n, one.size, one.mtime_ns) for n, one in enumerate(files, number)],
-            )
+            cells = _input_cells(FileStates.of(files), self._next_number(db, output))
+            insert_many(db, "INSERT INTO inputs SELECT ?, *, 1 FROM new", output, _INPUT, cells)
             query = "UPDATE outputs SET first_row = ? WHERE output = ?"
             db.execute(query, (part.start + part.rows, output))
             seal_inputs(db, output)
@@ -498,10 +500,8 @@ class Ledger:
             self._insert_failures(db, output, part.number, failures)
             forget_those_taken_up(db, output, files)
             note_spans(db, output, ((one.path, row.row, 1) for one, row in zip(files, failures, strict=True)))
-            db.executemany(
-                "INSERT OR REPLACE INTO inputs VALUES (?, ?, ?, ?, ?, 1)",
-                _input_cells(output, FileStates.of(files), self._next_number(db, output)),
-            )
+            cells = _input_cells(FileStates.of(files), self._next_number(db, output))
+            insert_many(db, "INSERT OR REPLACE INTO inputs SELECT ?, *, 1 FROM new", output, _INPUT, cells)
             query = "UPDATE outputs SET first_row = ? WHERE output = ?"
             db.execute(query, (part.start + part.rows, output))
             seal_inputs(db, output)
@@ -720,11 +720,11 @@ def _part_of(row: Sequence[Any]) -> Part:
     return Part(**{**values, "skipped_rows": row_numbers(values["skipped_rows"])})
 
 
-def _input_cells(output: str, files: FileStates, number: int) -> Iterator[tuple[Any, ...]]:
-    """Yield output, path, number, size and time of each file; `number` is the first one's."""
+def _input_cells(files: FileStates, number: int) -> Iterator[tuple[Any, ...]]:
+    """Yield path, number, size and time of each file; `number` is the first one's."""
     for names, sizes, times in files.by_column():
         numbers = range(number, number + len(sizes))
-        yield from zip(repeat(output), os.fsencode(names).split(b"\0"), numbers, sizes, times, strict=False)
+        yield from zip(os.fsencode(names).split(b"\0"), numbers, sizes, times, strict=True)
         number = numbers.stop
 
 

@@ -30,11 +30,13 @@ from ortdeploy.facts.data import FileState
 from ortdeploy.files.atomic import open_cached, open_whole, remove_temporaries
 from ortdeploy.ledger import cells
 from ortdeploy.ledger.cells import old_seal_of_inputs, seal_of
+from ortdeploy.ledger.changes import note_spans, read_spans
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger, read_outputs
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, is_live
 from ortdeploy.ledger.records import Part, output_file, output_key
+from ortdeploy.ledger.versions import bring_up_to_date
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
 
@@ -196,6 +198,48 @@ def test_failed_rows_of_files_that_could_be_read_are_not_gone_through_for_the_ot
         connection.set_progress_handler(lambda: next(steps) and 0, 100)
         Ledger(connection, tmp_path).inputs("out")
     assert next(steps) < 50
+
+
+def test_many_files_and_their_rows_are_written_by_few_statements(tmp_path: Path) -> None:
+    files = [FileState(f"in/{number:03}\udcff", number, number) for number in range(1000)]
+    spans = [(one.path, number, 1) for number, one in enumerate(files)]
+    with open_ledger(tmp_path):
+        pass
+    told: list[str] = []
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as connection:
+        connection.set_trace_callback(told.append)
+        ledger = Ledger(connection, tmp_path)
+        ledger.begin("out", made_by=made_by({}), job="j", run="r", files=files)
+        ledger.commit_part("out", replace(PART, rows=1000, committed=999), (), spans=spans)
+        connection.set_trace_callback(None)
+        assert [(one.state, one.span) for one in ledger.inputs("out")] == [
+            (one, (number, 1)) for number, one in enumerate(files)
+        ]
+    assert len(told) < 100
+
+
+@settings(max_examples=effort(15, 150), deadline=None)
+@given(
+    commits=st.lists(
+        st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 9)), max_size=7), max_size=3
+    ),
+    at_once=st.integers(1, 9),
+)
+def test_of_spans_of_a_file_with_one_first_row_the_longest_counts(
+    commits: list[list[tuple[int, int, int]]], at_once: int
+) -> None:
+    expected: dict[bytes, tuple[int, int]] = {}
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "_OF_A_STATEMENT", at_once)
+        bring_up_to_date(db)
+        Ledger(db, Path()).begin("out", made_by=made_by({}), job="j", run="r")
+        for spans in commits:
+            note_spans(db, "out", ((f"in/{number}\udcff", first_row, rows) for number, first_row, rows in spans))
+            for number, first_row, rows in spans:
+                before = expected.get(f"in/{number}".encode() + b"\xff", (first_row, 0))
+                longest = max(rows, before[1]) if before[0] == first_row else rows
+                expected[f"in/{number}".encode() + b"\xff"] = first_row, longest
+        assert read_spans(db, "out") == expected
 
 
 def test_files_are_done_with_their_run_as_they_were_then(tmp_path: Path) -> None:
