@@ -42,6 +42,10 @@ _TOLD_IN_INFO = frozenset({"JPEG", "PNG"})
 _OF_EXIF = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"})
 """Where Pillow looks for an orientation in these two formats; asking Pillow takes a tenth of a small picture's time."""
 
+_FORMATS = {b"\x89PN": ("PNG",), b"\xff\xd8\xff": ("JPEG",)}
+_SIGN = 3
+"""How files of the two usual formats begin: else Pillow tries formats in turn, a tenth of a small picture's time."""
+
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -55,7 +59,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], contents: ContentColumns) -> dict[str, Any]:
     try:
         with open_whole(raw.value, raw.path, contents) as file:
-            image = _pillow().open(file)
+            image = _pillow().open(file, formats=_FORMATS.get(file.read(_SIGN)))
             width, height = image.size
             limit = wanted.memory_limit
             check_room(_DECODED * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)

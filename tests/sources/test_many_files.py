@@ -222,6 +222,21 @@ def test_large_pictures_are_read_as_small_ones_are(tmp_path: Path, monkeypatch: 
     assert not block.contents
 
 
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_pillow_tries_one_format_on_a_picture_of_a_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.gif", kind)
+    Image.preinit()
+    monkeypatch.setattr(Image, "ID", sorted(Image.ID, key=kind.upper().__eq__))
+    others: list[str] = []
+    for name in {*Image.OPEN} - {kind.upper()}:
+        monkeypatch.setitem(Image.OPEN, name, (Image.OPEN[name][0], lambda _prefix, name=name: others.append(name)))
+    (block,) = read_pictures([tmp_path / "a.gif"], tmp_path)
+    assert not block.failed
+    assert not others
+
+
 def test_a_picture_that_is_read_whole_comes_with_the_digest_of_its_file(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"none at all")
