@@ -1,4 +1,4 @@
-"""How many rows are read together: whole batches, more of them if runs are short, never across a part's border."""
+"""How many rows are read together: whole batches, more of them if they are quick, never across a part's border."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,11 @@ from ortdeploy.feeds.in_flight import BLOCK_BYTES
 from ortdeploy.plan.steps import RunJob
 
 TARGET_SECONDS = 0.05
-"""Seconds that a block's runs take, about: handing a block from thread to thread costs a millisecond of Python."""
+"""Seconds that reading or running a block takes, about: handing it from thread to thread costs a millisecond of Python.
+
+Larger blocks of rows that are read one by one are no quicker: their objects leave the processor's caches, and take
+megabytes.
+"""
 
 MOST_BATCHES = 256
 
@@ -42,7 +46,7 @@ class BlockSizes:
             self._row += size
 
     def learn(self, rows: int, seconds: float, size_bytes: int) -> None:
-        """Note how long the runs of a block took, and how large it was."""
+        """Note how long reading a block or its runs took, whichever was longer, and how large it was."""
         if not self._grows or not rows:
             return
         batches = rows / self._unit

@@ -63,11 +63,12 @@ class Promise:
 
 
 class Ticket:
-    """A block on its way through a session."""
+    """A block on its way through a session. `read_seconds` of the processor it took to read and prepare it."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, read_seconds: float) -> None:
         """Take the block with its tensors; no session has begun with it."""
         self.prepared = prepared
+        self.read_seconds = read_seconds
         self.size_bytes = prepared.size_bytes
         self.finished = Promise()
         self._begun = False

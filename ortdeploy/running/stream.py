@@ -186,11 +186,12 @@ class Stream:
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():
+                    cpu_before = self._reader_cpu
                     with self._alone:
                         prepared = self._read_block(blocks)
                     if prepared is None:
                         break
-                    ticket = Ticket(prepared)
+                    ticket = Ticket(prepared, self._reader_cpu - cpu_before)
                     self._in_flight.acquire(ticket.size_bytes)
                     self._in_order.put(ticket)
                     self._submit(ticket)
@@ -252,7 +253,7 @@ class Stream:
         member.blocks += 1
         member.done += block.count
         member.cpu_seconds = time.thread_time()
-        sizes.learn(block.count, seconds, ticket.size_bytes + outcome.size_bytes)
+        sizes.learn(block.count, max(seconds, ticket.read_seconds), ticket.size_bytes + outcome.size_bytes)
         self._in_flight.learn(outcome.size_bytes)
         self._stall.progress()
         return Finished(block=block, outcome=outcome, seconds=seconds)

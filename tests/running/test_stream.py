@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.running import stall_watch
+from ortdeploy.running.block_sizes import TARGET_SECONDS
 from ortdeploy.running.member import Promise
 from ortdeploy.sessions.run_limit import LATE
 from ortdeploy.sources.arrays import ArraySource
@@ -418,6 +420,17 @@ def test_a_slow_disk_is_no_session_that_hangs(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Ledger, "commit_part", slowly)
     plan = changed(plan_for(tmp_path, 80, rows_per_part=40), errors={"progress_timeout": 2.5 * 3600})
     assert execute(tmp_path, plan, FakeRuntime(hours.double_after(0.01))).status is Status.DONE
+
+
+def test_blocks_that_take_the_processor_long_to_read_stay_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, range(400))
+    clock = count()
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock) * TARGET_SECONDS)
+    with capture_logs() as events:
+        execute(tmp_path, plan_for(tmp_path, 400, rows_per_part=400), FakeRuntime(double))
+    assert [one["rows"] for one in events if one["event"] == "block.finished"] == [4] * 100
 
 
 def test_rows_of_the_next_part_run_while_a_part_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
