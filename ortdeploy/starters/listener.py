@@ -110,13 +110,11 @@ def _starter(
         + writing.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + writing.input_section(
-            subject, f"{subject.stem}-sample.wav", "made by init", f"rate: {samples.RATE}", "key: [path]"
-        )
+        + writing.recordings_section(subject, samples.RATE, "samples")
         + f"    batch: {{size: {_BATCH}}}\n"
         + writing.output(subject, "explode: [start, speech]", note=_LINES)
     )
-    files = {} if subject.data else {f"{subject.stem}-sample.wav": samples.recording()}
+    files = {} if subject.data else {writing.recording_path(subject): samples.recording()}
     return Starter(family=FAMILY, text=text, files=files)
 
 

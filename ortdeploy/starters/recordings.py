@@ -77,10 +77,10 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
     results = {name if name.isidentifier() else value: f"${value}" for name, value in made.items()}
     if inputs.lengths:
         section, job = writing.pipeline("hear", lines, results), "pipeline: hear"
-        columns = []
+        columns, taken = [], "samples"
     else:
         section, job = "", f"model: {name}"
-        columns = [f"columns: {{{heard}: samples}}"]
+        columns, taken = [f"columns: {{{heard}: samples}}"], inputs.heard.name
         columns += [f"values: {flow(dict(inputs.rates))}"] if inputs.rates else []
     text = (
         writing.head(
@@ -90,7 +90,7 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
         + writing.models(subject)
         + section
         + f"jobs:\n  run:\n    {job}\n"
-        + _input(subject, *columns)
+        + writing.recordings_section(subject, samples.RATE, taken, *columns)
         + "    batch: {size: 1}  # recordings differ in length\n"
         + writing.output(subject)
     )
@@ -126,7 +126,7 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
         + writing.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + _input(subject)
+        + writing.recordings_section(subject, samples.RATE, "samples")
         + f"    batch: {{size: {_BATCH}}}\n"
         + writing.output(subject, "explode: [start, found]", note=_LINES)
     )
@@ -138,14 +138,5 @@ def _because(subject: Subject, inputs: _Inputs) -> str:
     return f"by the name of its input {inputs.heard.name}" if subject.data is None else "as the data say"
 
 
-def _input(subject: Subject, *further: str) -> str:
-    rate = f"rate: {samples.RATE}"
-    return writing.input_section(subject, _path(subject), "made by init", rate, *further, "key: [path]")
-
-
-def _path(subject: Subject) -> str:
-    return f"{subject.stem}-sample.wav"
-
-
 def _sample(subject: Subject, seconds: float = 2.0) -> dict[str, bytes]:
-    return {} if subject.data else {_path(subject): samples.recording(seconds)}
+    return {} if subject.data else {writing.recording_path(subject): samples.recording(seconds)}

@@ -45,13 +45,11 @@ def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) 
         + "\n\n"
         + _pipeline(subject, heard, length)
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + writing.input_section(
-            subject, f"{subject.stem}-sample.wav", "made by init", f"rate: {samples.RATE}", "key: [path]"
-        )
+        + writing.recordings_section(subject, samples.RATE, "samples")
         + f"    batch: {{size: {_BATCH}}}  # recordings differ in length\n"
         + writing.output(subject, "explode: [at, score]")
     )
-    files = {} if subject.data else {f"{subject.stem}-sample.wav": samples.recording(4.0)}
+    files = {} if subject.data else {writing.recording_path(subject): samples.recording(4.0)}
     return Starter(family=FAMILY, text=text, files=files)
 
 

@@ -122,5 +122,17 @@ def input_section(subject: Subject, sample: str, note: str, *further: str) -> st
     return "    input:\n" + "".join(f"      {line}\n" for line in lines)
 
 
+def recordings_section(subject: Subject, rate: int, taken: str, *further: str) -> str:
+    """Return where the job of a starter reads recordings, and that `taken` gets one channel of each of them."""
+    lines = (f"rate: {rate}", *further, "key: [path]")
+    prepare = f"    prepare: {{{scalar(taken)}: [{{mono: true}}]}}  # of several channels, the mean\n"
+    return input_section(subject, recording_path(subject), "made by init", *lines) + prepare
+
+
+def recording_path(subject: Subject) -> str:
+    """Return the path of the recording that init makes."""
+    return f"{subject.stem}-sample.wav"
+
+
 def _noted(note: str) -> str:
     return f"  # {note}" if note else ""

@@ -3,6 +3,8 @@
 import json
 import shutil
 import wave
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,29 @@ def test_a_model_of_recordings_is_told_how_long_each_is(cli: Cli, tmp_path: Path
     with wave.open(str(tmp_path / "m-sample.wav")) as sample:
         samples = np.frombuffer(sample.readframes(sample.getnframes()), "<i2") / 32768
     assert rows(tmp_path)[0]["y"] == pytest.approx([samples.sum()], rel=1e-2, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    "save",
+    [families.listener, families.hearer, partial(families.hearer, lengths=True), partial(families.hearer, samples=800)],
+)
+def test_recordings_of_one_and_of_several_channels_feed_what_hears(
+    cli: Cli, tmp_path: Path, save: Callable[[Path], Path]
+) -> None:
+    save(tmp_path / "m.onnx")
+    (tmp_path / "heard").mkdir()
+    samples = np.random.default_rng(0).integers(-9000, 9000, 3200).astype("<i2")
+    for name, channels in (("a", 1), ("b", 2), ("c", 1)):
+        with wave.open(str(tmp_path / f"heard/{name}.wav"), "wb") as file:
+            file.setparams((channels, 2, 16000, 0, "NONE", ""))
+            file.writeframes(np.repeat(samples, channels).tobytes())
+    made(cli, tmp_path, "--from", tmp_path / "heard")
+    found: dict[str, list[Any]] = {}
+    for row in rows(tmp_path):
+        found.setdefault(row.pop("path"), []).append({name: one for name, one in row.items() if name != "row"})
+    first, *others = found.values()
+    assert len(others) == 2
+    assert all(one == first for one in others)
 
 
 @pytest.mark.slow
