@@ -24,6 +24,7 @@ from ortdeploy.sources.protocol import DATA, Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
+from ortdeploy.tensors.written_numbers import rounded_places
 from ortdeploy.transforms.sample_rates import RATE, needs_rate
 
 
@@ -318,15 +319,30 @@ class _PreparedInput:
         return beside([row[0] for row in checked])
 
     def _stack(self, parts: list[Column]) -> Array:
-        """Stack several columns into one vector per row, [rows, columns]."""
+        """Stack several columns into one vector per row, [rows, columns]. Raises StageError."""
         try:
-            return np.stack([np.asarray(self._cast(part)) for part in parts], axis=1)
+            arrays = [np.asarray(self._cast(part)) for part in parts]
+            stacked = np.stack(arrays, axis=1)
         except ValueError as error:
             told = ", ".join(
                 f"{name} {list(np.shape(part[0]))}" for name, part in zip(self._planned.columns, parts, strict=True)
             )
             message = f"columns of input {self.name} differ in shape: {told}"
             raise StageError("contract", "ragged-rows", message) from error
+        if stacked.dtype.kind == "f":
+            self._refuse_rounded(arrays, stacked.dtype)
+        return stacked
+
+    def _refuse_rounded(self, arrays: Sequence[Array], dtype: "np.dtype[Any]") -> None:
+        """Raise StageError if whole numbers change in the floating type of all columns; large ones become float64."""
+        for name, array in zip(self._planned.columns, arrays, strict=True):
+            whole = array.reshape(-1)
+            place = next(iter(rounded_places(whole)), None) if array.dtype.kind in "iu" else None
+            if place is not None:
+                message = (
+                    f"{name} is {whole[place]}, which {dtype} would round; input {self.name} stacks its columns as that"
+                )
+                raise StageError("contract", "rounded", message)
 
     def _cast(self, part: Column) -> Column:
         """Return one of several columns [rows, …] in the element type of their common cast."""

@@ -19,6 +19,7 @@ from ortdeploy.tensors.columns import Array, Column, constant, join, pick
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.nanoseconds import Nanoseconds
 from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
+from ortdeploy.tensors.written_numbers import rounded_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,13 +161,13 @@ class TableSource:
                 row=start + place,
                 source=paths[place],
                 stage="read",
-                code="missing-value",
+                code=code,
                 message=message,
                 key={name: json_value(column[place]) for name, column in keys.items() if name not in HIDDEN},
                 path=paths[place],
                 file_row=int(keys[FILE_ROW][place]) if FILE_ROW in keys else None,
             )
-            for place, message in sorted(table.without.items())
+            for place, (code, message) in sorted(table.without.items())
         ]
         chosen = {name: pick(column, kept) for name, column in {**columns, **keys}.items()}
         rows = [start + place for place in kept]
@@ -201,12 +202,12 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of some pieces as arrays; `without` says which rows lack which value."""
+    """The columns of some pieces as arrays; `without` are the rows that lack a value: the failure's code, and why."""
 
     pieces: Sequence[_Piece]
     missing: Mapping[str, Any]
     limit: int | None
-    without: dict[int, str] = field(default_factory=dict)
+    without: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def names(self) -> Sequence[str]:
@@ -227,7 +228,7 @@ class _Columns:
         """Return a column as an array [rows, …], or as a list of arrays if rows differ in shape."""
         column = self._column(name)
         if self.missing.get(name) == "nan":
-            column = _as_floating(column)
+            column = self._as_floating(name, column)
         if _has_gaps(column):
             column = self._filled(name, column)
         return _rows(column)
@@ -243,6 +244,17 @@ class _Columns:
             check_room(_decoded_bytes(column), f'"{name}" of {len(column)} rows', self.limit)
         return column.dictionary_decode()
 
+    def _as_floating(self, name: str, column: "pa.Array") -> "pa.Array":
+        """Return a column of whole numbers or booleans as float64, which has NaN; rows that it rounds are noted."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        if pa.types.is_integer(column.type):
+            for place in rounded_places(np.asarray(column.fill_null(0))):
+                why = f'"{name}" is {column[place]}, which float64 would round; it is read as float64 for missing: nan'
+                self.without.setdefault(place, ("not-a-number", why))
+        whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+        return column.cast(pa.float64(), safe=False) if whole else column
+
     def _filled(self, name: str, column: "pa.Array") -> "pa.Array":
         """Return the column with fillers for its gaps; rows without a filler are noted."""
         import pyarrow as pa  # noqa: PLC0415
@@ -254,9 +266,9 @@ class _Columns:
         for place, value in enumerate(values):
             if value is None:
                 if filler is None or is_list:
-                    self.without.setdefault(place, f'"{name}" is empty')
+                    self.without.setdefault(place, ("missing-value", f'"{name}" is empty'))
             elif filler is None and _contains_none(value):
-                self.without.setdefault(place, f'"{name}" has an empty element')
+                self.without.setdefault(place, ("missing-value", f'"{name}" has an empty element'))
         first = next((value for place, value in enumerate(values) if place not in self.without), None)
         filled = [
             (first if first is not None else _nothing(column.type)) if place in self.without else _fill(value, filler)
@@ -294,14 +306,6 @@ def _nanoseconds(column: "pa.Array") -> list[Any]:
     rounded = pa.array([None if count is None else count // 1000 for count in counts], pa.int64()).view(rough)
     pairs = zip(counts, rounded.to_pylist(), strict=True)
     return [None if count is None else Nanoseconds(count, kind, value) for count, value in pairs]
-
-
-def _as_floating(column: "pa.Array") -> "pa.Array":
-    """Return a column of whole numbers or booleans as float64, which has NaN."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
-    return column.cast(pa.float64(), safe=False) if whole else column
 
 
 def _decoded_bytes(column: "pa.Array") -> int:

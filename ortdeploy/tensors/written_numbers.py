@@ -58,6 +58,12 @@ def _is_whole(text: str) -> bool:
     return whole.lstrip("+-").isdigit() and not decimals.strip("0")
 
 
+def rounded_places(whole: Array) -> list[int]:
+    """Return the places of whole numbers [rows] that float64 would round."""
+    beyond = np.flatnonzero((whole > _EXACT) | (whole < -_EXACT))
+    return [int(place) for place in beyond if int(float(whole[place])) != int(whole[place])]
+
+
 def check_whole(low: float, high: float, dtype: np.dtype[Any]) -> None:
     """Raise ValueError if a type of whole numbers does not hold all from `low` to `high`, or if these are NaN."""
     limits = np.iinfo(dtype)
@@ -125,5 +131,7 @@ def _whole_of_text(text: str) -> int:
     return int(number)
 
 
+_EXACT = 2**53
+"""Up to here, float64 holds all whole numbers."""
 _MOST_DIGITS = 40
 """The digits of a whole number with an exponent that are looked at; those of 1e999999999 would fill the memory."""

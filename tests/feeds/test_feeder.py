@@ -93,6 +93,10 @@ def test_several_columns_are_one_vector(job: RunJob) -> None:
     fed = Feeder(stacked).prepare_batch(block({"a": VALUES[:, 0], "b": VALUES[:, 1]}), range(10))
     np.testing.assert_array_equal(fed["x"], VALUES)
     assert refusal(stacked, {"a": VALUES[:, 0], "b": VALUES}) == ("contract", "ragged-rows")
+    for kind in (np.int64, np.uint64):
+        ids = np.full(10, 2**53, kind)
+        assert refusal(stacked, {"a": VALUES[:, 0], "b": ids}) == ("contract", "element-type")  # a cast is asked for
+        assert refusal(stacked, {"a": VALUES[:, 0], "b": ids + kind(1)}) == ("contract", "rounded")
 
 
 @pytest.mark.parametrize(

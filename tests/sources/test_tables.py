@@ -267,3 +267,14 @@ def test_nanoseconds_inside_of_lists_are_no_keys(tmp_path: Path, kind: pa.DataTy
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(TableError, match="no nanoseconds inside of lists"):
         read(tmp_path, ["a.parquet"], Wanted(dtypes={"x": None}, keys=("t",)), size=1)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_a_whole_number_that_nan_among_others_would_round_fails_its_row(tmp_path: Path, kind: pa.DataType) -> None:
+    numbers = pa.array([2**53, None, 2**53 + 1, 2**53 + 2], kind)
+    parquet.write_table(pa.table({"x": numbers}), tmp_path / "a.parquet")
+    (block,) = read(tmp_path, ["a.parquet"], Wanted(dtypes={"x": "float64"}, missing={"x": "nan"}))
+    assert np.array_equal(np.asarray(block.columns["x"]), [2.0**53, np.nan, 2.0**53 + 2], equal_nan=True)
+    (failed,) = block.failed
+    assert (failed.row, failed.code) == (2, "not-a-number")
+    assert failed.message.startswith('"x" is 9007199254740993, which float64 would round')
