@@ -563,7 +563,8 @@ class Ledger:
             put_contents(db, output, contents)
             self._set_statistics(db, output, statistics)
             query = "UPDATE outputs SET status = ?, ended = ?, reason = ? WHERE output = ?"
-            db.execute(query, (status, ended or now(), reason, output))
+            said = None if reason is None else reason.encode(errors="backslashreplace").decode()  # it may name a file
+            db.execute(query, (status, ended or now(), said, output))
             if status == "done":
                 note_empty_files(db, output)
                 query = "SELECT path FROM inputs WHERE output = ? AND done = 0 LIMIT ?"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
 from ortdeploy.records import record
 
@@ -23,13 +24,20 @@ def part_name(number: int, digits: int, suffix: str, revision: int = 0) -> str:
 
 
 def output_key(folder: Path, state_dir: Path) -> str:
-    """Return an output folder's path from the state directory, with forward slashes."""
-    return os.path.relpath(folder.absolute(), state_dir.absolute()).replace(os.sep, "/")
+    """Return an output folder's path from the state directory, with forward slashes. Raises OrtdeployError."""
+    key = os.path.relpath(folder.absolute(), state_dir.absolute()).replace(os.sep, "/")
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise OrtdeployError(
+            f"the ledger notes only outputs whose path is UTF-8, and {folder} is not. Rename it"
+        ) from error
+    return key
 
 
 def output_file(state_dir: Path, folder: str, output: str, suffix: str) -> Path:
     """Return the path of an output's own file in a folder of the state directory; its name is a digest."""
-    return state_dir / folder / f"{hashlib.sha256(output.encode()).hexdigest()[:16]}{suffix}"
+    return state_dir / folder / f"{hashlib.sha256(os.fsencode(output)).hexdigest()[:16]}{suffix}"
 
 
 @record

@@ -1,5 +1,6 @@
 """Reads manifest files and takes them through document, overrides, schema and spec."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -190,7 +191,7 @@ def _specify(
     folder = Path(document.path).absolute().parent
     spec = build_spec(
         document,
-        name=Path(document.path).stem,
+        name=os.fsencode(Path(document.path).stem).decode(errors="replace"),
         folder=str(folder),
         roots=tuple(str(Path(root).absolute()) for root in options.roots),
         sha256=sha256,

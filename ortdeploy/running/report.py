@@ -168,7 +168,7 @@ def _write(folder: Path, report: Mapping[str, Any], forms: Iterable[str], shown:
     for name in forms:
         form = REPORTS[name]
         with open_whole(folder / form.FILE) as file:
-            file.write(form.render(report, shown).encode())
+            file.write(form.render(report, shown).encode(errors="backslashreplace"))
 
 
 def _illustrations(folder: Path, root: str, record: OutputRecord, step: RunJob, failed: FailedRows) -> Illustrations:

@@ -555,3 +555,49 @@ def test_a_state_directory_that_is_a_loop_of_links_is_told(cli: Cli, deployment:
     applied = cli("apply", "--state-dir", deployment / "loop", deployment / "m.yaml")
     assert applied.code == 1
     assert "Too many levels of symbolic links" in applied.err
+
+
+NOT_UNICODE = "caf\udce9"
+"""The name caf and the byte E9, as Python has it."""
+
+
+def test_a_manifest_and_its_inputs_may_have_names_that_are_not_utf_8(cli: Cli, deployment: Path) -> None:
+    data, path = deployment / f"{NOT_UNICODE}.npy", deployment / f"{NOT_UNICODE}.yaml"
+    (deployment / "data.npy").rename(data)
+    text = MANIFEST.replace("data.npy", "'*.npy'").replace("outbox/run", "out")
+    path.write_text(f"{text}    report: [html, prometheus]\n    errors: {{on_nan: fail}}\n", encoding="utf-8")
+    (deployment / "m.yaml").unlink()
+    values = np.load(data)
+    values[3] = np.nan
+    np.save(data, values)
+    failed = cli("apply", path)
+    assert failed.code == 1, failed.err[-2500:]
+    np.save(data, np.nan_to_num(values))
+    assert cli("apply", path).code == 0
+    assert cli("status", path).code == 0
+    assert len(read_rows(deployment / "out")) == 20
+    assert "caf" in (deployment / "out/_run.html").read_text(encoding="utf-8")
+    (deployment / "double.onnx").unlink()
+    refused = cli("apply", path)
+    assert refused.code == 1
+    assert "unreadable-model" in refused.words
+
+
+@pytest.mark.parametrize("command", ["apply", "plan", "status", "validate"])
+def test_a_manifest_that_is_not_there_may_have_a_name_that_is_not_utf_8(cli: Cli, command: str) -> None:
+    refused = cli(command, f"{NOT_UNICODE}.yaml")
+    assert refused.code == 1
+    assert "There is no file" in refused.words
+
+
+def test_an_output_that_the_ledger_cannot_name_is_refused(cli: Cli, deployment: Path, tmp_path: Path) -> None:
+    folder = deployment / NOT_UNICODE
+    folder.mkdir()
+    shutil.copy(deployment / "data.npy", folder)
+    model_path = str(deployment / "double.onnx")
+    (folder / "m.yaml").write_text(MANIFEST.replace("double.onnx", model_path), encoding="utf-8")
+    allowed = ("--allow-root", deployment)
+    refused = cli("apply", folder / "m.yaml", *allowed, "--state-dir", tmp_path / "state")
+    assert refused.code == 1
+    assert "the ledger notes only outputs whose path is UTF-8" in " ".join((refused.out + refused.err).split())
+    assert cli("apply", folder / "m.yaml", *allowed).code == 0

@@ -104,7 +104,7 @@ def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str
         raise OrtdeployError(f"{paths[0]} or {paths[1]} is not a report as a run leaves it ({what})") from error
     try:
         with open_whole(Path(target)) as file:
-            file.write(page.encode())
+            file.write(page.encode(errors="backslashreplace"))
     except OSError as error:
         raise OrtdeployError(f"the page cannot be written to {target}: {error.strerror}") from error
 

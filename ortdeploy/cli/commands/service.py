@@ -79,6 +79,6 @@ def _owner(folder: Path) -> str | None:
 def _write(path: Path, unit: str) -> None:
     try:
         with open_whole(path) as file:
-            file.write(unit.encode())
+            file.write(os.fsencode(unit))
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error

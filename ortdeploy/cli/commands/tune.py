@@ -61,7 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
         _write(path, best, before, spec, job)
     if arguments.report:
         with open_whole(Path(arguments.report)) as file:
-            file.write(tuning.render_html(spec.name, job.name, trials, best if is_written else None).encode())
+            file.write(
+                tuning.render_html(spec.name, job.name, trials, best if is_written else None).encode(
+                    errors="backslashreplace"
+                )
+            )
     _show(trials, best, str(path) if is_written else None, bounds, arguments)
     log_outcome(arguments, "job.tuned", job=job.name, trials=len(trials))
     return EXIT_OK if best is not None else EXIT_REJECTED
@@ -158,8 +162,9 @@ def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> 
     gained = f"{best.speed:,.0f} rows/s, before {before.speed:,.0f}"
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f"# Written by ortdeploy tune for job {job.name} of {Path(spec.path).name}: {gained}.\n"
+    head += f"# ortdeploy apply {Path(spec.path).name} --overlay {shown}\n"
     with open_whole(path) as file:
-        file.write(f"{head}# ortdeploy apply {Path(spec.path).name} --overlay {shown}\n{block(overlay)}".encode())
+        file.write(head.encode(errors="backslashreplace") + block(overlay).encode())
 
 
 class _Kept:
