@@ -1,10 +1,11 @@
 """Compares the files of committed parts with what the ledger noted when they were written."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ortdeploy.files.digests import file_digest
-from ortdeploy.ledger.records import Merge, NewFile, Part, Replacement, Revision
+from ortdeploy.ledger.records import Begun, Merge, NewFile, OutputRecord, Part, Replacement, Revision
 
 OnDisk = Part | Merge | Revision | NewFile
 """A record of a file: its size, time and SHA-256 when it was written."""
@@ -42,6 +43,26 @@ class Underway:
         """Return whether a file may be gone because a replacement deletes it."""
         replacement = self._replacements.get(part.number)
         return replacement is not None and file.file in replacement.removed
+
+
+def committed_rows(record: OutputRecord, folder: Path) -> int:
+    """Return how many rows are in committed parts, with those of a part that the next run commits before all else.
+
+    That is a whole part which a run was publishing when it ended, if its file is there under either of its names.
+    """
+    begun = record.begun
+    return record.rows if begun is None or not _is_published(folder, begun) else begun.end
+
+
+def _is_published(folder: Path, begun: Begun) -> bool:
+    """Return whether a whole part has its file; one that cannot be read counts as gone."""
+    if begun.name is None or begun.part.file is None:
+        return False
+    for name in (begun.part.file, begun.name):
+        with suppress(OSError):
+            if is_as_written(folder / name, begun.part, digest=None):
+                return True
+    return False
 
 
 def find_damage(

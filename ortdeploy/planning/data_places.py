@@ -31,7 +31,7 @@ from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
-from ortdeploy.ledger.written import find_damage
+from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.records import mutable_record, record
 from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
@@ -69,10 +69,12 @@ class DataPlaces:
 class Before:
     """The ledger's record of a job's output, the layout of its last part, and the input files that it was made from.
 
-    `elsewhere` is what the output's store has, if it was asked.
+    `elsewhere` is what the output's store has, if it was asked. `rows` are those in committed parts, and in one that
+    the next run commits before it does anything else.
     """
 
     record: OutputRecord | None = None
+    rows: int = 0
     inputs: Sequence[KnownFile] = ()
     merges: tuple[Merge, ...] = ()
     layout: Mapping[str, Any] | None = None
@@ -86,7 +88,7 @@ class Before:
     @property
     def progress(self) -> Progress:
         """How many rows came from files of finished runs, and how many are committed."""
-        return Progress(first_row=self.record.first_row, rows=self.record.rows) if self.record else NO_PROGRESS
+        return Progress(first_row=self.record.first_row, rows=self.rows) if self.record else NO_PROGRESS
 
 
 def look_back(places: DataPlaces, state_dir: Path) -> Before:
@@ -115,7 +117,8 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
         layout = maker.layout if maker else None
         inputs = ledger.inputs(key, spans=places.input.arrivals.on_change == "rerun")
         merges = ledger.merges(key)
-        return Before(record=record, inputs=inputs, merges=merges, layout=layout, elsewhere=elsewhere)
+        rows = committed_rows(record, places.place) if record is not None else 0
+        return Before(record=record, rows=rows, inputs=inputs, merges=merges, layout=layout, elsewhere=elsewhere)
 
 
 def _is_made_anew(elsewhere: SharedParts, record: OutputRecord) -> bool:

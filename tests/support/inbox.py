@@ -13,6 +13,7 @@ from ortdeploy.facts.data import ArrivalPolicy, FileStates, KnownFiles
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.ledger.written import committed_rows
 from ortdeploy.plan.steps import Plan, PlannedFiles
 from ortdeploy.results.results import Status
 from ortdeploy.running.compaction import Small
@@ -96,7 +97,8 @@ class Inbox:
             key = ledger.key(self.out)
             record = ledger.output(key)
             assert record is None or find_contradiction(record, ledger.merges(key)) is None
-        progress = Progress() if record is None else Progress(first_row=record.first_row, rows=record.rows)
+        rows = 0 if record is None else committed_rows(record, self.out)
+        progress = Progress() if record is None else Progress(first_row=record.first_row, rows=rows)
         return sort_arrivals(self.states(), known, ArrivalPolicy(on_change=self.on_change), progress=progress)
 
     def plan(self, max_failed: int = 999) -> Plan:
