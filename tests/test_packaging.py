@@ -67,6 +67,14 @@ def test_files_alone_have_a_version_too(checkout: Path) -> None:
     assert version_of(checkout) == "0.0.0"
 
 
+def test_models_and_results_are_kept_in_folders_of_examples_and_tests_alone() -> None:
+    """What somebody tried out in a checkout, and added with everything else, stays in its history for good."""
+    tracked = map(Path, git(REPOSITORY, "ls-files").splitlines())
+    of_runs = {".onnx", ".npy", ".npz", ".parquet", ".arrow"}
+    elsewhere = [path for path in tracked if path.parts[0] not in {"deployments", "tests"}]
+    assert [str(path) for path in elsewhere if path.suffix in of_runs or path.name == "_output.json"] == []
+
+
 @pytest.mark.slow
 def test_the_wheel_of_the_source_distribution_is_whole(tmp_path: Path) -> None:
     hatchling = (sys.executable, "-W", "ignore", "-m", "hatchling", "build")
