@@ -173,9 +173,19 @@ class _Look:
         if found.problem is not None and self.known and not facts.states and not facts.rerun:
             return self._at(replace(facts, files=facts.files[:1]))
         is_bound = self.counting is not Counting.NOT or self.declared.only is not None
-        if found.problem is None or self.name in FILE_IS_ROW or is_bound:
-            return found
-        return self._set_aside(facts, found)
+        if found.problem is not None and self.name not in FILE_IS_ROW and not is_bound:
+            found = self._set_aside(facts, found)
+        return found if found.problem is not None or found.columns else self._without_rows(found)
+
+    def _without_rows(self, found: InputFacts) -> InputFacts:
+        """Return the facts of files without a row: files that were read before show the columns, or the input waits."""
+        apart = {*_noted(self.known), *(one.path for one in (*found.states, *found.rerun))}
+        before = _without(replace(found, states=FileStates(), rerun=()), self.declared.folder, apart)
+        columns = self._at(before).columns if before.files else {}
+        if columns:
+            return replace(found, columns=columns)
+        detail = f"no file of {', '.join(map(shown_path, self.declared.patterns))} has a row"
+        return replace(found, problem=Problem(kind=WAITING, detail=detail))
 
     def _at(self, facts: InputFacts) -> InputFacts:
         """Return the facts with what the files hold, or with what is wrong with one of them. Raises OrtdeployError."""

@@ -486,3 +486,30 @@ def test_kept_rows_are_not_called_committed_parts(cli: Cli, deployment: Path, ar
     assert "part.kept" in cli("apply", path).err
     path.write_text(f"{text}    prepare: {{x: [{{scale: 2}}]}}\n", encoding="utf-8")
     assert "holds kept rows of this job, made before" in cli("apply", path, "-q").words
+
+
+def test_files_without_a_row_say_nothing_of_columns(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    """The columns of JSON lines are the keys of the first lines: a job may begin or go on with empty files."""
+    arrivals("")
+    manifest, inbox = deployment / "m.yaml", deployment / "inbox"
+    manifest.write_text(manifest.read_text(encoding="utf-8").replace("*.npy", "*.jsonl"), encoding="utf-8")
+
+    def row(value: float) -> str:
+        return json.dumps({"x": [value] * 4}) + "\n"
+
+    (inbox / "a.jsonl").touch()
+    result = cli("apply", manifest)
+    assert result.code == 0, result
+    assert "nothing to do, no file of inbox/*.jsonl has a row" in result.words
+    (inbox / "b.jsonl").write_text(row(1), encoding="utf-8")
+    assert cli("apply", manifest).code == 0
+    (inbox / "c.jsonl").touch()
+    result = cli("apply", manifest)
+    assert result.code == 0, result
+    assert "finished" in cli("plan", manifest).words
+    (inbox / "b.jsonl").unlink()
+    (inbox / "d.jsonl").touch()
+    assert cli("apply", manifest).code == 0
+    (inbox / "d.jsonl").write_text(row(2), encoding="utf-8")
+    assert cli("apply", manifest).code == 0
+    assert values(deployment) == [("b", 1), ("d", 2)]
