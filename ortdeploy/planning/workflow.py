@@ -23,7 +23,7 @@ from ortdeploy.diagnostics import (
 )
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.preflight import Preflight
-from ortdeploy.facts.problems import CARRIED_AWAY
+from ortdeploy.facts.problems import CARRIED_AWAY, CHANGED, WAITING, Problem
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
@@ -509,8 +509,13 @@ def _is_startable(job: "ResolvedJob") -> bool:
 
 def _without_changes(deployment: "Deployment") -> "Deployment":
     """Return the deployment for a retry, which ignores changes of files: it reads those of failed rows as they are."""
-    jobs = tuple(replace(job, input=replace(job.input, changed=())) for job in deployment.jobs)
-    return replace(deployment, jobs=jobs)
+    jobs = []
+    for job in deployment.jobs:
+        problem = job.input.problem
+        if problem is not None and problem.kind == CHANGED:  # none of its files is there
+            problem = Problem(kind=WAITING, detail="its input files are gone")
+        jobs.append(replace(job, input=replace(job.input, changed=(), problem=problem)))
+    return replace(deployment, jobs=tuple(jobs))
 
 
 def _with_shared_outputs(deployment: "Deployment") -> "Deployment":

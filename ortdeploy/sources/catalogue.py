@@ -119,7 +119,8 @@ def probe_input(
         facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
         if not facts.states and not facts.rerun:
             facts = _without(facts, folder, {*_noted(known)})
-        problem = _misses_some(facts) or _unfit(name, some, declared)
+        facts = _without(facts, folder, _missed(facts))
+        problem = _unfit(name, some, declared)
         if problem or not facts.files:
             return replace(facts, problem=problem or _no_readable_file(facts, policy))
         count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
@@ -129,11 +130,9 @@ def probe_input(
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 
 
-def _misses_some(facts: InputFacts) -> Problem | None:
-    """Return the problem of an input that cannot be read because files are gone that must not have changed."""
-    if not facts.changed or {*facts.changed}.issubset(state[0] for state in facts.present):
-        return None
-    return Problem(kind=CHANGED, detail="")
+def _missed(facts: InputFacts) -> frozenset[str]:
+    """Return the files that are gone and must not have changed; a retry, which may run all the same, has the others."""
+    return frozenset(facts.changed).difference(state[0] for state in facts.present) if facts.changed else frozenset()
 
 
 def _noted(known: Sequence[KnownFile]) -> frozenset[str]:

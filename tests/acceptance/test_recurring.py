@@ -513,3 +513,34 @@ def test_files_without_a_row_say_nothing_of_columns(cli: Cli, deployment: Path, 
     (inbox / "d.jsonl").write_text(row(2), encoding="utf-8")
     assert cli("apply", manifest).code == 0
     assert values(deployment) == [("b", 1), ("d", 2)]
+
+
+def test_retry_runs_failed_rows_although_other_files_are_gone(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("on_remove: refuse")
+    path, inbox = deployment / "m.yaml", deployment / "inbox"
+    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
+    path.write_text(f"{text}    errors: {{max_failed: 1}}\n", encoding="utf-8")
+    put_lines(deployment, "a", "broken", lines=1)
+    put_lines(deployment, "b", 2)
+    assert cli("apply", path, "-q").code == 0
+    put_lines(deployment, "a", 1, lines=1)
+    (inbox / "b.jsonl").unlink()
+    assert cli("apply", path, "-q").code == 1
+    assert cli("retry", path, "--job", "run").code == 0
+    assert values(deployment) == [("a", 1), ("b", 2), ("b", 2)]
+    (inbox / "a.jsonl").unlink()
+    assert "nothing to do, its input files are gone" in cli("retry", path, "--job", "run").words
+
+
+def test_retry_leaves_a_file_alone_within_which_a_part_ends_if_it_is_gone(
+    cli: Cli, deployment: Path, arrivals: Write
+) -> None:
+    arrivals("")
+    path = deployment / "m.yaml"
+    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
+    path.write_text(text.replace("format: jsonl", "format: jsonl, rows_per_part: 200"), encoding="utf-8")
+    put_lines(deployment, "a", 1, lines=300)
+    put_lines(deployment, "b", "broken")
+    assert cli("apply", path, "-q").code == 1
+    (deployment / "inbox/a.jsonl").unlink()
+    assert "2 failed rows are in no committed part" in cli("retry", path, "--job", "run").words
