@@ -217,14 +217,31 @@ def _plain_column(values: list[Any], dtype: str | None) -> Column | None:
         column = _at_once(values, dtype or _USUAL)
     except (RowError, ValueError, TypeError, OverflowError):
         return None
-    return None if dtype is None and isinstance(column, np.ndarray) and (np.abs(column) > _EXACT).any() else column
+    if dtype is None and column is not None:
+        arrays = column if isinstance(column, list) else [column]
+        return None if any((np.abs(array) > _EXACT).any() for array in arrays) else column
+    return column
 
 
 def _at_once(values: list[Any], dtype: str) -> Column | None:
     if dtype not in (*FLOATING, *INTEGERS):
         return stack([read_array(value, dtype) for value in values])
-    array = _texts_as_numbers(values, dtype) if isinstance(values[0], str) else np.array(values)
-    if array is None or array.dtype.kind not in ("iu" if dtype in INTEGERS else "fiub"):
+    if isinstance(values[0], str):
+        array = _texts_as_numbers(values, dtype)
+        return None if array is None else _held(array, dtype)
+    try:
+        array = np.array(values)
+    except ValueError:  # lists of different lengths
+        rows = [_held(np.array(value), dtype) for value in values]
+        return None if any(row is None for row in rows) else rows
+    return _held(array, dtype)
+
+
+def _held(array: Array, dtype: str) -> Array | None:
+    """Return what numpy has made of values as numbers of a type; None if they must be looked at alone."""
+    if not array.size:
+        return array.astype(dtype)
+    if array.dtype.kind not in ("iu" if dtype in INTEGERS else "fiub"):
         return None
     if dtype in INTEGERS:
         return array.astype(dtype) if _fits(array, dtype) else None

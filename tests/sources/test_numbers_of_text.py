@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ortdeploy.results.rows import Block
+from ortdeploy.sources import jsonl
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.protocol import Wanted
 
@@ -116,3 +117,15 @@ def test_a_key_that_no_floating_number_holds_fails_its_row(tmp_path: Path, key: 
         (block,) = source.blocks(0, [2])
     assert [(row.row, row.code) for row in block.failed] == [(0, "not-a-number")]
     assert block.columns["k"] == [np.inf]
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("int64", [[1, 2], [], [3]]), ("float32", [[0.5], [1, 2.5], []])])
+def test_lists_of_different_lengths_are_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, rows: list[list[float]]
+) -> None:
+    """Decoding lines again, with numbers as they are written, takes longer than all the rest."""
+    monkeypatch.setattr(jsonl, "_decode_exactly", pytest.fail)
+    block = read(tmp_path, "jsonl", dtype, [json.dumps(row) for row in rows])
+    assert not block.failed
+    assert [row.tolist() for row in block.columns["x"]] == rows
+    assert {row.dtype for row in block.columns["x"]} == {np.dtype(dtype)}
