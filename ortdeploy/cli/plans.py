@@ -121,6 +121,16 @@ def load_plan_file(
     return replace(planned, plans=()) if has_errors(planned.diagnostics) else _with_wanted_jobs(planned, arguments)
 
 
+def saved_plans(arguments: argparse.Namespace) -> Sequence[SavedPlan]:
+    """Return the plans of the plan file that a command line names; none if it names none, or one that is refused."""
+    raw = _plan_file(arguments.paths)
+    if raw is None:
+        return ()
+    file = Path(arguments.paths[0])
+    roots = tuple(os.path.abspath(root) for root in arguments.roots)  # noqa: PTH100  as in load_plan_file
+    return load_plans(raw, str(file), plan_root(getattr(arguments, "root", None), file), roots)[0]
+
+
 def _refuse_flags_of_manifests(arguments: argparse.Namespace) -> None:
     """Raise UsageError for flags that a plan was made with; the profile of the environment does not count."""
     if getattr(arguments, "environment_profile", False):

@@ -1,5 +1,9 @@
-"""Keeps flags that name a file to write from writing over anything but an earlier file of the same kind."""
+"""Keeps flags that name a file to write from writing over anything but an earlier file of the same kind.
 
+What a manifest names or makes is not written over even if it looks like such a file, and not made either.
+"""
+
+import argparse
 import re
 import stat
 from enum import Enum
@@ -25,12 +29,18 @@ _MOST = 1 << 20
 """Bytes of a file's beginning that are looked at; a line of a log may be long."""
 
 
-def check_target(flag: str, path: str, kind: Target) -> None:
-    """Refuse a folder, and a file with content that no such flag has written. Raises UsageError."""
+def check_target(flag: str, path: str, kind: Target, arguments: argparse.Namespace) -> None:
+    """Refuse a folder, a file with content that no such flag has written, and what a manifest at hand names or makes.
+
+    Raises UsageError.
+    """
     try:
         found = Path(path).stat()
+    except FileNotFoundError:
+        _refuse_named(flag, path, arguments)
+        return
     except (OSError, ValueError):
-        return  # nothing is there, or writing will say what is wrong
+        return  # writing will say what is wrong
     if stat.S_ISDIR(found.st_mode):
         raise UsageError(f"{flag}: {path} is a folder; name a file to write")
     if not stat.S_ISREG(found.st_mode):
@@ -42,6 +52,19 @@ def check_target(flag: str, path: str, kind: Target) -> None:
         raise UsageError(
             f"{flag}: {path} is there already, is not {what} that ortdeploy wrote, and is not overwritten. "
             "Choose another name, or move it away"
+        )
+    _refuse_named(flag, path, arguments)
+
+
+def _refuse_named(flag: str, path: str, arguments: argparse.Namespace) -> None:
+    if not getattr(arguments, "paths", None):
+        return
+    from ortdeploy.cli.named_files import role_of  # noqa: PLC0415  brings yaml
+
+    role = role_of(path, arguments)
+    if role is not None:
+        raise UsageError(
+            f"{flag}: {path} is {role} of the deployment, and no flag writes over that. Choose another name"
         )
 
 

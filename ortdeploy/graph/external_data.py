@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import onnx
+from google.protobuf.message import DecodeError
 
 from ortdeploy.files.names import is_file
 
@@ -54,6 +55,16 @@ def external_files(folder: Path, graph: onnx.GraphProto) -> dict[str, Path]:
         else:
             _check_raw(tensor)
     return files
+
+
+def external_places(model: Path) -> list[Path]:
+    """Return where a model says that its external data is, also if nothing is there; nothing if it cannot be read."""
+    try:
+        graph = onnx.load(str(model), load_external_data=False).graph
+    except (OSError, ValueError, DecodeError):
+        return []  # not there, or no model, which planning says
+    entries = (entry for one in tensors(graph) for entry in one.external_data if entry.key == "location")
+    return [model.parent / place for place in dict.fromkeys(entry.value for entry in entries)]
 
 
 def file_beside(folder: Path, location: str, what: str) -> Path:

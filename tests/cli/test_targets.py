@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 import pytest
 from conftest import Cli
 
@@ -57,3 +58,80 @@ def test_logs_of_each_form_are_appended_to(cli: Cli, applied: Path, form: str, c
     for runs in (1, 2):
         assert cli("plan", "m.yaml", "--log-file", "log", "--log-format", form, "--color", color).code == 0
         assert len((applied / "log").read_text().splitlines()) == runs
+
+
+_LINE = '{"event": "e", "level": "info", "timestamp": "t"}\n'
+
+
+@pytest.fixture
+def named(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A manifest that names one file of each kind, each with the content of a log."""
+    monkeypatch.chdir(deployment)
+    text = (deployment / "m.yaml").read_text()
+    (deployment / "m.yaml").write_text(text.replace("data.npy", "inbox/*.jsonl"))
+    (deployment / "o.yaml").write_text("name: other\n")
+    (deployment / "inbox").mkdir()
+    (deployment / "inbox/a.jsonl").write_text(_LINE)
+    (deployment / "linked").symlink_to("inbox/a.jsonl")
+    (deployment / "twin").hardlink_to(deployment / "inbox/a.jsonl")
+    (deployment / "folder").symlink_to("inbox")
+    return deployment
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "inbox/a.jsonl", "inbox/../inbox/a.jsonl", "linked", "twin", "folder/a.jsonl", "inbox/new.jsonl",
+        "folder/new.jsonl", "outbox/run/part-00000000.jsonl", "outbox/run/_run.json", ".ortdeploy/state.db",
+        ".ortdeploy/state.db-wal",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("flag", ["--out", "--log-file"])
+def test_what_a_manifest_names_or_makes_is_not_written_whatever_it_looks_like(
+    cli: Cli, named: Path, flag: str, target: str
+) -> None:
+    if flag == "--out":
+        (named / "inbox/a.jsonl").write_text('{"format_version": 1, "kind": "bound", "made_by": "ortdeploy 1"}')
+    before = {path: path.read_bytes() for path in named.rglob("*") if path.is_file()}
+    refused = cli("plan", "m.yaml", flag, target)
+    assert refused.code == 64, refused.err
+    assert f"{flag}: {target} is " in refused.err
+    assert "of the deployment" in refused.err
+    assert {path: path.read_bytes() for path in named.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("target", ["o.yaml", "double.onnx"])
+def test_a_file_that_is_empty_is_still_what_a_manifest_names(cli: Cli, named: Path, target: str) -> None:
+    (named / target).write_bytes(b"")
+    refused = cli("validate", "m.yaml", "--overlay", "o.yaml", "--log-file", target)
+    assert refused.code == 64
+    assert (named / target).read_bytes() == b""
+
+
+@pytest.mark.parametrize("target", ["log", "inbox/log", "outbox/log", "outbox/run/log", ".ortdeploy/log"])
+def test_what_no_manifest_names_is_written_again_and_again(cli: Cli, named: Path, target: str) -> None:
+    (named / target).parent.mkdir(parents=True, exist_ok=True)
+    for runs in (1, 2):
+        assert cli("validate", "m.yaml", "--log-file", target, "--log-format", "json").code == 0
+        assert len((named / target).read_text().splitlines()) == runs
+
+
+def test_a_saved_plan_knows_what_its_manifest_names(cli: Cli, applied: Path) -> None:
+    assert cli("plan", "m.yaml", "--out", "plan.json", "--new-run").code == 0
+    refused = cli("apply", "plan.json", "--log-file", "outbox/run/part-00000007.jsonl")
+    assert refused.code == 64
+    assert "of the deployment" in refused.err
+    assert not (applied / "outbox/run/part-00000007.jsonl").exists()
+
+
+def test_external_data_is_part_of_a_model(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(deployment)
+    model = onnx.load("double.onnx")
+    tensor = model.graph.initializer.add(name="w", dims=[len(_LINE)], data_type=onnx.TensorProto.INT8)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights")
+    onnx.save(model, "double.onnx")
+    (deployment / "weights").write_text(_LINE)
+    refused = cli("validate", "m.yaml", "--log-file", "./weights")
+    assert (refused.code, "external data" in refused.err) == (64, True)
+    assert (deployment / "weights").read_text() == _LINE

@@ -18,7 +18,7 @@ from ortdeploy.runtime.probe import probe_runtime
 def run(arguments: argparse.Namespace) -> int:
     """Capture and print, or write to a file."""
     if arguments.output is not None:
-        check_target("--output", arguments.output, Target.DEVICE)
+        check_target("--output", arguments.output, Target.DEVICE, arguments)
     runtime = probe_runtime({provider.name: None for provider in PROVIDERS if provider.plugin})
     text = dump_device(arguments.name or platform.node() or "device", runtime, probe_machine())
     for problem in runtime.plugin_problems.values():

@@ -55,7 +55,7 @@ def _since_last_run(path: str, arguments: argparse.Namespace) -> int | None:
 def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
     """Return the number of differences; None if a file is refused. Raises UsageError."""
     if arguments.report:
-        check_target("--report", arguments.report, Target.PAGE)
+        check_target("--report", arguments.report, Target.PAGE, arguments)
     options = load_options(arguments, digest=False)
     before, after = read_comparable(old, options), read_comparable(new, options)
     if before.value is None or after.value is None:

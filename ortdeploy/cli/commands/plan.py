@@ -77,7 +77,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         if arguments.root is not None:
             raise UsageError("--root says what the paths of a saved plan are relative to: it goes with --out")
         return
-    check_target("--out", arguments.out, Target.PLAN)
+    check_target("--out", arguments.out, Target.PLAN, arguments)
     root = plan_root(arguments.root, Path(arguments.out))
     roots = [os.path.abspath(one) for one in arguments.roots]  # noqa: PTH100  without following links
     stray = misplaced(find_manifests(arguments.paths)[0], arguments.overlays, root, roots)

@@ -169,7 +169,7 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
 
     level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     if arguments.log_file:
-        check_target("--log-file", arguments.log_file, Target.LOG)
+        check_target("--log-file", arguments.log_file, Target.LOG, arguments)
         try:
             stream = lasting(Path(arguments.log_file).open("ab", buffering=0))  # noqa: SIM115  the stack closes it
         except OSError as error:
@@ -189,8 +189,7 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
 @contextmanager
 def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
     """Log Python's warnings inside the block; the first one starts logging if the command has not."""
-    given = vars(arguments)
-    options = argparse.Namespace(**{name: given.get(name) for name in ("quiet", "verbose", *_LOG_OPTIONS)})
+    options = argparse.Namespace(**{**dict.fromkeys(("quiet", "verbose", *_LOG_OPTIONS)), **vars(arguments)})
     with ExitStack() as stack:
 
         def emit(category: str, text: str, place: str) -> None:

@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_REJECTED
     spec, job = _only_job(validated.specs, arguments.job)
     path = Path(arguments.output or _default_path(spec, job))
-    check_target("--output", str(path), Target.OVERLAY)
+    check_target("--output", str(path), Target.OVERLAY, arguments)
     if arguments.report:
-        check_target("--report", arguments.report, Target.PAGE)
+        check_target("--report", arguments.report, Target.PAGE, arguments)
     search, best = _search(spec, job, bounds, arguments)
     trials = list(search.trials.values())
     before = search.trials[Setting()]
