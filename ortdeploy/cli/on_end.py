@@ -20,14 +20,13 @@ from ortdeploy.events import log
 from ortdeploy.files import web
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.gate import Use, admit, require_inside
-from ortdeploy.files.names import TOLD
+from ortdeploy.files.names import REPORT, TOLD
 from ortdeploy.ledger.records import output_file
 from ortdeploy.manifest.spec import OnEnd, Spec
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.libraries import users_environment
 from ortdeploy.redaction import without_secrets
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.report import REPORT
 
 FORMAT_VERSION = 1
 _NUMBERS = re.compile(r"[0-9]+([.,:][0-9]+)*")

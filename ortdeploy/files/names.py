@@ -19,6 +19,11 @@ COMPILED = "cache"
 TOLD = "told"
 """The folder of the state directory with the last news of `on_end`: a digest, and the manifest in the line below."""
 
+REPORT = "_run.json"
+"""The file in an output folder with the report of the last run."""
+REPORTS = {"html": "_run.html", "prometheus": "_run.prom"}
+"""The files beside it with further forms of the report, by form."""
+
 
 def is_there(path: Path | str) -> bool:
     """Return whether anything has this name."""

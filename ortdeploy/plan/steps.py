@@ -433,7 +433,8 @@ class FinishedJob:
     """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
 
     `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
-    was asked for. `left_over` is the output if a process that was killed has left something to complete or to delete.
+    was asked for. `left_over` is the output if a process that was killed has left something to complete or to delete,
+    or if forms of the report are asked for that the last run did not write: `unwritten`.
     """
 
     job: str
@@ -444,6 +445,7 @@ class FinishedJob:
     waiting: str | None = None
     gone: tuple[str, ...] = ()
     left_over: JobOutput | None = None
+    unwritten: tuple[str, ...] = ()
 
 
 @record

@@ -8,7 +8,7 @@ from ortdeploy.events import log
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.steps import FinishedJob, Plan
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.left_over import complete_left_over, tidy_shards
+from ortdeploy.running.left_over import add_reports, complete_left_over, tidy_shards
 
 
 def completed(plan: Plan, job: FinishedJob, ledger: Ledger) -> JobResult:
@@ -19,9 +19,14 @@ def completed(plan: Plan, job: FinishedJob, ledger: Ledger) -> JobResult:
     try:
         complete_left_over(ledger, folder, job.left_over)
         tidy_shards(folder, job.left_over)
+        if job.unwritten:
+            add_reports(ledger, folder, job.left_over)
     except OrtdeployError as error:
         log.error("job.failed", job=job.job, reason=str(error))
         return replace(nothing_to_do(job), status=Status.FAILED, reason=str(error))
+    if job.unwritten:
+        reason = f"it is finished; its report was written as {' and '.join(job.unwritten)} too"
+        return replace(nothing_to_do(job), reason=reason)
     return nothing_to_do(job)
 
 

@@ -33,6 +33,21 @@ def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
         raise OrtdeployError(f"{error.filename or folder}: {error.strerror}") from error
 
 
+def add_reports(ledger: Ledger, folder: Path, output: JobOutput) -> None:
+    """Write the report in the forms that are asked for, from that of the last run. Raises OrtdeployError."""
+    known = ledger.output(ledger.key(folder))
+    if known is None:
+        return
+    upload = Upload(output.upload, folder) if output.upload is not None else None
+    why_none = "the page was asked for when the job had ended; the next run shows rows"
+    try:
+        renew_report(folder, known, ledger.failures(known.output), output.reports, why_none=why_none)
+        if upload is not None:
+            upload.send()
+    except OSError as error:
+        raise OrtdeployError(f"{error.filename or folder}: {error.strerror}") from error
+
+
 def tidy_shards(folder: Path, output: JobOutput) -> None:
     """Delete what shards that were killed have left of plans that are closed. Raises OrtdeployError."""
     from ortdeploy.ledger.open_parts import tidy  # noqa: PLC0415  only where something is left

@@ -12,6 +12,7 @@ from typing import Any
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
@@ -28,7 +29,6 @@ from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.versions import versions
 
 FORMAT_VERSION = 1
-REPORT = "_run.json"
 FAILED = "_failed.jsonl"
 _PAGE = "html"
 
@@ -200,8 +200,21 @@ def _write_failed(folder: Path, failures: Iterable[str], failed: FailedRows) -> 
     return {stage: dict(codes) for stage, codes in counts.items()}
 
 
-def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], forms: Iterable[str] = ()) -> None:
-    """Rewrite the files with the parts and failed rows of now; everything else in them stays. Raises OSError."""
+_CHANGED_SINCE = "parts have been put together or completed since the last run; the next one shows rows again"
+
+
+def renew_report(
+    folder: Path,
+    record: OutputRecord,
+    failures: Iterable[str],
+    forms: Iterable[str] = (),
+    *,
+    why_none: str = _CHANGED_SINCE,
+) -> None:
+    """Rewrite the files with the parts and failed rows of now; everything else in them stays. Raises OSError.
+
+    `why_none` is why a page shows no rows.
+    """
     try:
         report = read_json((folder / REPORT).read_text(encoding="utf-8"))
         report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
@@ -209,7 +222,6 @@ def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], fo
         return
     failed = FailedRows()
     report["failures"] = _write_failed(folder, failures, failed)
-    why_none = "parts have been put together or completed since the last run; the next one shows rows again"
     shown = Illustrations(failed=tuple(failed.first), failed_rows=failed.count, why_none=why_none)
     _write(folder, report, forms, shown)
 

@@ -112,7 +112,10 @@ class _Tree:
         if job.new_run:
             why = "that it was made from has changed, so --new-run does not start it over"
             below.append(Node(label="nothing", text=why))
-        if job.left_over is not None:
+        if job.unwritten:
+            text = f"writes what its report lacks: {', '.join(job.unwritten)}"
+            below.append(Node(label="apply", text=text))
+        elif job.left_over is not None:
             below.append(Node(label="apply", text="completes what a command that was killed has begun there"))
         yield from branches(below, self._paint, self._width, _INDENT)
 

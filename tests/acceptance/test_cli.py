@@ -1111,6 +1111,32 @@ def test_the_further_reports_are_written_beside_the_first(cli: Cli, deployment: 
     assert 'state="committed"} 20' in (deployment / "outbox/run/_run.prom").read_text(encoding="utf-8")
 
 
+def test_a_finished_job_gets_the_reports_that_are_asked_for_later(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    before = json.loads((deployment / "outbox/run/_run.json").read_text())
+    parts = {path: path.read_bytes() for path in (deployment / "outbox/run").glob("part-*")}
+    (deployment / "m.yaml").write_text(MANIFEST + "    report: [html, prometheus]\n")
+    assert "writes what its report lacks: html, prometheus" in cli("plan", deployment / "m.yaml").out
+    applied = cli("apply", deployment / "m.yaml")
+    assert applied.code == 0
+    assert "nothing to do, it is finished; its report was written as html and prometheus too" in applied.out
+    page = (deployment / "outbox/run/_run.html").read_text(encoding="utf-8")
+    assert "demo / run" in page
+    assert "the page was asked for when the job had ended" in page
+    assert 'state="committed"} 20' in (deployment / "outbox/run/_run.prom").read_text(encoding="utf-8")
+    assert json.loads((deployment / "outbox/run/_run.json").read_text()) == before
+    assert {path: path.read_bytes() for path in (deployment / "outbox/run").glob("part-*")} == parts
+    assert "outbox/run is finished." in cli("apply", deployment / "m.yaml").out
+
+
+def test_a_report_that_was_carried_away_is_not_made_up(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "outbox/run/_run.json").unlink()
+    (deployment / "m.yaml").write_text(MANIFEST + "    report: html\n")
+    assert "outbox/run is finished." in cli("apply", deployment / "m.yaml").out
+    assert not (deployment / "outbox/run/_run.html").exists()
+
+
 @pytest.mark.quick("parquet")
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "npy", "parquet"])
 def test_a_job_that_stopped_goes_on_with_its_files_and_then_takes_new_ones(

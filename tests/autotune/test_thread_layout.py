@@ -20,6 +20,7 @@ from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import ThreadLayout, thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
+from ortdeploy.files.names import REPORT
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode
@@ -27,7 +28,6 @@ from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
-from ortdeploy.running.report import REPORT
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
 

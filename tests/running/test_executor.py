@@ -16,6 +16,7 @@ from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_ses
 from support.logs import capture_logs
 
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.opening import MARKER, open_ledger, read_outputs
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.steps import OpenSession, RunJob
@@ -23,7 +24,7 @@ from ortdeploy.plan.timing import JobTiming
 from ortdeploy.results.results import Status
 from ortdeploy.running import executor
 from ortdeploy.running.pause_watch import PauseWatch
-from ortdeploy.running.report import FAILED, REPORT
+from ortdeploy.running.report import FAILED
 
 
 def test_rows_come_out_in_order_in_parts(tmp_path: Path) -> None:

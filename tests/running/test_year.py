@@ -11,8 +11,8 @@ import pytest
 from support.inbox import Inbox
 from support.power_loss import STATE
 
+from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.damage import FILE
-from ortdeploy.running.report import REPORT
 
 APPLIES = [pytest.param(12, id="quick"), pytest.param(600, marks=pytest.mark.slow, id="weeks")]
 ROWS = 2

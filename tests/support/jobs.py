@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.facts.facts import Facts
+from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
@@ -21,7 +22,7 @@ from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.fatal_runs import FatalRun
-from ortdeploy.running.report import FAILED, REPORT
+from ortdeploy.running.report import FAILED
 from ortdeploy.sources.files import file_states
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, without_row_checks

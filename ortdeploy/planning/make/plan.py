@@ -12,6 +12,7 @@ from ortdeploy.deployment.resolved import (
 from ortdeploy.deployment.threads import (
     threads_of_session,
 )
+from ortdeploy.files.names import REPORT, REPORTS, is_file, is_there
 from ortdeploy.manifest.job_order import jobs_before
 from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedFiles, Step
 from ortdeploy.planning.make.checks import make_checks
@@ -88,6 +89,7 @@ def _why_waiting(job: ResolvedJob, deployment: Deployment) -> str | None:
 
 def _finished(job: ResolvedJob, deployment: Deployment, *, new_run: bool) -> FinishedJob:
     output = job.spec.output
+    unwritten = _unwritten(job, Path(deployment.spec.folder) / output.path)
     return FinishedJob(
         job=job.spec.name,
         output=output.shown,
@@ -96,8 +98,19 @@ def _finished(job: ResolvedJob, deployment: Deployment, *, new_run: bool) -> Fin
         new_run=new_run,
         waiting=_why_waiting(job, deployment),
         gone=job.input.gone if job.output.run is not None else (),
-        left_over=planned_output(job) if job.output.left_over else None,
+        left_over=planned_output(job) if job.output.left_over or unwritten else None,
+        unwritten=unwritten,
     )
+
+
+def _unwritten(job: ResolvedJob, folder: Path) -> tuple[str, ...]:
+    """Return the forms of the report that the last run was not asked for; none if there is no report to make them of.
+
+    An output that is completed gets them with that.
+    """
+    if job.output.left_over or job.output.read_only or not is_file(folder / REPORT):
+        return ()
+    return tuple(form for form in job.spec.reports if not is_there(folder / REPORTS[form]))
 
 
 def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) -> Iterator[Step]:

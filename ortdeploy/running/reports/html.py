@@ -9,12 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 from ortdeploy.durations import moment
+from ortdeploy.files.names import REPORTS
 from ortdeploy.running.reports import charts
 from ortdeploy.running.reports.charts import COLORS, Curve
 from ortdeploy.running.reports.illustrations import FAILED_COLUMNS, Example, Illustrations, Picture
 from ortdeploy.running.reports.page import numbers, page, searchable, section, soft, table
 
-FILE = "_run.html"
+FILE = REPORTS["html"]
 
 _MOST_STRIPS = 120
 _MOST_PARTS = 200

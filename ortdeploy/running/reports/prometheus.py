@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from ortdeploy.files.names import REPORTS
 from ortdeploy.running.reports.illustrations import Illustrations
 
-FILE = "_run.prom"
+FILE = REPORTS["prometheus"]
 
 _HELP = {
     "ortdeploy_job_rows": "gauge Rows of the job over all its runs, by what became of them.",
