@@ -164,6 +164,7 @@ def test_an_output_that_was_deleted_is_made_anew_though_the_first_shard_dies(
     assert bucket.parts("out") == wanted
 
 
+@pytest.mark.quick("begun anew")
 @pytest.mark.parametrize("state", ["finished", "deleted", "begun anew"])
 def test_a_plan_takes_one_look_at_what_shards_have_on_a_store(
     cli: Cli, manifest: Path, bucket: s3.Store, state: str
@@ -181,6 +182,7 @@ def test_a_plan_takes_one_look_at_what_shards_have_on_a_store(
     assert len(looks) == 1, listed
 
 
+@pytest.mark.quick("folder-apply", "store-finish")
 @pytest.mark.parametrize("command", ["finish", "apply"])
 @pytest.mark.parametrize("where", ["folder", "store"])
 def test_what_a_shard_that_slept_and_was_killed_leaves_of_a_finished_plan_is_deleted(

@@ -379,19 +379,20 @@ def test_on_s3_a_shard_that_slept_changes_nothing(
 def test_of_many_processes_that_create_an_object_at_the_same_moment_one_is_first(
     tmp_path: Path, bucket: s3.Store
 ) -> None:
-    barrier = multiprocessing.Barrier(8, timeout=60)
+    number, keys = effort(4, 8), effort(10, 20)
+    barrier = multiprocessing.Barrier(number, timeout=60)
 
     def race(who: int) -> None:
         place = SharedStore(bucket.url("out"))
-        for key in range(20):
+        for key in range(keys):
             barrier.wait()
             if place.create(str(key), str(who).encode()):
                 (tmp_path / f"{key} {who}").touch()
 
-    processes = [Fork(partial(race, who)) for who in range(8)]
-    assert [process.wait() for process in processes] == [0] * 8
+    processes = [Fork(partial(race, who)) for who in range(number)]
+    assert [process.wait() for process in processes] == [0] * number
     won = [path.name.split() for path in tmp_path.iterdir()]
-    assert sorted(int(key) for key, _ in won) == list(range(20))
+    assert sorted(int(key) for key, _ in won) == list(range(keys))
     assert all(bucket.read(f"out/{key}") == who.encode() for key, who in won)
 
 
