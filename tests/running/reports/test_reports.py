@@ -19,6 +19,7 @@ from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import execute, plan_for, save
 from support.jobs import report as read_report
 
+from ortdeploy.files import names
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process import memory
 from ortdeploy.running.reports.catalogue import REPORTS
@@ -85,6 +86,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_form_is_in_the_schema() -> None:
     choices = json.loads(schema_text("deployment"))["$defs"]["job"]["properties"]["report"]["anyOf"]
     assert choices[0]["enum"] == choices[1]["items"]["enum"] == list(REPORTS) == sorted(REPORTS)
+    assert {name: form.FILE for name, form in REPORTS.items()} == names.REPORTS
 
 
 class Tags(HTMLParser):
