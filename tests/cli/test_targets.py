@@ -100,11 +100,17 @@ def test_what_a_manifest_names_or_makes_is_not_written_whatever_it_looks_like(
     assert {path: path.read_bytes() for path in named.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("target", ["o.yaml", "double.onnx"])
+@pytest.mark.parametrize("target", ["o.yaml", "double.onnx", "lora.onnx_adapter", "names.txt", "golden/set/in.pb"])
 def test_a_file_that_is_empty_is_still_what_a_manifest_names(cli: Cli, named: Path, target: str) -> None:
+    text = (named / "m.yaml").read_text().replace("double.onnx}", "double.onnx, checks: [golden]}")
+    steps = "    postprocess: [{argmax: y, as: best}, {labels: best, from: names.txt, as: name}]\nadapters: {a: {path: lora.onnx_adapter, model: double}}\n"
+    (named / "m.yaml").write_text(text + steps)
+    checked = cli("validate", "m.yaml", "--overlay", "o.yaml", "--log-file", "log")
+    assert checked.code == 0, checked.words
+    (named / target).parent.mkdir(parents=True, exist_ok=True)
     (named / target).write_bytes(b"")
     refused = cli("validate", "m.yaml", "--overlay", "o.yaml", "--log-file", target)
-    assert refused.code == 64
+    assert (refused.code, "of the deployment" in refused.err) == (64, True)
     assert (named / target).read_bytes() == b""
 
 
