@@ -10,7 +10,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from ortdeploy.process.child import Asked, ask, how_it_ended
+from ortdeploy.process.child import CRASHES, Answer, Asked, ask, how_it_ended
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.library import ort, preload
 
@@ -29,8 +29,14 @@ def loading_problem(name: str) -> str | None:
         return f"Its library {library.name} was not loaded within {_SECONDS} s."
     if done.code == 0 and not done.messages:
         return None
-    why = done.messages[0]["problem"] if done.messages else done.last_words or f"its process {how_it_ended(done.code)}"
-    return f"Its library {library.name} cannot be loaded: {why}."
+    return f"Its library {library.name} cannot be loaded: {_why(done)}."
+
+
+def _why(done: Answer) -> str:
+    """Return the loader's words, or how the child ended: what it printed before a crash is about other libraries."""
+    if done.messages:
+        return str(done.messages[0]["problem"])
+    return f"its process {how_it_ended(done.code)}" if done.code in CRASHES or not done.last_words else done.last_words
 
 
 def own_library(name: str) -> Path | None:

@@ -1,10 +1,12 @@
 """Libraries of built-in providers: one that cannot be loaded makes its provider unavailable, with the reason."""
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from ortdeploy.process.child import Answer
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.runtime import native_library, probe
@@ -27,6 +29,27 @@ def test_a_library_that_cannot_be_loaded_is_named_with_the_loaders_words(
     assert problem is not None
     assert "libonnxruntime_providers_cuda.so cannot be loaded" in problem
     assert "file too short" in problem or "invalid ELF header" in problem
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "words"),
+    [
+        (-signal.SIGSEGV, "Please follow https://onnxruntime.ai/docs/install to install CUDA.\n", "SIGSEGV"),
+        (1, "Traceback\nValueError: no\n", "ValueError: no"),
+        (3, "", "code 3"),
+    ],
+)
+def test_a_library_that_ends_the_process_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, printed: str, words: str
+) -> None:
+    """ONNX Runtime prints which of CUDA's libraries it does not find before anything is loaded."""
+    (tmp_path / "libonnxruntime_providers_cuda.so").touch()
+    monkeypatch.setattr(native_library, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(native_library, "ask", lambda *_, **__: Answer([], code, late=False, printed=printed))
+    problem = loading_problem("CUDAExecutionProvider")
+    assert problem is not None
+    assert words in problem
+    assert "Please follow" not in problem
 
 
 def test_a_library_is_looked_for_beside_the_providers_own_and_by_the_system(tmp_path: Path) -> None:
