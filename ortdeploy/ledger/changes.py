@@ -6,7 +6,7 @@ The functions work on an open connection, within their caller's transaction.
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ortdeploy.facts.data import FileState
@@ -85,7 +85,7 @@ def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], fir
     db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (first_row, output))
 
 
-def drop_files(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> None:
+def drop_files(db: sqlite3.Connection, output: str, paths: Sequence[str]) -> None:
     """Drop files of which no row is committed: if they come back, they are new."""
     forget_files(db, output, paths)
     rows = [(output, os.fsencode(path)) for path in paths]
