@@ -1,6 +1,5 @@
 """Every number of a row reaches the model as it is in the file, or its row fails, whatever is in front of the model."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from pyarrow import parquet
 from support.effort import effort
+from support.json_texts import as_json
 from support.models import save_model
 
 from ortdeploy.cli.main import main
@@ -125,7 +125,7 @@ def test_numbers_of_text(folder: Path, kind: str, steps: str, dtype: str, texts:
     if kind == "csv":
         content = "a,b\n" + "".join(f"{one},1\n" for one in texts)
     else:
-        content = "".join(f'{{"a": {one if is_json(one) else json.dumps(one)}}}\n' for one in texts)
+        content = "".join(f'{{"a": {as_json(one)}}}\n' for one in texts)
     (folder / f"data.{kind}").write_text(content)
     for text, found in zip(texts, run(folder, dtype, STEPS[steps], f"data.{kind}", len(texts)), strict=True):
         number = exact(text)
@@ -133,14 +133,6 @@ def test_numbers_of_text(folder: Path, kind: str, steps: str, dtype: str, texts:
         if number is not None and found is not None:
             wanted = np.array(as_float(number) if dtype in FLOATING else int(number)).astype(dtype)
             assert found == wanted, text
-
-
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 @pytest.mark.quick("parquet-a cast", "npz-nothing")

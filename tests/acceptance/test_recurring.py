@@ -429,7 +429,8 @@ def test_a_file_whose_rows_are_committed_may_go_while_its_run_is_unfinished(cli:
     assert "done" in cli("status", stopped / "m.yaml").words
 
 
-def test_a_file_within_which_a_part_ends_may_not_go(cli: Cli, deployment: Path, arrivals: Write) -> None:
+def stopped_within_a(cli: Cli, deployment: Path, arrivals: Write) -> Path:
+    """Write a manifest, and apply it until its second file fails: of the first one, 200 of 300 rows are committed."""
     arrivals("")
     path = deployment / "m.yaml"
     text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
@@ -437,6 +438,11 @@ def test_a_file_within_which_a_part_ends_may_not_go(cli: Cli, deployment: Path, 
     put_lines(deployment, "a", 1, lines=300)
     put_lines(deployment, "b", "broken")
     assert cli("apply", path, "-q").code == 1
+    return path
+
+
+def test_a_file_within_which_a_part_ends_may_not_go(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    path = stopped_within_a(cli, deployment, arrivals)
     (deployment / "inbox" / "a.jsonl").rename(deployment / "a.jsonl")
     refused = cli("apply", path, "-q")
     assert refused.code == 1
@@ -535,12 +541,6 @@ def test_retry_runs_failed_rows_although_other_files_are_gone(cli: Cli, deployme
 def test_retry_leaves_a_file_alone_within_which_a_part_ends_if_it_is_gone(
     cli: Cli, deployment: Path, arrivals: Write
 ) -> None:
-    arrivals("")
-    path = deployment / "m.yaml"
-    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
-    path.write_text(text.replace("format: jsonl", "format: jsonl, rows_per_part: 200"), encoding="utf-8")
-    put_lines(deployment, "a", 1, lines=300)
-    put_lines(deployment, "b", "broken")
-    assert cli("apply", path, "-q").code == 1
+    path = stopped_within_a(cli, deployment, arrivals)
     (deployment / "inbox/a.jsonl").unlink()
     assert "2 failed rows are in no committed part" in cli("retry", path, "--job", "run").words

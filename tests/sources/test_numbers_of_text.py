@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.json_texts import as_json
 
 from ortdeploy.results.rows import Block
 from ortdeploy.sources import jsonl
@@ -42,20 +43,12 @@ def read(folder: Path, kind: str, dtype: str, written: list[str]) -> Block:
     if kind == "csv":
         content = "x\n" + "".join(f"{one}\n" for one in written)
     else:
-        content = "".join(f'{{"x": {one if is_json(one) else json.dumps(one)}}}\n' for one in written)
+        content = "".join(f'{{"x": {as_json(one)}}}\n' for one in written)
     (folder / f"a.{kind}").write_text(content, encoding="utf-8")
     wanted = Wanted(dtypes={"x": dtype}, keys=("row",))
     with SOURCES[kind].open_source([str(folder / f"a.{kind}")], str(folder), wanted) as source:
         (block,) = source.blocks(0, [len(written)])
     return block
-
-
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
