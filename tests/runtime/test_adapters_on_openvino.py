@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 from conftest import Cli, run_process
-from support.models import lora_model, make_adapter
+from support.adapter_jobs import write_adapter_job
 from support.plugins import needs_openvino_device
 
 from ortdeploy.providers.catalogue import find_provider
@@ -26,33 +25,12 @@ onnxruntime.InferenceSession(sys.argv[2], options)
 """
 """Opens a session in a process of its own: a process that has registered a library counts its provider as built in."""
 
-MANIFEST = """\
-version: 1
-models:
-  m: {path: m.onnx, providers: [OpenVINO, CPU]}
-adapters:
-  a: {path: a.onnx_adapter, model: m}
-jobs:
-  run:
-    model: m
-    adapter: {column: language, map: {fr: a}, otherwise: none}
-    input: {path: data.jsonl}
-    output: {path: out}
-"""
-A, B = np.ones((4, 2), np.float32), np.full((2, 4), 0.125, np.float32)
-
-
-def prepare(folder: Path, *, required: bool) -> None:
-    lora_model(folder / "m.onnx", required=required)
-    make_adapter(folder / "a.onnx_adapter", lora_A=A, lora_B=B)
-    rows = [{"x": [number] * 4, "language": "fr" if number % 2 else "de"} for number in range(6)]
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "m.yaml").write_text(MANIFEST)
+KEYS = "providers: [OpenVINO, CPU]"
 
 
 @needs_openvino_device
 def test_inputs_with_defaults_are_refused_for_the_reason_that_onnxruntime_gives(cli: Cli, tmp_path: Path) -> None:
-    prepare(tmp_path, required=False)
+    write_adapter_job(tmp_path, KEYS, required=False)
     refused = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
     assert [one["rule"] for one in refused] == ["overridable-initializer"]
     library = find_library(provider) if (provider := find_provider("OpenVINO")) else None
@@ -65,7 +43,7 @@ def test_inputs_with_defaults_are_refused_for_the_reason_that_onnxruntime_gives(
 
 @needs_openvino_device
 def test_inputs_without_defaults_run_with_adapters_by_row(tmp_path: Path) -> None:
-    prepare(tmp_path, required=True)
+    write_adapter_job(tmp_path, KEYS, required=True)
     applied = run_process(["apply", "m.yaml", "-q"], cwd=tmp_path)
     assert applied.code == 0, applied.out + applied.err
     lines = (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()

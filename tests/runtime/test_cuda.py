@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import read_rows, run_process
 from onnx import TensorProto, helper
-from support.models import lora_model, make_adapter, save_model, scale_model
+from support.adapter_jobs import write_adapter_job
+from support.models import save_model, scale_model
 from support.placement import predicted_right
 from support.plugins import report
 
@@ -99,35 +100,13 @@ print(json.dumps(opened))
 
 
 def test_adapters_by_row_add_what_they_should(tmp_path: Path) -> None:
-    lora_model(tmp_path / "m.onnx", required=False)
-    make_adapter(
-        tmp_path / "a.onnx_adapter", lora_A=np.ones((4, 2), np.float32), lora_B=np.full((2, 4), 0.125, np.float32)
-    )
-    rows = [{"x": [number] * 4, "language": "fr" if number % 2 else "de"} for number in range(6)]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "m.yaml").write_text(ADAPTED)
+    path = write_adapter_job(tmp_path, "providers: [CUDA, CPU], cpu_fallback: forbid", required=False)
     applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
     assert applied.code == 0, applied.out
     got = [row["y"] for row in read_rows(tmp_path / "out")]
     assert got == [[number + (number if number % 2 else 0)] * 4 for number in range(6)]
-    placed = ADAPTED.replace("model: m}", "model: m, device: cpu}", 1)
-    (tmp_path / "m.yaml").write_text(placed)
+    path.write_text(path.read_text().replace("model: m}", "model: m, device: cpu}", 1))
     assert "adapter-placement" in run_process(["plan", "m.yaml"], cwd=tmp_path).out
-
-
-ADAPTED = """\
-version: 1
-models:
-  m: {path: m.onnx, providers: [CUDA, CPU], cpu_fallback: forbid}
-adapters:
-  a: {path: a.onnx_adapter, model: m}
-jobs:
-  run:
-    model: m
-    adapter: {column: language, map: {fr: a}, otherwise: none}
-    input: {path: data.jsonl}
-    output: {path: out}
-"""
 
 
 def test_an_index_outside_of_its_table_fails_its_row(tmp_path: Path) -> None:
