@@ -27,7 +27,7 @@ from ortdeploy.deployment.resolved import (
     missing_library,
 )
 from ortdeploy.deployment.step_types import NOT_OF_EACH_ROW, infer_postprocess, infer_prepare
-from ortdeploy.deployment.wanted_types import USUAL, read_type
+from ortdeploy.deployment.wanted_types import read_type
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
@@ -48,7 +48,7 @@ from ortdeploy.manifest.spec import (
 from ortdeploy.plan.batching import Batching
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
-from ortdeploy.tensors.types import INTEGERS, ROWS, WIDER, Shape, TensorType
+from ortdeploy.tensors.types import INTEGERS, ROWS, USUAL, WIDER, Shape, TensorType
 from ortdeploy.transforms.sample_rates import RATE, needs_rate
 
 DEFAULT_BATCH = 32

@@ -13,11 +13,8 @@ from ortdeploy.manifest.pipelines import StepOfPipeline
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.records import mutable_record, ordered_record
-from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, WIDER
+from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, USUAL, WIDER
 from ortdeploy.transforms.catalogue import PREPARE
-
-USUAL = "float32"
-"""What is read where no step wants anything else."""
 
 _NOT_FROM_NUMBERS = ("bool", "string")
 """What a cast makes of any number; text is not read as these, because numbers such as 2 would not be read at all."""

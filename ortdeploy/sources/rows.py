@@ -18,13 +18,11 @@ from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.json_values import json_value
-from ortdeploy.tensors.types import FLOATING, INTEGERS
+from ortdeploy.tensors.types import FLOATING, INTEGERS, USUAL
 from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers, rounded_wholes
 
-_USUAL = "float32"
-"""The element type of numbers if none is wanted."""
 _EXACT = 2**24
-"""Up to here, it holds all whole numbers."""
+"""Up to here, the usual type, float32, holds all whole numbers."""
 
 
 class RowError(Exception):
@@ -214,7 +212,7 @@ def _plain_column(values: list[Any], dtype: str | None) -> Column | None:
     if not values or isinstance(values[0], np.ndarray):
         return stack(values)
     try:
-        column = _at_once(values, dtype or _USUAL)
+        column = _at_once(values, dtype or USUAL)
     except (RowError, ValueError, TypeError, OverflowError):
         return None
     if dtype is None and column is not None:
@@ -309,7 +307,7 @@ def stack(column: list[Any]) -> Column:
 
 def read_array(value: Any, dtype: str | None) -> Array:
     """Read the value of a row, a number, a text or nested lists of them, as an array […]. Raises RowError."""
-    name = dtype or _USUAL
+    name = dtype or USUAL
     if dtype == "string":
         return _text_array(value)
     try:

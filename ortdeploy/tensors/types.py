@@ -78,6 +78,9 @@ WIDER: dict[str, str] = {
 }
 """Element types that numpy does not have, and the type of numpy that holds all their values, which files hold."""
 
+USUAL = "float32"
+"""The element type in which numbers of text are read, if nothing wants another."""
+
 FLOATING = ("float16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
