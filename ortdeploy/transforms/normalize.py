@@ -1,5 +1,7 @@
 """`normalize: {mean, std}` — (value - mean) / std, with one number or one for each channel."""
 
+from typing import Any
+
 import numpy as np
 
 from ortdeploy.tensors.columns import Array
@@ -14,7 +16,7 @@ from ortdeploy.tensors.contracts import (
     forms,
 )
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, as_floating, image_axes
+from ortdeploy.transforms.protocol import Apply, Options, floating_type, image_axes
 
 
 def _hold_channels(solved: Solved, types: Types) -> None:
@@ -51,9 +53,10 @@ def build(options: Options, tensor: TensorType) -> Apply:
     axis = _channel_axis(tensor)
 
     def apply(array: Array) -> tuple[Array, ...]:
-        floating = as_floating(array)
-        mean, std = (_along(options["normalize"][key], axis, floating) for key in ("mean", "std"))
-        return ((floating - mean) / std,)
+        dtype = floating_type(array)
+        mean, std = (_along(options["normalize"][key], axis, array.ndim, dtype) for key in ("mean", "std"))
+        normalized = np.subtract(array, mean, dtype=dtype)
+        return (np.divide(normalized, std, out=normalized),)
 
     return apply
 
@@ -64,14 +67,14 @@ def _channel_axis(tensor: TensorType) -> int:
     return image_axes(tensor)[2]
 
 
-def _along(numbers: float | list[float], axis: int, array: Array) -> Array:
+def _along(numbers: float | list[float], axis: int, rank: int, dtype: "np.dtype[Any]") -> Array:
     """Return one number, or one for each channel, in a shape that broadcasts along an axis of [rows, …].
 
     Numbers of channels become [1, channels, 1, 1] for an array [rows, channels, height, width].
     """
-    values = np.asarray(numbers, dtype=array.dtype)
+    values = np.asarray(numbers, dtype=dtype)
     if values.ndim == 0:
         return values
-    shape = [1] * array.ndim
+    shape = [1] * rank
     shape[axis] = values.size
     return values.reshape(shape)

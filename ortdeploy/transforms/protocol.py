@@ -77,6 +77,15 @@ def image_axes(tensor: TensorType) -> tuple[int, int, int]:
     return (2, 3, 1) if tensor.layout == "NCHW" else (1, 2, 3)
 
 
+def floating_type(array: Array) -> "np.dtype[Any]":
+    """Return the type in which a step computes: float32 for integers and booleans; floating types stay as they are.
+
+    numpy converts piece by piece on the way, if it is told the type; a converted copy of large pictures takes longer to
+    make than the step itself.
+    """
+    return array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float32)
+
+
 def as_floating(array: Array) -> Array:
-    """Return an array […] of any rank with integers and booleans as float32; floating types stay as they are."""
-    return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)
+    """Return an array […] of any rank in the type in which a step computes."""
+    return array.astype(floating_type(array), copy=False)

@@ -4,7 +4,7 @@ import numpy as np
 
 from ortdeploy.tensors.contracts import NUMBERS, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, as_floating
+from ortdeploy.transforms.protocol import Apply, Options, floating_type
 
 CONTRACT = Contract(
     name="scale",
@@ -20,7 +20,7 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
     factor = float(options["scale"])
 
     def apply(array: np.ndarray) -> tuple[np.ndarray, ...]:
-        floating = as_floating(array)
-        return (floating * floating.dtype.type(factor),)
+        dtype = floating_type(array)
+        return (np.multiply(array, dtype.type(factor), dtype=dtype),)
 
     return apply
