@@ -1,7 +1,7 @@
 """Rows on their way through a job: blocks that were read, and rows that failed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.records import mutable_record
@@ -57,6 +57,10 @@ class Block:
     failed: list[FailedRow]
     places: Sequence[str] = ()
     contents: "ContentColumns | None" = None
+
+    def without_values(self) -> "Block":
+        """Return the block without what its rows held, which may be megabytes and is of no use once they ran."""
+        return replace(self, columns={name: self.columns[name] for name in HIDDEN if name in self.columns})
 
     def source(self, index: int) -> str:
         """Return where the row at this index of the columns came from: its file, with the line where there is one."""

@@ -46,6 +46,7 @@ class Lane:
         try:
             while (ticket := self._waiting.get()) is not None:
                 yield ticket
+                del ticket  # a block that is through takes no memory while the next one is waited for
         finally:
             with self._lock:
                 self._inside -= 1

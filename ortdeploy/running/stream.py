@@ -17,8 +17,8 @@ from ortdeploy.durations import Histogram, timed
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.results.rows import Block
-from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.lanes import Lane
@@ -93,6 +93,7 @@ class Stream:
                     self._trial.finished(finished, ticket.prepared)
                 self._stall.progress()  # a slow disk is no session that hangs
                 self._in_flight.release(ticket.size_bytes)
+                del ticket, finished  # their memory is for the next block
         finally:
             self._close()
 
@@ -195,6 +196,7 @@ class Stream:
                     self._in_flight.acquire(ticket.size_bytes)
                     self._in_order.put(ticket)
                     self._submit(ticket)
+                    del prepared, ticket  # as in `run`
             self._in_order.put(None)
         except BaseException as error:  # noqa: BLE001  the caller raises it
             self._in_order.put(error)
@@ -244,6 +246,7 @@ class Stream:
             member.current = None
             lane.ran(finished.block.count)
             ticket.finished.set_result(finished)
+            del ticket, finished  # as in `run`
 
     def _run_on(self, member: Member, ticket: Ticket, sizes: BlockSizes) -> Finished:
         block = ticket.prepared.block
@@ -256,7 +259,7 @@ class Stream:
         sizes.learn(block.count, max(seconds, ticket.read_seconds), ticket.size_bytes + outcome.size_bytes)
         self._in_flight.learn(outcome.size_bytes)
         self._stall.progress()
-        return Finished(block=block, outcome=outcome, seconds=seconds)
+        return Finished(block=block.without_values(), outcome=outcome, seconds=seconds)
 
     def _give_back(self, member: Member, ticket: Ticket, error: OrtdeployError) -> None:
         """Give the block of a failed session to another one; the job fails if none is left or none may fail."""

@@ -57,6 +57,7 @@ class PatientSource:
             asked.settle()
             row = block.start + block.count
             yield block
+            del block  # whoever has run it lets go of it while the next one is read
 
     def _anew(self, row: int) -> Source:
         """Open the source again, for rows from this one on."""

@@ -86,6 +86,7 @@ class FilePerRow:
         for block in block_rows(raw_rows, self.decode, self.wanted, start, sizes):
             block.contents = None if self.contents is None else self.contents.taken()
             yield block
+            del block  # whoever has run it lets go of it while the next one is read
 
 
 def block_rows(

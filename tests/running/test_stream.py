@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
@@ -34,8 +35,10 @@ from ortdeploy import retries
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.feeds.in_flight import MOST
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
+from ortdeploy.results.rows import Block
 from ortdeploy.running import stall_watch
 from ortdeploy.running.block_sizes import TARGET_SECONDS
 from ortdeploy.running.member import Promise
@@ -431,6 +434,28 @@ def test_blocks_that_take_the_processor_long_to_read_stay_small(
     with capture_logs() as events:
         execute(tmp_path, plan_for(tmp_path, 400, rows_per_part=400), FakeRuntime(double))
     assert [one["rows"] for one in events if one["event"] == "block.finished"] == [4] * 100
+
+
+def test_what_a_block_held_is_let_go_once_it_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(400))
+    clock, real = count(), Feeder.prepare_block
+    read: list[weakref.ref[Any]] = []
+    is_held: list[bool] = []
+
+    def prepare(self: Feeder, block: Block) -> dict[str, Any] | None:
+        read.append(weakref.ref(block.columns["array"]))
+        return real(self, block)
+
+    def run(feeds: Feeds) -> Feeds:
+        is_held.append(read[0]() is not None)
+        return double(feeds)
+
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock) * TARGET_SECONDS)  # so that blocks stay small
+    monkeypatch.setattr(Feeder, "prepare_block", prepare)
+    execute(tmp_path, plan_for(tmp_path, 400, rows_per_part=400), FakeRuntime(run))
+    assert len(read) == 100
+    assert is_held[0]
+    assert not any(is_held[2 * MOST :])  # although its part is still being written
 
 
 def test_rows_of_the_next_part_run_while_a_part_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
