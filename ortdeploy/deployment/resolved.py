@@ -21,7 +21,7 @@ from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
-from ortdeploy.facts.preflight import FirstRows, Preflight
+from ortdeploy.facts.preflight import FirstRows, Preflight, RowRoom
 from ortdeploy.facts.problems import ELSEWHERE, WAITING
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import PipelineSpec
@@ -185,7 +185,8 @@ class ResolvedJob:
 
     A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
     `upstream` is the job whose rows it reads, if it does not read files; `readers` are the jobs that
-    read its own, with the folders that they write into.
+    read its own, with the folders that they write into. `row_room`: what its first rows take, once they were
+    looked at.
     """
 
     spec: JobSpec
@@ -208,6 +209,7 @@ class ResolvedJob:
     columns: tuple[str, ...]
     upstream: JobSpec | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
+    row_room: RowRoom = field(default_factory=RowRoom)
 
     @property
     def identity(self) -> dict[str, str]:

@@ -89,6 +89,20 @@ class RefusedRow:
     message: str
 
 
+@record
+class RowRoom:
+    """What one of a job's first rows takes in arrays, in bytes, where a graph may leave sizes open.
+
+    `read`: as it was read; `fed`: as it is fed, if that is not the same array. `made`: what prepare steps make of it
+    meanwhile; if `by_row`, of one row at a time, because rows differ in shape.
+    """
+
+    read: int = 0
+    fed: int = 0
+    made: int = 0
+    by_row: bool = False
+
+
 _SHOWN_ROWS = 5
 
 
@@ -106,6 +120,7 @@ class FirstRows:
     not_finite: tuple[int, ...] = ()
     complete: bool = False
     stopped: bool = False
+    room: RowRoom = field(default_factory=RowRoom)
 
     def before(self, end: int) -> "FirstRows":
         """Return what is known of the rows before one: those behind it are never run."""

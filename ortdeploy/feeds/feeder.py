@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,6 +109,13 @@ def open_wanted(job: RunJob, files: Sequence[str], folder: str, wanted: Wanted) 
             yield Renamed(source, wanted, upstream.names)
 
 
+class Made(NamedTuple):
+    """The bytes of what a step made, and of what it made that from unless that was read so, for some rows together."""
+
+    size: int = 0
+    rows: int = 1
+
+
 class Feeder:
     """Makes the tensors of one job's runs."""
 
@@ -132,6 +139,11 @@ class Feeder:
         return self._pad_to is not None and any(
             planned.shape and isinstance(planned.shape[0], int) for planned in self._planned
         )
+
+    @property
+    def made(self) -> Sequence[Made]:
+        """What steps took at most for the rows that were prepared last, for each input."""
+        return [one.made for one in self._inputs]
 
     def run_less(self, size: int) -> None:
         """Note that each later run has fewer rows than planned."""
@@ -295,9 +307,11 @@ class _PreparedInput:
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
         self._needs_rates = _need_rates(planned)
+        self.made = Made()
 
     def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
         """Return some rows, stacked as [rows, …] and taken through the steps. Raises StageError."""
+        self.made = Made()
         parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
         column = self._stack(parts) if self._planned.stacked else parts[0]
         if isinstance(column, list) or self._needs_rates or not self._is_even:
@@ -352,11 +366,14 @@ class _PreparedInput:
         return self._take(self._steps, array, rate)
 
     def _take(self, steps: Sequence[tuple[str, Step]], array: Array, rate: Any = None) -> Array:
+        given = 0  # what was read counts as that
         for name, step in steps:
             try:
                 array = step(array, None if rate is None else int(rate))
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:
                 raise StageError("prepare", name, f"{self.name}: {error}") from error
+            self.made = max(self.made, Made(given + array.nbytes, len(array)))
+            given = array.nbytes
         return array
 
     def check(self, array: Array) -> Array:

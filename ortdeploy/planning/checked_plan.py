@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts, OutputFacts
-from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.facts.preflight import MemoryForecast, RowRoom
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest
 from ortdeploy.plan.plan_file import decode, encode
@@ -174,20 +174,23 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
         step,
         input=with_arrived(step.input, source),
         output=replace(step.output, committed_rows=output.rows, upgraded_at=output.made[-1][1] if output.made else 0),
-        limits=replace(step.limits, forecast=_forecast(job, step, source, output)),
     )
     found = look(step, source.files, job.places.input.folder, source.rows, dict)
     if found.rows == 0 or found.refused or found.not_finite or found.stopped:
         raise AnotherPlanError
-    return step
+    forecast = _forecast(job, step, source, output, found.room)
+    return replace(step, limits=replace(step.limits, forecast=forecast))
 
 
-def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> MemoryForecast:
-    """Return the forecast for these rows. Raises AnotherPlanError if they take more memory or disk than there is."""
+def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts, room: RowRoom) -> MemoryForecast:
+    """Return the forecast for these rows, the first of which take this room.
+
+    Raises AnotherPlanError if they take more memory or disk than there is.
+    """
     known = next((one for one in job.forecasts if one.is_for(step.batching, source.rows)), None)
     if known is None:
         raise AnotherPlanError
-    size = known.row_sizes.bytes(source.rows)
+    size = known.row_sizes.of_rows(room).bytes(source.rows)
     parts = tuple(replace(one, size=size) if one.what == ROWS_AND_RESULTS else one for one in known.forecast.parts)
     disk = known.row_sizes.disk(source.first_row, source.rows, output.rows)
     found = replace(known.forecast, parts=parts, disk=disk)

@@ -614,23 +614,28 @@ def _judge(
     deployment = replace(deployment, preflight=preflight)
     diagnostics += check_rules(load_rules(OPENING_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
-        deployment = replace(deployment, preflight=_look_at_jobs(deployment))
+        deployment = _look_at_jobs(deployment)
         diagnostics += check_rules(load_rules(PREFLIGHT_RULES), deployment, spec)
     return deployment, diagnostics
 
 
-def _look_at_jobs(deployment: "Deployment") -> Preflight:
-    """Return the outcome of opening the models, and of the jobs' preflight; no rule may have found an error before."""
+def _look_at_jobs(deployment: "Deployment") -> "Deployment":
+    """Return the deployment with the outcome of its jobs' preflight; no rule may have found an error before."""
     from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
 
-    return replace(
+    first_rows = look_at_rows(deployment)
+    rooms = {name: found.room for name, found in first_rows.items()}
+    jobs = tuple(replace(job, row_room=rooms.get(job.spec.name, job.row_room)) for job in deployment.jobs)
+    deployment = replace(deployment, jobs=jobs)
+    preflight = replace(
         deployment.preflight,
-        first_rows=look_at_rows(deployment),
+        first_rows=first_rows,
         refused_batches=try_batches(deployment),
         memory=forecast_memory(deployment),
     )
+    return replace(deployment, preflight=preflight)
 
 
 def _unusable_state(spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:

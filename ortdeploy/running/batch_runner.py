@@ -10,9 +10,10 @@ import numpy as np
 
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
-from ortdeploy.records import mutable_record, record
+from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running.exploded import check_lists
 from ortdeploy.running.fatal_runs import FatalRun
@@ -21,7 +22,7 @@ from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import ends_in_zero
-from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, size_bytes
+from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners
 from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
@@ -42,25 +43,6 @@ class RunCounts:
     retried: int = 0
     cut_anew: int = 0
     halved: int = 0
-
-
-@record
-class Prepared:
-    """A block with the tensors of all its rows, [rows, …] each; None if its batches must be fed one by one."""
-
-    block: Block
-    feeds: dict[str, Array] | None
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the rows that are arrays. A column that is fed as it was read counts once."""
-        read = [column for column in self.block.columns.values() if isinstance(column, np.ndarray)]
-        made = {
-            name: array
-            for name, array in (self.feeds or {}).items()
-            if not any(np.may_share_memory(array, column) for column in read)
-        }
-        return size_bytes(self.block.columns) + size_bytes(made)
 
 
 @mutable_record

@@ -15,9 +15,9 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import PlannedThreadLayout
 from ortdeploy.records import mutable_record
-from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.lanes import Lane
 from ortdeploy.running.member import Finished
 from ortdeploy.running.row_runner import Outcome

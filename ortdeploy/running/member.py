@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Sequence
 
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.records import mutable_record, record
 from ortdeploy.results.rows import Block
-from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.sessions.opening import OpenedSession
 

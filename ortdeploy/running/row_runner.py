@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.feeds.feeder import cut
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.tracing import OnBatch
 from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, FailedRow, StageError
-from ortdeploy.running.batch_runner import BatchRun, BatchRunner, OnRun, Piece, Prepared, RunCounts
+from ortdeploy.running.batch_runner import BatchRun, BatchRunner, OnRun, Piece, RunCounts
 from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.running.salvage import Salvage, failed_row
 from ortdeploy.runtime.protocol import Session

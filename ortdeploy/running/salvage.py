@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 
 from ortdeploy.events import log
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block, FailedRow, StageError
 from ortdeploy.retries import try_again
-from ortdeploy.running.batch_runner import BatchRun, BatchRunner, Piece, Prepared, RunCounts
+from ortdeploy.running.batch_runner import BatchRun, BatchRunner, Piece, RunCounts
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.json_values import json_value
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.results.rows import Block
-from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.tensors.columns import Array
 
 

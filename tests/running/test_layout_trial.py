@@ -24,6 +24,7 @@ from ortdeploy.deployment.threads import SMALL_WEIGHTS, ThreadLayout, predicted_
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.plan.part_table import Shard
@@ -33,7 +34,6 @@ from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import Block
 from ortdeploy.running import lanes, layout_trial
-from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.lanes import Lane
 from ortdeploy.running.layout_trial import LayoutTrial

@@ -10,10 +10,10 @@ from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.rows import Block
-from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.row_runner import RowRunner
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.runs import are_equal

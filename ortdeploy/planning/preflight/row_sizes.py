@@ -1,5 +1,8 @@
 """Sizes of a job's rows between its source and its sink: in memory, and on disk."""
 
+from dataclasses import replace
+
+from ortdeploy.facts.preflight import RowRoom
 from ortdeploy.feeds.in_flight import BLOCK_BYTES, LEAST, SMALL_BYTES
 from ortdeploy.plan.batching import Batching
 from ortdeploy.records import record
@@ -18,7 +21,9 @@ class RowSizes:
     `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, `result` its size as
     it is written; None if the graph leaves that open. `are_outputs`: results are a model's outputs as they are.
     `read_ahead`: bytes of a file that are read at once. The sink holds copies of what it writes at once, which are a
-    block or `gathered` bytes, or of a part. `on_disk`: the results have the same size on disk.
+    block or `gathered` bytes, or of a part. `on_disk`: the results have the same size on disk. Decoding a row takes
+    `decoding` times the `decoded` bytes for a while; then prepare steps take what they have `made` of the rows of a
+    block, or of one at a time if that is `by_row`.
     """
 
     batch: int
@@ -32,6 +37,16 @@ class RowSizes:
     gathered: int
     part_copies: int
     on_disk: bool
+    decoding: float = 0.0
+    decoded: int = 0
+    made: int = 0
+    by_row: bool = False
+
+    def of_rows(self, room: RowRoom) -> "RowSizes":
+        """Return the sizes for rows of which the first take this room."""
+        return replace(
+            self, read=max(self.read, room.read + room.fed), decoded=room.read, made=room.made, by_row=room.by_row
+        )
 
     def bytes(self, rows: int | None) -> int:
         """Return the bytes of blocks on their way or of the part being written; `rows` None: only a batch is known.
@@ -41,20 +56,19 @@ class RowSizes:
         total = rows or self.batch
         result = self.result or 0
         row = max(self.read + result, 1)
-        on_their_way = min(max((LEAST * self.runs + 3) * self.batch, SMALL_BYTES // row), total)
+        on_their_way = min(max((LEAST * self.runs + 2) * self.batch, SMALL_BYTES // row), total)
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
-        read = min(on_their_way * self.read + pieces, total * self.read)
+        at_once = min(max(self.batch, BLOCK_BYTES // row), total)
+        for_a_while = max(int(self.decoding * self.decoded), self.made * (1 if self.by_row else at_once))
+        read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
         part = self._rows_of_part(total) * result
-        if self.gathered:
-            at_once = min(max(self.gathered, result), part)
-        else:
-            at_once = min(max(self.batch, BLOCK_BYTES // row), total) * result
-        written = at_once * self.block_copies
+        written_at_once = min(max(self.gathered, result), part) if self.gathered else at_once * result
+        written = written_at_once * self.block_copies
         if self._in_arena:
             return read + written
-        waiting = on_their_way * result + (at_once if self.gathered else 0) + part * self.part_copies
+        waiting = on_their_way * result + (written_at_once if self.gathered else 0) + part * self.part_copies
         return read + waiting + written
 
     def held_runs(self, rows: int | None) -> int:

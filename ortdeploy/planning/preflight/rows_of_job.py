@@ -10,13 +10,14 @@ from itertools import islice, repeat
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.preflight import FirstRows, RefusedRow
-from ortdeploy.feeds.feeder import Feeder, open_wanted, wanted_columns
+from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom
+from ortdeploy.feeds.feeder import Feeder, Made, open_wanted, wanted_columns
+from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES, at_hand
-from ortdeploy.tensors.columns import Array, Column, OpRunners
+from ortdeploy.tensors.columns import Array, Column, OpRunners, size_bytes
 
 
 def look(
@@ -53,6 +54,7 @@ def look(
         not_finite=tuple(looker.not_finite),
         complete=complete,
         stopped=stopped,
+        room=looker.room,
     )
 
 
@@ -62,6 +64,7 @@ class _Looker:
     def __init__(self, step: RunJob) -> None:
         self._step = step
         self.rows = 0
+        self.room = RowRoom()
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
 
@@ -118,8 +121,21 @@ class _Looker:
         self.rows += 1
 
     def _note(self, block: Block, rows: Sequence[int], feeds: dict[str, Array]) -> None:
+        if len(rows) == len(block.rows):
+            self._measure(Prepared(block=block, feeds=feeds), len(rows))
         finite = self._feeder.finite_rows(feeds, len(rows))
         self.not_finite += [block.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
+
+    def _measure(self, prepared: Prepared, rows: int) -> None:
+        """Note how much room rows took that were prepared together."""
+        most = max(self._feeder.made, default=Made())
+        room = self.room
+        self.room = RowRoom(
+            read=max(room.read, size_bytes(prepared.block.columns) // rows),
+            fed=max(room.fed, prepared.fed_bytes // rows),
+            made=max(room.made, most.size // most.rows),
+            by_row=most.rows < rows,
+        )
 
 
 def _is_odd(column: Column) -> bool:

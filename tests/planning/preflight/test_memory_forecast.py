@@ -13,9 +13,11 @@ import onnx
 import pytest
 from conftest import REPOSITORY, Cli, run_fork, run_process
 from onnx import TensorProto, helper
+from PIL import Image
 from support.models import save_model
 
 from ortdeploy.facts.host import MachineFacts
+from ortdeploy.feeds.in_flight import LEAST
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.model import read_model
 
@@ -34,6 +36,19 @@ def chain_of(path: Path, *operators: str, width: int = 256) -> Path:
     weights = {"w": np.eye(width, dtype=np.float32)}
     return save_model(path, nodes, {"x": (FLOAT, ["batch", width])}, {"y": (FLOAT, ["batch", width])}, weights)
 
+
+PICTURES = """\
+version: 1
+models:
+  m: {path: m.onnx, session: {intra_op_num_threads: 1}}
+jobs:
+  run:
+    model: m
+    input: {path: in}
+    prepare: {x: [{scale: 0.5}]}
+    batch: {size: 1}
+    output: {path: out, format: jsonl}
+"""
 
 ROW = 256 * 4
 
@@ -179,6 +194,21 @@ def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: 
     path = write(wide)
     path.write_text(path.read_text().replace("size: 256", "size: 256, last: pad"))
     assert predicted(path, cli)["activations"] == full["activations"]
+
+
+@pytest.mark.parametrize("side", [700, 1000])
+def test_pictures_count_as_large_as_the_first_ones_are(side: int, tmp_path: Path, cli: Cli) -> None:
+    sizes: Values = {"x": (FLOAT, ["n", "height", "width", 3])}
+    save_model(tmp_path / "m.onnx", [helper.make_node("ReduceMean", ["x"], ["y"], axes=[1, 2], keepdims=0)], sizes,
+               {"y": (FLOAT, ["n", 3])}, opset=13)  # fmt: skip
+    (tmp_path / "in").mkdir()
+    for number in range(6):
+        Image.new("RGB", (side, side)).save(tmp_path / f"in/{number}.png")
+    (tmp_path / "m.yaml").write_text(PICTURES)
+    read, fed = 3 * side * side, 12 * side * side  # bytes of uint8, and of float32
+    pillow = read * 7 / 3
+    on_their_way = predicted(tmp_path / "m.yaml", cli)["rows and results"] - max(fed, pillow)
+    assert on_their_way == pytest.approx((LEAST + 2) * (read + fed), rel=0.01)
 
 
 def test_a_plan_over_its_limit_is_refused_with_the_batch_that_fits(wide: Path, cli: Cli) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ortdeploy.facts.preflight import RowRoom
 from ortdeploy.planning.preflight.row_sizes import RowSizes
 
 KIB, MIB = 1024, 1024 * 1024
@@ -28,9 +29,9 @@ SMALL = replace(LARGE, read=KIB, result=8 * KIB)
 
 
 def test_results_that_are_written_from_the_arena_count_there() -> None:
-    assert LARGE.bytes(ROWS) == 5 * 100 * 10 * KIB
+    assert LARGE.bytes(ROWS) == 4 * 100 * 10 * KIB
     assert LARGE.held_runs(ROWS) == 2
-    assert replace(LARGE, are_outputs=False).bytes(ROWS) == 5 * 100 * 110 * KIB
+    assert replace(LARGE, are_outputs=False).bytes(ROWS) == 4 * 100 * 110 * KIB
     assert replace(LARGE, are_outputs=False).held_runs(ROWS) == 1
 
 
@@ -64,5 +65,19 @@ def test_a_part_that_is_held_is_in_the_arenas_of_all_sessions() -> None:
 def test_a_file_is_read_ahead_in_pieces_of_whole_batches() -> None:
     ahead = replace(LARGE, read_ahead=4 * MIB)
     assert ahead.bytes(ROWS) - LARGE.bytes(ROWS) == 2 * 4 * 100 * 10 * KIB
-    assert ahead.bytes(600) == 600 * 10 * KIB
-    assert replace(ahead, read=30 * KIB).bytes(ROWS) == 5 * 100 * 30 * KIB
+    assert ahead.bytes(500) == 500 * 10 * KIB
+    assert replace(ahead, read=30 * KIB).bytes(ROWS) == 4 * 100 * 30 * KIB
+
+
+def test_what_the_first_rows_take_counts_where_a_graph_leaves_sizes_open() -> None:
+    pictures = LARGE.of_rows(RowRoom(read=50 * KIB, fed=30 * KIB))
+    assert pictures.bytes(ROWS) == 4 * 100 * 80 * KIB
+    assert LARGE.of_rows(RowRoom(read=KIB)).bytes(ROWS) == LARGE.bytes(ROWS)
+
+
+def test_a_row_is_decoded_and_then_a_block_is_prepared() -> None:
+    rows = RowRoom(read=10 * KIB, made=30 * KIB)
+    assert LARGE.of_rows(rows).bytes(ROWS) - LARGE.bytes(ROWS) == 100 * 30 * KIB
+    assert LARGE.of_rows(replace(rows, by_row=True)).bytes(ROWS) - LARGE.bytes(ROWS) == 30 * KIB
+    decoded = replace(LARGE, decoding=4.0).of_rows(replace(rows, by_row=True))
+    assert decoded.bytes(ROWS) - LARGE.bytes(ROWS) == 40 * KIB
