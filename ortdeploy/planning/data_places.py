@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import STRICT_ARRIVALS, DeclaredInput, FileState, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.problems import ELSEWHERE, Package, Problem
-from ortdeploy.files.digests import content_digest
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.json_text import read_json
@@ -32,12 +32,11 @@ from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import committed_rows, find_damage
-from ortdeploy.records import mutable_record, record
+from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.arrivals import NO_PROGRESS, Progress
+from ortdeploy.sources.arrivals import NO_PROGRESS, KnownContents, Progress
 from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
-from ortdeploy.sources.files import full_path
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
@@ -171,7 +170,7 @@ def look_at_input(
         known=before.inputs,
         state_dir=state_dir,
         counting=counting,
-        holds_the_same=_Contents(places, state_dir),
+        holds_the_same=KnownContents(places.input.folder, partial(_contents, places, state_dir)).are_in,
         progress=before.progress,
     )
     return replace(
@@ -191,26 +190,10 @@ def _repairable(changed: Sequence[str], before: Before, state_dir: Path) -> tupl
     return tuple(path for path in changed if path in failed)
 
 
-@mutable_record
-class _Contents:
-    """Compares input files with what the ledger says that they held; it is read for the first file that needs it."""
-
-    places: DataPlaces
-    state_dir: Path
-    _known: Mapping[FileState, bytes] | None = None
-
-    def __call__(self, before: FileState, now: FileState) -> bool:
-        """Return whether a file holds what it held before. Raises OrtdeployError if the ledger is damaged."""
-        if now.size != before.size or is_url(now.path):
-            return False
-        self._known = self._read() if self._known is None else self._known
-        digest = self._known.get(before)
-        path = full_path(self.places.input.folder, now.path)
-        return digest is not None and content_digest(path, now.size, now.mtime_ns) == digest
-
-    def _read(self) -> Mapping[FileState, bytes]:
-        with read_ledger(self.state_dir) as ledger:
-            return {} if ledger is None else ledger.contents(output_key(self.places.place, self.state_dir))
+def _contents(places: DataPlaces, state_dir: Path) -> Mapping[FileState, bytes]:
+    """Return what the ledger says that input files held. Raises OrtdeployError if it is damaged."""
+    with read_ledger(state_dir) as ledger:
+        return {} if ledger is None else ledger.contents(output_key(places.place, state_dir))
 
 
 def input_elsewhere(

@@ -18,7 +18,6 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
-from ortdeploy.running.input_contents import contents_of
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
@@ -74,7 +73,7 @@ class JobRun:
         open_source = partial(open_rows, context.step, context.plan.folder, context.only, context.ledger.state_dir)
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
-        self._contents = contents_of(context, loop.not_vouched)
+        self._contents = loop.contents_of_rest()
         if context.step.input.unreadable:
             from ortdeploy.running.unreadable_files import UnreadableFiles  # noqa: PLC0415  only if there are some
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.facts.contents import FileContents
 from ortdeploy.ledger.records import Part, part_name
 from ortdeploy.pipelines.state import pack_state
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.committed import check_inputs, check_parts, committed_parts, taken_bytes
 from ortdeploy.running.counted_blocks import CountedBlocks
+from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
@@ -40,10 +42,7 @@ _CARRIED_AWAY = (
 
 
 class PartLoop:
-    """Writes the parts of one job, one after the other.
-
-    `not_vouched` are the input files that no source has read whole as they were planned.
-    """
+    """Writes the parts of one job, one after the other."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class PartLoop:
         self._reported = time.monotonic()
         self._part, self._digits = position.part, position.part_digits
         self._committed_state: str | None = position.statistics.get("state")
-        self.not_vouched = context.step.input.files
+        self._contents = InputContents(context)
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -80,9 +79,12 @@ class PartLoop:
             if isinstance(error, FileNotFoundError) and not self._context.folder.exists():
                 raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
             raise
-        self.not_vouched = self._blocks.vouched.others()
-        check_inputs(self._step, self._context.plan.folder, only=self.not_vouched)
+        check_inputs(self._step, self._context.plan.folder, only=self._blocks.vouched.others())
         self._check_sum()
+
+    def contents_of_rest(self) -> FileContents:
+        """Return what files hold that have no rows in a part of this run."""
+        return FileContents.of(self._contents.of(self._blocks.vouched.new_others()))
 
     def leave(self) -> None:
         """Write the failed rows that belong to no committed part into the ledger, and where their files begin."""
@@ -123,6 +125,7 @@ class PartLoop:
         if until.error is not None:
             self._keep(name, totals)
             raise until.error
+        self._add_contents(totals)
         part = replace(
             totals.part(self._part, name), deployment=self._context.made_by.digest, revision=begun_part.revision
         )
@@ -141,6 +144,13 @@ class PartLoop:
         if self._context.trace is not None:
             told = {"part": part.number, "rows": part.rows, "failed": part.failed, "file": part.file}
             self._context.trace.part(began, **told)
+
+    def _add_contents(self, totals: Totals) -> None:
+        """Add to a whole part what the files hold that it is made of and that their source has not read whole."""
+        _, last = max(((first_row, path) for path, first_row, _ in totals.spans), default=(0, None))
+        if last is not None:
+            self._blocks.vouched.pass_over_to(last)
+        totals.add_contents(self._contents.of(self._blocks.vouched.new_others()))
 
     def _keep(self, name: str, totals: Totals) -> None:
         """Keep the finished rows of a part for the next run."""

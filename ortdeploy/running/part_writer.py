@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
-from ortdeploy.facts.contents import ContentPacker, FileContent
+from ortdeploy.facts.contents import ContentColumns, ContentPacker, FileContent
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
 from ortdeploy.ledger.records import Begun, Part
 from ortdeploy.plan.steps import RunJob
@@ -174,6 +174,13 @@ class Totals:
         if finished.block.contents is not None:
             self._contents.add(finished.block.contents)
 
+    def add_contents(self, contents: Iterable[FileContent]) -> None:
+        """Add what files hold that have rows in the part."""
+        columns = ContentColumns()
+        for state, digest in contents:
+            columns.add(*state, digest)
+        self._contents.add(columns)
+
     @property
     def spans(self) -> Iterable[tuple[str, int, int]]:
         """The rows of input files that are in the part: path, number of the file's first row, number of its rows."""
@@ -181,7 +188,7 @@ class Totals:
 
     @property
     def contents(self) -> Iterable[FileContent]:
-        """What files held that were read whole for the part."""
+        """What files held that have rows in the part."""
         return self._contents.packed()
 
     def part(self, number: int, name: str) -> Part:

@@ -29,7 +29,7 @@ from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import Ending, carry_out
 from ortdeploy.running.error_budget import ErrorBudget
-from ortdeploy.running.input_contents import note_contents
+from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.marker import write_marker
@@ -99,7 +99,7 @@ class RerunRun:
         context = self._context
         changes = self._sorted(self._own_record())
         known = self._take_up(changes)
-        note_contents(context, context.step.input.rerun)
+        context.ledger.note_contents(context.output, InputContents(context).of(context.step.input.rerun))
         parts = [part for part in known.parts if any(_rows_of(one, part) for one in known.reruns)]
         self._announce(known, parts)
         for part in parts:

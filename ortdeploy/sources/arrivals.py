@@ -19,10 +19,12 @@ from typing import Any
 
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.digests import content_digest
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.packed import Names, Packer, joined, next_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.records import mutable_record, record
+from ortdeploy.sources.files import full_path
 
 FILE = "future-files.json"
 """In the state folder: files with a time in the future, as the last look found them."""
@@ -65,6 +67,27 @@ NO_PROGRESS = Progress()
 
 HoldsTheSame = Callable[[FileState, FileState], bool]
 """Returns whether a file, in the second state, holds what it held in the first one; False if that is not known."""
+
+
+@mutable_record
+class KnownContents:
+    """What input files held when their rows were run; `read` is called for the first file that needs it.
+
+    `folder` is the manifest's.
+    """
+
+    folder: str
+    read: Callable[[], Mapping[FileState, bytes]]
+    _known: Mapping[FileState, bytes] | None = None
+
+    def are_in(self, before: FileState, now: FileState) -> bool:
+        """Return whether a file, in the second state, holds what it held in the first one. Raises what `read` does."""
+        if now.size != before.size or is_url(now.path):
+            return False
+        self._known = self.read() if self._known is None else self._known
+        digest = self._known.get(before)
+        path = full_path(self.folder, now.path)
+        return digest is not None and content_digest(path, now.size, now.mtime_ns) == digest
 
 
 def sort_arrivals(

@@ -429,6 +429,23 @@ def test_a_file_whose_rows_are_committed_may_go_while_its_run_is_unfinished(cli:
     assert "done" in cli("status", stopped / "m.yaml").words
 
 
+@pytest.mark.parametrize("policy", ["append", "refuse"])
+def test_a_file_that_is_only_touched_while_its_run_is_unfinished_is_not_a_new_one(
+    cli: Cli, stopped: Path, policy: str
+) -> None:
+    path = stopped / "m.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("key: [path]", f"key: [path], on_change: {policy}"))
+    put_lines(stopped, "c", 3, lines=300)
+    put_lines(stopped, "d", "broken")
+    assert cli("apply", path, "-q").code == 1
+    for name in "ab":
+        os.utime(stopped / f"inbox/{name}.jsonl", ns=(1, 1))
+    put_lines(stopped, "d", 4)
+    result = cli("apply", path, "-q")
+    assert result.code == 0, result.out + result.err
+    assert values(stopped) == [*[("a", 1)] * 2, *[("b", 2)] * 300, *[("c", 3)] * 300, *[("d", 4)] * 2]
+
+
 def stopped_within_a(cli: Cli, deployment: Path, arrivals: Write) -> Path:
     """Write a manifest, and apply it until its second file fails: of the first one, 200 of 300 rows are committed."""
     arrivals("")

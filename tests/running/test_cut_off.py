@@ -84,6 +84,7 @@ VALUES = st.lists(st.integers(-1, 9).map(float), max_size=6)
 STEP = st.one_of(
     st.tuples(st.just("put"), NAMES, VALUES),
     st.tuples(st.just("take"), NAMES),
+    st.tuples(st.just("touch"), NAMES),
     st.tuples(st.just("kill"), st.integers(1, 40)),
     st.tuples(st.just("fail")),
     st.tuples(st.just("apply")),
@@ -95,15 +96,20 @@ STEP = st.one_of(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(steps=st.lists(STEP, max_size=14), removable=st.booleans(), on_change=st.sampled_from(["refuse", "rerun"]))
+@given(
+    steps=st.lists(STEP, max_size=14), removable=st.booleans(), on_change=st.sampled_from(["refuse", "rerun", "append"])
+)
 def test_in_any_sequence_every_row_is_committed_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], removable: bool, on_change: str
 ) -> None:
     inbox = Inbox(tmp_path_factory.mktemp("days"), removable=removable, on_change=on_change).make()
     held: dict[tuple[str, int, int], list[float]] = {}
 
-    def put(name: str, values: list[float]) -> None:
-        inbox.put(name, values)
+    def change(what: str, *more: Any) -> None:
+        if what == "put":
+            inbox.put(*more)
+        elif more[0] in inbox.files:
+            (inbox.remove if what == "take" else inbox.touch)(*more)
         held.update({(one.path, one.size, one.mtime_ns): inbox.files[Path(one.path).stem] for one in inbox.states()})
 
     def bring_back() -> None:
@@ -116,18 +122,16 @@ def test_in_any_sequence_every_row_is_committed_once(
             inbox.removed.discard(name)
 
     with quickly():
-        put("z", [1, 2])
+        change("put", "z", [1, 2])
         for what, *more in steps:
-            if what == "put":
-                put(*more)
-            elif what == "take" and more[0] in inbox.files:
-                inbox.remove(*more)
-            elif what == "kill":
-                bring_back()
+            if what in {"put", "take", "touch"}:
+                change(what, *more)
+                continue
+            bring_back()
+            if what == "kill":
                 with killed_after(*more):
                     inbox.apply()
-            elif what in {"fail", "apply"}:
-                bring_back()
+            else:
                 inbox.apply(ANY_END, inbox.plan(max_failed=0 if what == "fail" else 999))
         bring_back()
         inbox.apply()

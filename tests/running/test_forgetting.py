@@ -69,7 +69,7 @@ def test_what_is_there_is_never_forgotten(tmp_path: Path) -> None:
     with quickly():
         five_days(inbox)
         assert inbox.record().forgotten.parts == 1
-        inbox.put("day-1", [1, -1, 1])  # changed, in time only
+        inbox.put("day-1", [1, -1, 2])
         assert inbox.apply() is Status.DONE
         inbox.remove("day-1")
         day(inbox, 5, away=False)

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from ortdeploy.facts.data import ArrivalPolicy, FileStates, KnownFiles
+from ortdeploy.facts.data import ArrivalPolicy, FileState, FileStates, KnownFiles
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord
@@ -17,7 +17,7 @@ from ortdeploy.ledger.written import committed_rows
 from ortdeploy.plan.steps import Plan, PlannedFiles
 from ortdeploy.results.results import Status
 from ortdeploy.running.compaction import Small
-from ortdeploy.sources.arrivals import Arrivals, Progress, sort_arrivals
+from ortdeploy.sources.arrivals import Arrivals, KnownContents, Progress, sort_arrivals
 from ortdeploy.sources.files import file_states
 from support.carriers import delivered, rows_of
 from support.fakes import FakeRuntime, refuse_negative
@@ -29,7 +29,7 @@ from support.power_loss import STATE, Event, execute_there, failures_after
 class Inbox:
     """Files of rows; a row's two cells are its value, and a negative one fails. `at` is the folder of `work` and `state`.
 
-    `was_replaced`: a name that was gone was used again, and the rows of the file before it stay.
+    `was_replaced`: a name was used again, and the rows of the file before it stay.
     """
 
     at: Path
@@ -50,11 +50,17 @@ class Inbox:
     def put(self, name: str, values: Sequence[float]) -> None:
         """Write a file, or change it, at a time of its own."""
         self.clock += 1
-        self.was_replaced = self.was_replaced or name in self.removed
+        is_another = name in self.removed or (self.on_change == "append" and name in self.files)
+        self.was_replaced = self.was_replaced or is_another
         path = self.at / "work/inbox" / f"{name}.npy"
         np.save(path, np.array([[value, value] for value in values], dtype=np.float32).reshape(-1, 2))
         os.utime(path, (self.clock, self.clock))
         self.files[name] = list(values)
+
+    def touch(self, name: str) -> None:
+        """Give a file another time."""
+        self.clock += 1
+        os.utime(self.at / "work/inbox" / f"{name}.npy", (self.clock, self.clock))
 
     def remove(self, name: str) -> None:
         """Take a file away."""
@@ -99,7 +105,13 @@ class Inbox:
             assert record is None or find_contradiction(record, ledger.merges(key)) is None
         rows = 0 if record is None else committed_rows(record, self.out)
         progress = Progress() if record is None else Progress(first_row=record.first_row, rows=rows)
-        return sort_arrivals(self.states(), known, ArrivalPolicy(on_change=self.on_change), progress=progress)
+        policy = ArrivalPolicy(on_change=self.on_change)
+        same = KnownContents(str(self.at / "work"), self._contents).are_in
+        return sort_arrivals(self.states(), known, policy, holds_the_same=same, progress=progress)
+
+    def _contents(self) -> Mapping[FileState, bytes]:
+        with open_ledger(self.at / STATE) as ledger:
+            return ledger.contents(ledger.key(self.out))
 
     def plan(self, max_failed: int = 999) -> Plan:
         """Return what an apply would do now."""
