@@ -138,8 +138,8 @@ def forget_those_taken_up(db: sqlite3.Connection, output: str, states: Iterable[
 def note_empty_files(db: sqlite3.Connection, output: str) -> None:
     """Note which files of a finished run have no rows: those without a span, if all rows are in the spans of others."""
     query = (
-        "SELECT first_row + (SELECT COALESCE(SUM(rows), 0) FROM spans WHERE output = ? AND "
-        "spans.first_row >= outputs.first_row) FROM outputs WHERE output = ?"
+        "SELECT first_row + (SELECT COALESCE(SUM(MIN(rows, spans.first_row + rows - outputs.first_row)), 0) FROM spans "
+        "WHERE output = ? AND spans.first_row + rows > outputs.first_row) FROM outputs WHERE output = ?"
     )
     (known,) = db.execute(query, (output, output)).fetchone()
     if known == total_rows(db, output):

@@ -70,6 +70,16 @@ def test_kept_rows_of_a_file_that_another_run_has_read_since_the_plan_run_again(
     assert lines(inbox) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 8), (5, 9)]
 
 
+def test_that_a_file_has_no_rows_is_noted_also_if_the_run_before_ended_within_another_one(inbox: Inbox) -> None:
+    inbox.put("a", [1, 2])
+    inbox.put("b", [3, 4, -5])
+    inbox.put("c", [])
+    inbox.apply([Status.FAILED], inbox.plan(max_failed=0))
+    inbox.remove("a")
+    inbox.apply()
+    inbox.check()
+
+
 def changed_files(plan: Any, inbox: Inbox) -> Any:
     """Return a plan with the times that its files have now, as if they had been put back as they were."""
     (job,) = (step for step in plan.steps if hasattr(step, "job"))
