@@ -4,14 +4,18 @@ Files whose rows are all committed are done; of those without committed rows, th
 at the ledger before it has the output's lock, so what it concluded is concluded again here.
 """
 
+from functools import partial
+from itertools import islice
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFiles
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import JobInput
 from ortdeploy.results.results import Status
+from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_context import JobContext
-from ortdeploy.sources.arrivals import Progress, accounted_for
+from ortdeploy.sources.arrivals import KnownContents, Progress, accounted_for
 from ortdeploy.sources.catalogue import FILE_IS_ROW
 
 
@@ -28,7 +32,7 @@ def cut_off(context: JobContext, known: OutputRecord) -> OutputRecord:
     through = _through(source, known, files)
     if through is None:
         raise plan_again(context)
-    same = len(through) + _same(files, len(through), source)
+    same, touched = _same(context, files, len(through))
     if same < ledger.files_before(output, known.rows):
         raise plan_again(context)
     begun = known.begun
@@ -37,6 +41,8 @@ def cut_off(context: JobContext, known: OutputRecord) -> OutputRecord:
         reason = "input files of these rows have changed or gone"
         log.warning("part.begun_again", part=begun.part.number, rows=begun.part.rows, reason=reason)
     dropped = _left_out(files, same, source)
+    if touched:
+        ledger.note_contents(output, InputContents(context).of(touched))
     if source.first_row == known.first_row and not dropped and kept:
         return known
     ledger.cut_off(output, through, source.first_row, dropped, kept=kept)
@@ -57,19 +63,25 @@ def _through(source: JobInput, known: OutputRecord, files: KnownFiles) -> tuple[
     return accounted_for(files, progress) if known.rows == source.first_row else None
 
 
-def _same(files: KnownFiles, first: int, source: JobInput) -> int:
-    """Return how many files of the unfinished run, from the `first` on, are those that the plan reads, as they were."""
+def _same(context: JobContext, files: KnownFiles, through: int) -> tuple[int, list[FileState]]:
+    """Return how many first files of the unfinished run are `through`, or hold what they held and are in the plan.
+
+    Also return those of them that have another time.
+    """
+    source, touched, count = context.step.input, [], through
     again, planned = {one.path for one in source.rerun}, iter(source.files)
-    count = 0
-    for number, cells in enumerate(files.underway()):
-        if number < first:
-            continue
+    known = KnownContents(context.plan.folder, partial(context.ledger.contents, context.output))
+    for cells in islice(files.underway(), through, None):
         if cells[0] not in again:
             state = next(planned, None)
-            if state is None or not (cells[:3] == state or files.make(cells).is_known(FileState._make(state))):
+            if state is None or state.path != cells[0]:
                 break
+            if cells[:3] != state and not files.make(cells).is_known(state):
+                if not known.are_in(FileState._make(cells[:3]), state):
+                    break
+                touched.append(state)
         count += 1
-    return count
+    return count, touched
 
 
 def _left_out(files: KnownFiles, same: int, source: JobInput) -> list[str]:

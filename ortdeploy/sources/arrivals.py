@@ -118,10 +118,12 @@ def sort_arrivals(
             files = _cut_off(files, through, differing.now)
             differing = compare(present, files, gone_again=gone_again)
     others = [(one, differing.now[one.state.path]) for one in differing.known]
-    rerun = [one for one, now in others if not one.done and policy.on_change == "rerun" and _is_other(one, now)]
+    underway = [(one, now) for one, now in others if not one.done]
+    altered = [(one, now) for one, now in underway if not _holds_what_it_held(one, now, holds_the_same)]
+    rerun = [one for one, now in altered if policy.on_change == "rerun" and now is not None]
     again = {one.state.path for one in rerun}
-    unfinished = [(one, now) for one, now in others if not one.done and one.state.path not in again]
-    changed = [one.state.path for one, now in unfinished if not _is_as_known(one, now)]
+    unfinished = [(one, now) for one, now in underway if one.state.path not in again]
+    changed = [one.state.path for one, _ in altered if one.state.path not in again]
     begun = _begun(files, {one.state.path: now for one, now in unfinished}, again)
     fates = [(one, _fate(one, now, policy, unsettled, holds_the_same)) for one, now in others if one.done]
     rerun += [one for one, fate in fates if fate is _Fate.AGAIN]
@@ -192,7 +194,7 @@ def _fate(
     """Return what becomes of a file whose rows are accounted for; `now` is its state, None if it is not there."""
     if now is None:  # unless it is there, and what it becomes is the next run's business
         return _Fate.STAYS if one.state.path in unsettled else _Fate.GONE
-    if one.rerun is None and (one.is_known(now) or same(one.state, now)):
+    if one.rerun is None and _holds_what_it_held(one, now, same):
         return _Fate.STAYS
     if one.unreadable and one.span is not None:  # its failed row makes room for all that it holds now
         return _Fate.AGAIN
@@ -275,10 +277,6 @@ def _from_first_difference(
     return present.cells(same), known.cells(same)
 
 
-def _is_other(one: KnownFile, now: FileState | None) -> bool:
-    return now is not None and not one.is_known(now)
-
-
 def _is_another(one: KnownFile, now: FileState) -> bool:
     """Return whether a file came back with content from which none of its rows were run."""
     return one.gone and not one.is_known(now) and now != one.rerun
@@ -286,6 +284,10 @@ def _is_another(one: KnownFile, now: FileState) -> bool:
 
 def _is_as_known(one: KnownFile, now: FileState | None) -> bool:
     return now is not None and one.is_known(now)
+
+
+def _holds_what_it_held(one: KnownFile, now: FileState | None, holds_the_same: HoldsTheSame) -> bool:
+    return now is not None and (one.is_known(now) or holds_the_same(one.state, now))
 
 
 def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row: int) -> int:

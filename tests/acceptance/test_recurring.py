@@ -470,6 +470,18 @@ def test_a_file_within_which_a_part_ends_may_not_go(cli: Cli, deployment: Path, 
     assert values(deployment) == [*[("a", 1)] * 300, *[("b", 2)] * 2]
 
 
+def test_a_file_within_which_a_part_ends_may_be_touched(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    path = stopped_within_a(cli, deployment, arrivals)
+    for time_ns in (1, 2):
+        os.utime(deployment / "inbox/a.jsonl", ns=(time_ns, time_ns))
+        result = cli("apply", path, "-q")
+        assert "the input failed" in result.words or result.code == 1, result
+        assert "a.jsonl" not in result.words
+    put_lines(deployment, "b", 2)
+    assert cli("apply", path, "-q").code == 0
+    assert values(deployment) == [*[("a", 1)] * 300, *[("b", 2)] * 2]
+
+
 def test_retry_and_status_agree_about_a_row_at_which_a_job_failed(cli: Cli, stopped: Path) -> None:
     told = "in no committed part: repair or remove what failed, and apply goes on"
     assert f"nothing to do, 2 failed rows are {told}" in cli("retry", stopped / "m.yaml", "--job", "run").words
