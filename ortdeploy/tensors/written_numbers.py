@@ -31,7 +31,7 @@ def read_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
     """Return texts and numbers […] as numbers or booleans of one type.
 
     Raises ValueError, TypeError or OverflowError for what is none, or more than the type holds. A floating number is
-    the nearest one that the type has.
+    the nearest one that the type has to the nearest one of float64.
     """
     if dtype.kind == "b":
         return np.array([_boolean(item) for item in array.flat], dtype=bool).reshape(array.shape)

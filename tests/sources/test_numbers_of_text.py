@@ -64,6 +64,13 @@ def test_numbers_are_read_as_they_are_written(tmp_path: Path, kind: str, dtype: 
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_small_floats_are_rounded_from_float64(tmp_path: Path, kind: str) -> None:
+    """The number is above the middle between two of float32, and float64 has only the middle."""
+    for mates in ([], ["oops"]):
+        assert np.asarray(read(tmp_path, kind, "float32", ["1.00000005960464477540", *mates]).columns["x"])[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @pytest.mark.parametrize("dtype", REFUSED)
 def test_what_a_type_does_not_hold_fails_its_row_alone(tmp_path: Path, kind: str, dtype: str) -> None:
     for text in [*REFUSED[dtype], *TEXT]:
