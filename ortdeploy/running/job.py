@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.files.names import is_file
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.begun_part import BegunPart
+from ortdeploy.running.committed import committed_parts
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
 from ortdeploy.running.job_context import JobContext
@@ -100,6 +102,8 @@ class JobRun:
 
     def _take_up(self, position: Position) -> tuple[CountedBlocks, PartLoop]:
         """Return the block counter and the part writer, set to the position where the job continues."""
+        files = (self._context.folder / part.file for part in committed_parts(self._context) if part.file is not None)
+        self._writer.earlier = next(filter(is_file, files), None)
         if position.statistics:
             self._report.statistics = JobStatistics(position.statistics, self._stream, self._writer)
         if position.state is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PartWriter:
-    """Writes the parts of one job into its folder."""
+    """Writes the parts of one job into its folder; `earlier` is one of them, with whose types the others agree."""
 
     def __init__(self, job: RunJob, folder: Path, origin: Mapping[str, Any]) -> None:
         """Take the folder; `origin` is written into every part whose format has a place for it."""
@@ -36,6 +36,7 @@ class PartWriter:
         self.origin = origin
         self._origin_text = json.dumps(of_any_host(origin), sort_keys=True)
         self._module = SINKS[job.output.format]
+        self.earlier: Path | None = None
         self.write_times, self.sync_times = Histogram(), Histogram()
 
     def write(self, name: str, blocks: Iterable[Finished], begun: Begun | None) -> "Totals":
@@ -81,7 +82,7 @@ class PartWriter:
             def open_file() -> Sink:
                 nonlocal hashing
                 hashing = Hashing(stack.enter_context(open_synced(path)))
-                return self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin_text)
+                return self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin_text, self.earlier)
 
             if begun is not None and begun.part.file is not None:
                 sink = open_file()

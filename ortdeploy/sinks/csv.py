@@ -77,7 +77,7 @@ def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
         yield ".".join([name, *map(str, index)]), array[(slice(None), *index)].tolist()
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _CsvSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: Path | None = None) -> _CsvSink:
     """Begin a part. CSV has no place for the origin of a part; the report has it."""
     return _CsvSink(file, tuple(columns))
 

@@ -42,7 +42,9 @@ class _JsonlSink:
         """Do nothing; every row is written at once."""
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _JsonlSink:
+def open_sink(
+    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: Path | None = None
+) -> _JsonlSink:
     """Begin a part. JSON lines have no place for the origin of a part; the report has it."""
     return _JsonlSink(file, tuple(columns))
 

@@ -66,7 +66,7 @@ class _NpySink:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _NpySink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: Path | None = None) -> _NpySink:
     """Begin a part. The format has no place for the origin of a part; the report has it."""
     return _NpySink(file, next(iter(columns)))
 

@@ -71,7 +71,7 @@ def _write_array(file: IO[bytes], parts: list[Array]) -> None:
         file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> _NpzSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str, _earlier: Path | None = None) -> _NpzSink:
     """Begin a part; the comment of the archive has its origin."""
     return _NpzSink(file, tuple(columns), origin)
 

@@ -19,9 +19,9 @@ KEEPS_ZEROS = True
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> TableSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: Path | None = None) -> TableSink:
     """Begin a part."""
-    return TableSink(columns, origin, _begin(file), _read)
+    return TableSink(columns, origin, _begin(file), _read, earlier)
 
 
 def _begin(file: BinaryIO) -> Writing:

@@ -79,10 +79,13 @@ class SinkModule(Protocol):
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
         """The package that the format needs beside the base install, or None."""
 
-    def open_sink(self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, /) -> Sink:
+    def open_sink(
+        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: Path | None = None, /
+    ) -> Sink:
         """Begin a part with these columns, in this order, and the shapes of their rows.
 
-        `origin` is JSON about where the part comes from, for the metadata of the format.
+        `origin` is JSON about where the part comes from, for the metadata of the format. `earlier` is a part of the
+        same output, with whose column types the new one is to agree.
         """
 
     def row_numbers(self, path: Path, /) -> Sequence[int]:

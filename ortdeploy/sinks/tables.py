@@ -55,12 +55,23 @@ class TableSink:
 
     is_exact = True
 
-    def __init__(self, columns: Mapping[str, RowShape], origin: str, begin: Writing, read: Reading) -> None:
-        """Take the columns with the shapes of their rows; `begin` is called when the schema is known."""
+    def __init__(
+        self,
+        columns: Mapping[str, RowShape],
+        origin: str,
+        begin: Writing,
+        read: Reading,
+        earlier: Path | None = None,
+    ) -> None:
+        """Take the columns with the shapes of their rows; `begin` is called when the schema is known.
+
+        Times are counted in the units of an `earlier` part, because input files may have others than those before.
+        """
         self._columns = columns
         self._origin = origin
         self._begin = begin
         self._read = read
+        self._earlier = earlier
         self._writer: TableWriter | None = None
         self._schema: pa.Schema | None = None
         self._empty: pa.RecordBatch | None = None
@@ -86,6 +97,13 @@ class TableSink:
             self._take(self._record_batch(columns))
         elif self._schema is None:
             self._empty = self._empty_batch(columns)
+
+    def _in_earlier_units(self, fields: "list[pa.Field]") -> "list[pa.Field]":
+        """Return columns with the types of an earlier part, if these differ in the unit of time alone."""
+        if self._earlier is None or all(_counted_time(field.type) is None for field in fields):
+            return fields
+        batch = next(iter(self._read(self._earlier)), None)
+        return fields if batch is None else [_in_unit_of(batch.schema, field) for field in fields]
 
     def _begin_with(self, fields: "Iterable[pa.Field]", arrays: "Sequence[pa.Array]") -> None:
         """Fix the schema, and the rows in a record batch, by the first rows."""
@@ -135,7 +153,7 @@ class TableSink:
             arrays = [_as_array(name, columns[name], shape) for name, shape in self._columns.items()]
             if self._schema is None:
                 fields = [pa.field(name, array.type) for name, array in zip(self._columns, arrays, strict=True)]
-                self._begin_with(fields, arrays)
+                self._begin_with(self._in_earlier_units(fields), arrays)
             self._learn(arrays)
             schema: pa.Schema = self._schema
             arrays = [
@@ -144,7 +162,12 @@ class TableSink:
             ]
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, TypeError) as error:
-            raise ValueError(f"the rows do not fit the part's columns: {error}") from error
+            advice = (
+                ""
+                if self._earlier is None
+                else "; earlier parts have these types: change the input, or write it elsewhere"
+            )
+            raise ValueError(f"the rows do not fit the part's columns: {error}{advice}") from error
 
     def _begun(self) -> TableWriter:
         """Begin the part. Raises ValueError if the format does not have the type of a column."""
@@ -166,6 +189,25 @@ class TableSink:
         self._writer.write_batch(batch)
         self._held = table.slice(rows).to_batches()
         self._rows -= rows
+
+
+def _counted_time(kind: "pa.DataType") -> tuple[str, str | None] | None:
+    """Return what a type counts in some unit of time, such as time stamps, and their zone; None for other types."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_timestamp(kind):
+        return "timestamp", kind.tz
+    if pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return "time" if pa.types.is_time(kind) else "duration", None
+    return None
+
+
+def _in_unit_of(earlier: "pa.Schema", field: "pa.Field") -> "pa.Field":
+    """Return a column with its type in an earlier schema, if that differs in the unit of time alone."""
+    place = earlier.get_field_index(field.name)
+    counted = _counted_time(field.type)
+    is_alike = counted is not None and place >= 0 and _counted_time(earlier.field(place).type) == counted
+    return field.with_type(earlier.field(place).type) if is_alike else field
 
 
 def _is_open(kind: "pa.DataType") -> bool:
@@ -292,16 +334,23 @@ def merge_tables(parts: "list[pa.Table]", order: Sequence[int], begin: Writing) 
 
 
 def _told(parts: "Sequence[pa.Table]") -> "list[pa.Table]":
-    """Return tables of equal types: a column of unknown type, such as one of nulls, gets that of another part."""
-    told = [
+    """Return tables of equal types: a column of unknown type, such as one of nulls, gets that of another part.
+
+    Times get the unit of the first part.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    told = pa.schema(
         next((field for field in fields if not _is_open(field.type)), fields[0])
         for fields in zip(*(part.schema for part in parts), strict=True)
-    ]
-    return [_cast_open(part, told) for part in parts]
+    )
+    return [_cast(part, told) for part in parts]
 
 
-def _cast_open(part: "pa.Table", told: "Sequence[pa.Field]") -> "pa.Table":
+def _cast(part: "pa.Table", told: "pa.Schema") -> "pa.Table":
     for place, field in enumerate(told):
-        if _is_open(part.schema.field(place).type):
-            part = part.set_column(place, field, part.column(place).cast(field.type))
+        own = part.schema.field(place)
+        wanted = field if _is_open(own.type) else _in_unit_of(told, own)
+        if wanted.type != own.type:
+            part = part.set_column(place, wanted, part.column(place).cast(wanted.type))
     return part

@@ -206,6 +206,48 @@ def test_cells_that_json_has_no_type_for_are_keys(cli: Cli, tmp_path: Path, kind
             assert "nanoseconds" not in kind or written.type == cells.type
 
 
+@pytest.mark.quick("timestamp-parquet-us")
+@pytest.mark.parametrize("first", ["us", "ns"])
+@pytest.mark.parametrize("output", ["parquet", "arrow"])
+@pytest.mark.parametrize("kind", ["timestamp", "duration"])
+def test_times_of_all_parts_have_the_unit_of_the_first(
+    cli: Cli, tmp_path: Path, kind: str, output: str, first: str
+) -> None:
+    manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when]")
+    settings = f"path: out, format: {output}, rows_per_part: 2}}\n    errors: {{max_failed: 9}}"
+    manifest.write_text(manifest.read_text().replace("path: out}", settings))
+    second = {"us": "ns", "ns": "us"}[first]
+    for name, unit, last in (("a", first, 5), ("b", second, None), ("b", second, 5)):
+        write_times(tmp_path / f"{name}.parquet", pa.array([1000, 2000], getattr(pa, kind)(unit)), [5, last])
+        is_repair = (tmp_path / f"out/part-00000001.{output}").exists()
+        done = cli(*(["retry", "--job", "run"] if is_repair else ["apply"]), manifest, "-q")
+        assert done.code == 0, done.out + done.err
+    parts = sorted((tmp_path / "out").glob("part-*"))
+    types = {read_table(part).schema.field("when").type for part in parts}
+    assert types == {getattr(pa, kind)(first)}
+    assert sum(len(read_table(part)) for part in parts) == 4
+
+
+def test_nanoseconds_that_the_unit_of_the_first_part_does_not_hold_fail_the_job(cli: Cli, tmp_path: Path) -> None:
+    manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when]")
+    manifest.write_text(manifest.read_text().replace("path: out}", "path: out, format: parquet}"))
+    write_times(tmp_path / "a.parquet", pa.array([1, 2], pa.timestamp("us")), [5, 5])
+    assert cli("apply", manifest, "-q").code == 0
+    write_times(tmp_path / "b.parquet", pa.array([1, 2], pa.timestamp("ns")), [5, 5])
+    result = cli("apply", manifest, "-q")
+    assert result.code == 1
+    assert "would lose data: 1; earlier parts have these types: change the input" in result.words
+
+
+def write_times(path: Path, times: pa.Array, f2: list[int | None]) -> None:
+    columns = {name: pa.array(values, pa.float32()) for name, values in (("f1", [1, 3]), ("f2", f2))}
+    parquet.write_table(pa.table({**columns, "when": times}), path)
+
+
+def read_table(part: Path) -> pa.Table:
+    return parquet.read_table(part) if part.suffix == ".parquet" else pa.ipc.open_file(part).read_all()
+
+
 @pytest.mark.parametrize("first_goes", [False, True])
 @pytest.mark.parametrize("upgrade", ["refuse", "continue"])
 def test_columns_of_a_pattern_are_fed_in_the_order_of_the_first_file(
