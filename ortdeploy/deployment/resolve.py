@@ -401,9 +401,10 @@ def _bind(
     wanted: str | None,
     operators: KnownOperators,
 ) -> Binding:
-    stacked = stacked or _needs_vector(source, columns, target)
-    start = _source_type(source, columns, target, stacked=stacked)
     steps = job.prepare.get(value.name, ())
+    if not stacked and _needs_vector(source, columns, target):
+        stacked = not _make_vector(steps, _source_type(source, columns, target, stacked=False), operators)
+    start = _source_type(source, columns, target, stacked=stacked)
     told = read_type(steps, wanted, operators) if source.format in TEXT_FORMATS else None
     start = replace(start, dtype=told or start.dtype)
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
@@ -453,6 +454,14 @@ def _needs_vector(source: InputFacts, columns: tuple[str, ...], target: TensorTy
     """Return whether a column of single values feeds [rows, 1]: there is only one way to read it so."""
     shapes = [source.columns[name].shape for name in columns if name in source.columns]
     return shapes == [(ROWS,)] and target.shape is not None and len(target.shape) == 2 and target.shape[1] == 1  # noqa: PLR2004
+
+
+def _make_vector(steps: Sequence[StepSpec], single: TensorType, operators: KnownOperators) -> bool:
+    """Return whether steps take single values [rows] to [rows, 1], and not [rows, 1] itself."""
+    of_values, of_vectors = (
+        infer_prepare(steps, single.with_shape(shape), operators).stages[-1].shape for shape in ((ROWS,), (ROWS, 1))
+    )
+    return of_values == (ROWS, 1) != of_vectors
 
 
 def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorType, *, stacked: bool) -> TensorType:

@@ -154,6 +154,20 @@ def test_a_pipeline_takes_columns_by_pattern(cli: Cli, tmp_path: Path) -> None:
     np.testing.assert_allclose(made, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.quick("csv")
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_column_of_single_values_may_get_its_second_dimension_from_a_step(
+    cli: Cli, tmp_path: Path, form: str
+) -> None:
+    data = write(tmp_path, form)
+    deploy(tmp_path, data, columns="f1", missing="", prepare="{cast: float32}, {expand: 0}, {scale: 2}")
+    kind: tuple[int, list[int | str | None]] = (TensorProto.FLOAT, ["batch", 1])
+    save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": kind}, {"y": kind})
+    done = cli("apply", tmp_path / "m.yaml", "-q")
+    assert done.code == 0, done.out + done.err
+    assert [row["y"] for row in read_rows(tmp_path / "out")] == [[14], [16], [18]]
+
+
 CELLS: dict[str, tuple[pa.Array, str]] = {
     "date": (pa.array([dt.date(2026, 11, 23)] * 3), "2026-11-23"),
     "timestamp": (
