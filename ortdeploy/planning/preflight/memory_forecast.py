@@ -26,6 +26,7 @@ from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.records import record
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.mapped import BLOCK_BYTES
 from ortdeploy.tensors.elements import numpy_dtype
@@ -100,8 +101,8 @@ def without_onnx(forecast: MemoryForecast) -> MemoryForecast:
 
 
 def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
-    late = _late_bytes(deployment, job)
-    parts, unknown = _parts(job, job.batching.run_size, late)
+    taken = _Taken(job=job, late=_late_bytes(deployment, job))
+    parts, unknown = taken.parts(job.batching.run_size)
     disk = row_sizes(job).disk(job.input.first_row, job.input.rows, job.output.rows)
     limit = job.spec.limits.memory
     machine = deployment.facts.machine
@@ -111,11 +112,11 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
     if bound is not None and total > bound:
         if job.batching.fixed is None and job.batching.size:
             smaller = (size for size in _CANDIDATES if size < job.batching.run_size)
-            fitting = next((size for size in smaller if _total(job, size, late) <= bound), None)
+            fitting = next((size for size in smaller if taken.total(size) <= bound), None)
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
-        count = next((most for most in fewer if _total_with(job, most, late) <= bound), None)
-    layouts = {layout.name: _total_in(job, layout, late) for layout in deployment.thread_layouts_of(job.model)}
-    tried = {} if unknown else _fitting_trials(job, deployment.tried_layouts_of(job.model), limit, machine, late)
+        count = next((most for most in fewer if taken.with_sessions(most).total() <= bound), None)
+    layouts = {layout.name: taken.laid_out(layout).total() for layout in deployment.thread_layouts_of(job.model)}
+    tried = {} if unknown else taken.fitting_trials(deployment.tried_layouts_of(job.model), machine)
     more = max(tried.values(), default=total) - total
     return MemoryForecast(
         parts=(*parts, *((MemoryPart(what="layouts to try", size=more),) if more > 0 else ())),
@@ -134,77 +135,81 @@ def memory_bound(limit: int | None, machine: int | None) -> int | None:
     return min((size for size in (limit, machine) if size), default=None)
 
 
-def _fitting_trials(
-    job: ResolvedJob, layouts: Sequence[ThreadLayout], limit: int | None, machine: MachineFacts | None, late: int
-) -> dict[str, int]:
-    """Return the layouts that a job has room to try, each with all that is open then.
+@record
+class _Taken:
+    """What a job takes; `late` bytes of its process are not there yet when models are opened."""
 
-    Callers are added to the wide session, sessions of one thread stand beside it. A job that comes near its limit opens
-    its sessions otherwise, and half of the machine is left to others.
-    """
-    rooms = [limit and limit * ROOMY, machine and machine.memory_bytes and machine.memory_bytes * _TRIAL_SHARE]
-    room = min((one for one in rooms if one), default=None)
-    found: dict[str, int] = {}
-    widest = 0
-    for layout in layouts:
-        laid_out = replace(job, model=job.model.laid_out(layout))
-        if layout.threads != 1:
-            taken = _total(laid_out, job.batching.run_size, late)
-        else:
-            sizes = {part.what: part.size for part in _parts(laid_out, job.batching.run_size, late)[0]}
-            beside = max(_opening_bytes(laid_out), sizes["activations"] + sizes[ROWS_AND_RESULTS])
-            taken = widest + int(_kept_bytes(laid_out.model)) + beside
-        if room is None or taken <= room:
-            found[layout.name] = taken
-            widest = max(widest, taken) if layout.threads != 1 else widest
-    return found
+    job: ResolvedJob
+    late: int
 
+    def laid_out(self, layout: ThreadLayout) -> "_Taken":
+        """Return the same for a thread layout."""
+        return replace(self, job=replace(self.job, model=self.job.model.laid_out(layout)))
 
-def _total_with(job: ResolvedJob, most: int, late: int) -> int:
-    """Return what a job takes if at most this number of each of its model's sessions are opened."""
-    sessions = tuple(
-        replace(one, spec=replace(one.spec, count=min(one.spec.count, most))) for one in job.model.sessions
-    )
-    return _total(replace(job, model=replace(job.model, sessions=sessions)), job.batching.run_size, late)
+    def with_sessions(self, most: int) -> "_Taken":
+        """Return the same if at most this number of each of the model's sessions are opened."""
+        model = self.job.model
+        sessions = tuple(
+            replace(one, spec=replace(one.spec, count=min(one.spec.count, most))) for one in model.sessions
+        )
+        return replace(self, job=replace(self.job, model=replace(model, sessions=sessions)))
 
+    def total(self, batch: int | None = None) -> int:
+        """Return the bytes with batches of the job's size, or of another one."""
+        return sum(part.size for part in self.parts(batch or self.job.batching.run_size)[0])
 
-def _total_in(job: ResolvedJob, layout: ThreadLayout, late: int) -> int:
-    return _total(replace(job, model=job.model.laid_out(layout)), job.batching.run_size, late)
+    def fitting_trials(self, layouts: Sequence[ThreadLayout], machine: MachineFacts | None) -> dict[str, int]:
+        """Return the layouts that a job has room to try, each with all that is open then.
 
+        Callers are added to the wide session, sessions of one thread stand beside it. A job that comes near its limit
+        opens its sessions otherwise, and half of the machine is left to others.
+        """
+        limit = self.job.spec.limits.memory
+        rooms = [limit and limit * ROOMY, machine and machine.memory_bytes and machine.memory_bytes * _TRIAL_SHARE]
+        room = min((one for one in rooms if one), default=None)
+        found: dict[str, int] = {}
+        widest = 0
+        for layout in layouts:
+            one = self.laid_out(layout)
+            taken = one.total() if layout.threads != 1 else widest + one.beside_others()
+            if room is None or taken <= room:
+                found[layout.name] = taken
+                widest = max(widest, taken) if layout.threads != 1 else widest
+        return found
 
-def _total(job: ResolvedJob, batch: int, late: int) -> int:
-    return sum(part.size for part in _parts(job, batch, late)[0])
+    def beside_others(self) -> int:
+        """Return what its sessions take beside those that are open already."""
+        sizes = {part.what: part.size for part in self.parts(self.job.batching.run_size)[0]}
+        runs = sizes["activations"] + sizes[ROWS_AND_RESULTS]
+        return int(_kept_bytes(self.job.model)) + max(_opening_bytes(self.job), runs)
 
-
-def _parts(job: ResolvedJob, batch: int, late: int) -> tuple[tuple[MemoryPart, ...], str | None]:
-    """Return the parts of a job's memory with batches of a size, and which of them are unknown.
-
-    `late` bytes of the process are not there yet when models are opened.
-    """
-    batch = job.batching.resized(batch).most_run(_rows(job))
-    activations = _activation_bytes(job, batch)
-    result = _row_bytes(job)
-    holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
-    unknown = {
-        "activations": activations is None,
-        "results": result is None,
-        "rows": job.is_input_elsewhere,
-        "number of rows": holds_part and job.input.rows is None,
-    }
-    held = job.input.held_bytes
-    values = value_bytes(job, batch, _tensor_bytes)
-    rows = _row_sizes(job, batch, result).bytes(job.input.rows)
-    opening = _opening_bytes(job) - (activations or 0) - rows - values - held - late
-    found = (
-        MemoryPart(what=_PROCESS, size=_process_bytes(job)),
-        MemoryPart(what="weights", size=_weight_bytes(job)),
-        MemoryPart(what="activations", size=activations or 0),
-        MemoryPart(what=ROWS_AND_RESULTS, size=rows),
-        *((MemoryPart(what="values of steps", size=values),) if values else ()),
-        *((MemoryPart(what="input held whole", size=held),) if held else ()),
-        *((MemoryPart(what="opening beyond a run", size=opening),) if opening > 0 else ()),
-    )
-    return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
+    def parts(self, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
+        """Return the parts of a job's memory with batches of a size, and which of them are unknown."""
+        job = self.job
+        batch = job.batching.resized(batch).most_run(_rows(job))
+        activations = _activation_bytes(job, batch)
+        result = _row_bytes(job)
+        holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
+        unknown = {
+            "activations": activations is None,
+            "results": result is None,
+            "rows": job.is_input_elsewhere,
+            "number of rows": holds_part and job.input.rows is None,
+        }
+        held = job.input.held_bytes
+        values = value_bytes(job, batch, _tensor_bytes)
+        rows = _row_sizes(job, batch, result).bytes(job.input.rows)
+        opening = _opening_bytes(job) - (activations or 0) - rows - values - held - self.late
+        found = (
+            MemoryPart(what=_PROCESS, size=_process_bytes(job)),
+            MemoryPart(what="weights", size=_weight_bytes(job)),
+            MemoryPart(what="activations", size=activations or 0),
+            MemoryPart(what=ROWS_AND_RESULTS, size=rows),
+            *((MemoryPart(what="values of steps", size=values),) if values else ()),
+            *((MemoryPart(what="input held whole", size=held),) if held else ()),
+            *((MemoryPart(what="opening beyond a run", size=opening),) if opening > 0 else ()),
+        )
+        return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
 
 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
