@@ -434,7 +434,8 @@ class FinishedJob:
 
     `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
     was asked for. `left_over` is the output if a process that was killed has left something to complete or to delete,
-    or if forms of the report are asked for that the last run did not write: `unwritten`.
+    or if forms of the report are asked for that the last run did not write: `unwritten`. Those that are
+    `unmade` cannot be written, because the report that they are made of is gone.
     """
 
     job: str
@@ -446,6 +447,7 @@ class FinishedJob:
     gone: tuple[str, ...] = ()
     left_over: JobOutput | None = None
     unwritten: tuple[str, ...] = ()
+    unmade: tuple[str, ...] = ()
 
 
 @record

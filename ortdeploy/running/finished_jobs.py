@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.steps import FinishedJob, Plan
 from ortdeploy.results.results import JobResult, Status
@@ -32,6 +33,10 @@ def completed(plan: Plan, job: FinishedJob, ledger: Ledger) -> JobResult:
 
 def nothing_to_do(job: FinishedJob) -> JobResult:
     """Return the result of a job that has nothing to run."""
-    return JobResult(
-        job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=job.waiting
-    )
+    reason = job.waiting
+    if job.unmade and reason is None:
+        forms = " and ".join(job.unmade)
+        reason = (
+            f"it is finished; {forms} cannot be written, because {REPORT} is gone. The next run with rows writes both"
+        )
+    return JobResult(job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=reason)

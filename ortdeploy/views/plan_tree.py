@@ -5,6 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.files.names import REPORT
 from ortdeploy.plan.masked import masked_plan
 from ortdeploy.plan.pipeline import walk
 from ortdeploy.plan.steps import (
@@ -114,6 +115,9 @@ class _Tree:
             below.append(Node(label="nothing", text=why))
         if job.unwritten:
             text = f"writes what its report lacks: {', '.join(job.unwritten)}"
+            below.append(Node(label="apply", text=text))
+        elif job.unmade:
+            text = f"cannot write {', '.join(job.unmade)}: {REPORT} is gone"
             below.append(Node(label="apply", text=text))
         elif job.left_over is not None:
             below.append(Node(label="apply", text="completes what a command that was killed has begun there"))

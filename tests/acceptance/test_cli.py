@@ -1111,6 +1111,17 @@ def test_the_further_reports_are_written_beside_the_first(cli: Cli, deployment: 
     assert 'state="committed"} 20' in (deployment / "outbox/run/_run.prom").read_text(encoding="utf-8")
 
 
+def test_a_report_that_was_carried_away_is_not_made_up(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "outbox/run/_run.json").unlink()
+    (deployment / "m.yaml").write_text(MANIFEST + "    report: html\n")
+    assert "cannot write html: _run.json is gone" in cli("plan", deployment / "m.yaml").out
+    for _ in range(2):
+        told = "it is finished; html cannot be written, because _run.json is gone. The next run with rows writes both"
+        assert told in cli("apply", deployment / "m.yaml").words
+    assert not (deployment / "outbox/run/_run.html").exists()
+
+
 def test_a_finished_job_gets_the_reports_that_are_asked_for_later(cli: Cli, deployment: Path) -> None:
     assert cli("apply", deployment / "m.yaml").code == 0
     before = json.loads((deployment / "outbox/run/_run.json").read_text())
@@ -1127,14 +1138,6 @@ def test_a_finished_job_gets_the_reports_that_are_asked_for_later(cli: Cli, depl
     assert json.loads((deployment / "outbox/run/_run.json").read_text()) == before
     assert {path: path.read_bytes() for path in (deployment / "outbox/run").glob("part-*")} == parts
     assert "outbox/run is finished." in cli("apply", deployment / "m.yaml").out
-
-
-def test_a_report_that_was_carried_away_is_not_made_up(cli: Cli, deployment: Path) -> None:
-    assert cli("apply", deployment / "m.yaml").code == 0
-    (deployment / "outbox/run/_run.json").unlink()
-    (deployment / "m.yaml").write_text(MANIFEST + "    report: html\n")
-    assert "outbox/run is finished." in cli("apply", deployment / "m.yaml").out
-    assert not (deployment / "outbox/run/_run.html").exists()
 
 
 @pytest.mark.quick("parquet")

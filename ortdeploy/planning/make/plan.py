@@ -89,7 +89,8 @@ def _why_waiting(job: ResolvedJob, deployment: Deployment) -> str | None:
 
 def _finished(job: ResolvedJob, deployment: Deployment, *, new_run: bool) -> FinishedJob:
     output = job.spec.output
-    unwritten = _unwritten(job, Path(deployment.spec.folder) / output.path)
+    folder = Path(deployment.spec.folder) / output.path
+    lacking, has_report = _lacking_forms(job, folder), is_file(folder / REPORT)
     return FinishedJob(
         job=job.spec.name,
         output=output.shown,
@@ -98,17 +99,15 @@ def _finished(job: ResolvedJob, deployment: Deployment, *, new_run: bool) -> Fin
         new_run=new_run,
         waiting=_why_waiting(job, deployment),
         gone=job.input.gone if job.output.run is not None else (),
-        left_over=planned_output(job) if job.output.left_over or unwritten else None,
-        unwritten=unwritten,
+        left_over=planned_output(job) if job.output.left_over or (lacking and has_report) else None,
+        unwritten=lacking if has_report else (),
+        unmade=() if has_report or output.removable else lacking,
     )
 
 
-def _unwritten(job: ResolvedJob, folder: Path) -> tuple[str, ...]:
-    """Return the forms of the report that the last run was not asked for; none if there is no report to make them of.
-
-    An output that is completed gets them with that.
-    """
-    if job.output.left_over or job.output.read_only or not is_file(folder / REPORT):
+def _lacking_forms(job: ResolvedJob, folder: Path) -> tuple[str, ...]:
+    """Return the forms of the report that are asked for and not there; an output that is completed gets them then."""
+    if job.output.left_over or job.output.read_only or job.output.run is None:
         return ()
     return tuple(form for form in job.spec.reports if not is_there(folder / REPORTS[form]))
 
