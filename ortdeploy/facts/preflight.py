@@ -93,12 +93,14 @@ class RefusedRow:
 class RowRoom:
     """What one of a job's first rows takes in arrays, in bytes, where a graph may leave sizes open.
 
-    `read`: as it was read; `fed`: as it is fed, if that is not the same array. `made`: what prepare steps make of it
-    meanwhile; if `by_row`, of one row at a time, because rows differ in shape.
+    `read`: as it was read; `fed`: as it is fed, if that is not the same array. `decoding`: what decoding rows takes for
+    a while, of as many as are decoded at once. `made`: what prepare steps make of a row meanwhile; if `by_row`, of one
+    at a time, because rows differ in shape.
     """
 
     read: int = 0
     fed: int = 0
+    decoding: int = 0
     made: int = 0
     by_row: bool = False
 

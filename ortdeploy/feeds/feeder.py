@@ -3,6 +3,7 @@
 So no native code sees a buffer that does not fit. The plan checks a job's first rows with the same functions.
 """
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ortdeploy.files.room import room
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
+from ortdeploy.process.cores import usable_cores
 from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.catalogue import at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
@@ -85,7 +88,7 @@ def open_rows(
     """
     files = InputPaths(folder, job.input.files)
     indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
-    wanted = replace(wanted_columns(job), indexes=indexes)
+    wanted = replace(wanted_columns(job), indexes=indexes, threads=_decoding_threads(job))
     with at_hand(job.input.format, files, job.input.patterns, job.input.files) as there:
 
         def open_some(only: Sequence[int] | None) -> AbstractContextManager[Source]:
@@ -93,6 +96,23 @@ def open_rows(
 
         with patiently(open_some, only, "reading the input") as source:
             yield source
+
+
+def _decoding_threads(job: RunJob) -> int:
+    """Return how many threads may decode a job's rows at once."""
+    return min(usable_cores(), job.limits.threads or sys.maxsize)
+
+
+def decoding_bytes(job: RunJob, row: int) -> int:
+    """Return what decoding a job's rows takes for a while, in bytes, if a row is as large as this."""
+    from ortdeploy.sources.ahead import DECODING, rows_at_once  # noqa: PLC0415  not for tables
+
+    decoding = DECODING.get(job.input.format)
+    if decoding is None:
+        return 0
+    at_once = rows_at_once(row, decoding, _decoding_threads(job), room(job.limits.memory))
+    ahead = at_once if at_once > 1 else 0
+    return int(at_once * decoding * row) + ahead * row
 
 
 @contextmanager

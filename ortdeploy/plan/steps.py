@@ -311,10 +311,11 @@ class JobErrors:
 
 @record
 class JobLimits:
-    """What a job may take, in bytes; `forecast` is the memory that it is predicted to take."""
+    """What a job may take, in bytes, and its threads; `forecast` is the memory that it is predicted to take."""
 
     memory: int | None
     disk: int | None
+    threads: int | None = None
     forecast: MemoryForecast | None = None
 
 

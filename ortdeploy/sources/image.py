@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
+from ortdeploy.sources.ahead import DECODING
+from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
-from ortdeploy.sources.whole_files import open_whole
+from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.whole_files import WholeFiles, open_whole
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -56,9 +57,9 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns=columns, beside=frozenset(_SIDES), rows=len(files))
 
 
-def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], contents: ContentColumns) -> dict[str, Any]:
+def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles) -> dict[str, Any]:
     try:
-        with open_whole(raw.value, raw.path, contents) as file:
+        with open_whole(raw.value, raw.path, whole) as file:
             image = _pillow().open(file, formats=_FORMATS.get(file.read(_SIGN)))
             width, height = image.size
             limit = wanted.memory_limit
@@ -147,6 +148,6 @@ def _bytes_of(image: Any, channels: int) -> Array:
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open image files, one row each."""
     sides = [side for side in _SIDES if side in {*wanted.dtypes, *wanted.keys, *wanted.missing}]
-    contents = ContentColumns()
-    decode = partial(_decode, wanted=wanted, sides=sides, contents=contents)
-    yield FilePerRow(files, folder, wanted, decode, contents)
+    whole: WholeFiles = {}
+    decode = partial(_decode, wanted=wanted, sides=sides, whole=whole)
+    yield FilePerRow(files, folder, wanted, decode, DECODING["image"], whole)

@@ -32,7 +32,7 @@ class Wanted:
     numbers of the rows to read, if not all are wanted. `row_type` is the manifest's type for files that do not have
     one. `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`:
     how many of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation
-    says.
+    says. `threads`: how many may decode rows at once.
     """
 
     dtypes: Mapping[str, str | None]
@@ -45,6 +45,7 @@ class Wanted:
     rate: int | None = None
     ends: tuple[int, int] | None = None
     exif: bool = True
+    threads: int = 1
     indexes: "Indexes | None" = None
 
 

@@ -1,7 +1,8 @@
 """Turns rows that are read one by one into blocks; shared by the formats whose files hold no arrays."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -9,12 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.files.decoding import is_a_bug, reason_of
-from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.retries import try_again
-from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.json_values import json_value
@@ -65,33 +63,21 @@ Decode = Callable[[RawRow], Mapping[str, Any]]
 """Turns a raw row into values by column name: arrays, numbers, text, nested lists. Raises RowError."""
 
 
-@ordered_record
-class FilePerRow:
-    """A source of files that are one row each; `decode` gets a file's path as the raw row's value.
+Found = tuple[Mapping[str, Any] | RowError, int]
+"""A row's values, or the reason why there are none, and how often it was tried."""
 
-    To `contents`, `decode` adds what files held that it has read whole.
-    """
+DecodeAll = Callable[[Iterator[RawRow]], Generator[tuple[RawRow, Found]]]
+"""Decodes rows, in their order."""
 
-    files: Sequence[str]
-    folder: str
-    wanted: Wanted
-    decode: Decode
-    contents: ContentColumns | None = None
 
-    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        """Yield blocks; files before the first row are not opened."""
-        places = range(start - self.wanted.first_row, len(self.files))
-        files = (self.files[place] for place in places) if places.start else iter(self.files)
-        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
-        for block in block_rows(raw_rows, self.decode, self.wanted, start, sizes):
-            block.contents = None if self.contents is None else self.contents.taken()
-            yield block
-            del block  # whoever has run it lets go of it while the next one is read
+def one_by_one(raw_rows: Iterator[RawRow], decode: Decode, wanted: Wanted) -> Generator[tuple[RawRow, Found]]:
+    """Decode rows when they are asked for."""
+    return ((raw, decode_row(raw, decode, wanted)) for raw in raw_rows)
 
 
 def block_rows(
     raw_rows: Iterator[RawRow],
-    decode: Decode,
+    decode: DecodeAll,
     wanted: Wanted,
     start: int,
     sizes: Iterable[int],
@@ -103,21 +89,23 @@ def block_rows(
     """
     if wanted.only is not None:
         for first, count in pieces_of(wanted.only, sizes):
-            pending = list(islice(raw_rows, first - start, first - start + count))
-            yield _decode_block(pending, decode, wanted, first, as_written)
+            wanted_rows = islice(raw_rows, first - start, first - start + count)
+            yield _block_of(list(decode(wanted_rows)), wanted, first, as_written)
             start = first + count
         return
-    for size in sizes:
-        pending = list(islice(raw_rows, size))
-        if not pending:
-            return
-        yield _decode_block(pending, decode, wanted, start, as_written)
-        start += len(pending)
+    with closing(decode(raw_rows)) as decoded:
+        for size in sizes:
+            rows = list(islice(decoded, size))
+            if not rows:
+                return
+            count = len(rows)
+            yield _block_of(rows, wanted, start, as_written)
+            start += count
 
 
-def _decode_block(
-    pending: list[RawRow], decode: Decode, wanted: Wanted, start: int, as_written: Decode | None
-) -> Block:
+def _block_of(decoded: list[tuple[RawRow, Found]], wanted: Wanted, start: int, as_written: Decode | None) -> Block:
+    """Return a block of decoded rows, of which none is left in the list: they may be large."""
+    pending = [raw for raw, _ in decoded]
     rows: list[int] = []
     table: list[Mapping[str, Any]] = []
     failed: list[FailedRow] = []
@@ -137,13 +125,13 @@ def _decode_block(
             )
         )
 
-    for number, raw in enumerate(pending, start):
-        decoded, attempts = _decode_row(raw, decode, wanted)
-        if isinstance(decoded, RowError):
-            refuse(number, decoded, attempts)
+    for number, (raw, (found, attempts)) in enumerate(decoded, start):
+        if isinstance(found, RowError):
+            refuse(number, found, attempts)
         else:
-            table.append({"path": raw.path, "row": number, **decoded, FILE_PATH: raw.path, FILE_ROW: raw.number})
+            table.append({"path": raw.path, "row": number, **found, FILE_PATH: raw.path, FILE_ROW: raw.number})
             rows.append(number)
+    decoded.clear()
     read = {name: _plain_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
     columns = {name: column for name, column in read.items() if column is not None}
     odd = {name: wanted.dtypes[name] for name in read if name not in columns}
@@ -165,7 +153,7 @@ def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     return {name: json_value(cells[name]) for name in wanted.keys if name in cells and name not in HIDDEN}
 
 
-def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[str, Any] | RowError, int]:
+def decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Found:
     """Return a row's values, or the reason why there are none, and how often it was tried."""
     found = _try_row(raw, decode, wanted)
     if not isinstance(found, RowError):

@@ -7,7 +7,7 @@ from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.row_index import NoIndexes, rows_from
-from ortdeploy.sources.rows import Decode, RawRow, block_rows
+from ortdeploy.sources.rows import Decode, RawRow, block_rows, one_by_one
 
 
 @ordered_record
@@ -29,4 +29,5 @@ class TextRows:
         read = partial(self.read_rows, folder=self.folder, limit=self.wanted.memory_limit)
         indexes = self.wanted.indexes or NoIndexes()
         raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
-        return block_rows(raw_rows, self.decode, self.wanted, start, sizes, self.as_written)
+        decode = partial(one_by_one, decode=self.decode, wanted=self.wanted)
+        return block_rows(raw_rows, decode, self.wanted, start, sizes, self.as_written)

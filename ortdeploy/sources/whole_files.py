@@ -8,7 +8,6 @@ import os
 from io import BytesIO
 from typing import BinaryIO
 
-from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.files.digests import digest_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.sources.files import state_in_stat
@@ -17,11 +16,15 @@ _AT_ONCE = 1 << 20
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def open_whole(path: str, shown: str, contents: ContentColumns) -> BinaryIO:
+WholeFiles = dict[str, tuple[int, int, bytes]]
+"""Size and modification time of files that were read whole, with the digests of what they held, by the names shown."""
+
+
+def open_whole(path: str, shown: str, whole: WholeFiles) -> BinaryIO:
     """Open a file; a small one is read at once, which is faster than to make a buffered reader. Raises OSError.
 
-    What a small one held is added to the contents, if it did not change meanwhile. Of an object it is not: the file is
-    a copy with another state.
+    What a small one held is added to `whole`, if it did not change meanwhile. Of an object it is not: the file is a
+    copy with another state.
     """
     descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     try:
@@ -37,5 +40,5 @@ def open_whole(path: str, shown: str, contents: ContentColumns) -> BinaryIO:
         os.close(descriptor)
     is_whole = len(content) == size == after.st_size and after.st_mtime_ns == before.st_mtime_ns
     if is_whole and not is_url(shown):
-        contents.add(shown, *state_in_stat(after), digest_of(content))
+        whole[shown] = (*state_in_stat(after), digest_of(content))
     return BytesIO(content)

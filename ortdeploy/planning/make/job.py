@@ -44,7 +44,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         postprocess=tuple(_planned_postprocess(job, lines)),
         output=planned_output(job),
         errors=_job_errors(job, fetch),
-        limits=JobLimits(memory=spec.limits.memory, disk=spec.limits.disk),
+        limits=JobLimits(memory=spec.limits.memory, disk=spec.limits.disk, threads=spec.limits.threads),
         identity=job.identity,
         row_axes=job.moved_axes,
         values=tuple(map(planned_constant, job.values)),

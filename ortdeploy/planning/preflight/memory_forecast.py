@@ -72,9 +72,6 @@ _SCRATCH, _BARE = 1.05, 1.15
 _TEXT = 20
 """Python objects and text of numbers, in units of the numbers' own size."""
 
-_DECODING = {"image": 7 / 3}
-"""What decoding a row takes beside its array: Pillow's own picture, four bytes a pixel, and the bytes that it gives."""
-
 _TEXT_VALUE = 64
 """A Python string of some words."""
 
@@ -438,7 +435,6 @@ def _row_sizes(job: ResolvedJob, batch: int, result: int | None) -> RowSizes:
         gathered=sink.GATHERED,
         part_copies=sink.PART_COPIES,
         on_disk=job.spec.output.format in {"npy", "npz", "arrow"},
-        decoding=_DECODING.get(job.input.format or "", 0.0),
     ).of_rows(job.row_room)
 
 

@@ -21,9 +21,9 @@ class RowSizes:
     `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, `result` its size as
     it is written; None if the graph leaves that open. `are_outputs`: results are a model's outputs as they are.
     `read_ahead`: bytes of a file that are read at once. The sink holds copies of what it writes at once, which are a
-    block or `gathered` bytes, or of a part. `on_disk`: the results have the same size on disk. Decoding a row takes
-    `decoding` times the `decoded` bytes for a while; then prepare steps take what they have `made` of the rows of a
-    block, or of one at a time if that is `by_row`.
+    block or `gathered` bytes, or of a part. `on_disk`: the results have the same size on disk. Decoding rows
+    takes `decoding` for a while; then prepare steps take what they have `made` of each row of a block, or of one at a
+    time if that is `by_row`.
     """
 
     batch: int
@@ -37,16 +37,14 @@ class RowSizes:
     gathered: int
     part_copies: int
     on_disk: bool
-    decoding: float = 0.0
-    decoded: int = 0
+    decoding: int = 0
     made: int = 0
     by_row: bool = False
 
     def of_rows(self, room: RowRoom) -> "RowSizes":
         """Return the sizes for rows of which the first take this room."""
-        return replace(
-            self, read=max(self.read, room.read + room.fed), decoded=room.read, made=room.made, by_row=room.by_row
-        )
+        read = max(self.read, room.read + room.fed)
+        return replace(self, read=read, decoding=room.decoding, made=room.made, by_row=room.by_row)
 
     def bytes(self, rows: int | None) -> int:
         """Return the bytes of blocks on their way or of the part being written; `rows` None: only a batch is known.
@@ -61,7 +59,7 @@ class RowSizes:
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
         at_once = min(max(self.batch, BLOCK_BYTES // row), total)
-        for_a_while = max(int(self.decoding * self.decoded), self.made * (1 if self.by_row else at_once))
+        for_a_while = max(self.decoding, self.made * (1 if self.by_row else at_once))
         read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
         part = self._rows_of_part(total) * result
         written_at_once = min(max(self.gathered, result), part) if self.gathered else at_once * result

@@ -11,7 +11,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom
-from ortdeploy.feeds.feeder import Feeder, Made, open_wanted, wanted_columns
+from ortdeploy.feeds.feeder import Feeder, Made, decoding_bytes, open_wanted, wanted_columns
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
@@ -130,9 +130,11 @@ class _Looker:
         """Note how much room rows took that were prepared together."""
         most = max(self._feeder.made, default=Made())
         room = self.room
+        read = max(room.read, size_bytes(prepared.block.columns) // rows)
         self.room = RowRoom(
-            read=max(room.read, size_bytes(prepared.block.columns) // rows),
+            read=read,
             fed=max(room.fed, prepared.fed_bytes // rows),
+            decoding=decoding_bytes(self._step, read),
             made=max(room.made, most.size // most.rows),
             by_row=most.rows < rows,
         )

@@ -17,6 +17,7 @@ from PIL import Image
 from support.models import save_model
 
 from ortdeploy.facts.host import MachineFacts
+from ortdeploy.feeds import feeder
 from ortdeploy.feeds.in_flight import LEAST
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.model import read_model
@@ -48,6 +49,7 @@ jobs:
     prepare: {x: [{scale: 0.5}]}
     batch: {size: 1}
     output: {path: out, format: jsonl}
+    limits: {threads: THREADS}
 """
 
 ROW = 256 * 4
@@ -196,18 +198,21 @@ def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: 
     assert predicted(path, cli)["activations"] == full["activations"]
 
 
-@pytest.mark.parametrize("side", [700, 1000])
-def test_pictures_count_as_large_as_the_first_ones_are(side: int, tmp_path: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(("side", "threads"), [(700, 1), (1000, 1), (700, 3)])
+def test_pictures_count_as_large_as_the_first_ones_are(
+    side: int, threads: int, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
     sizes: Values = {"x": (FLOAT, ["n", "height", "width", 3])}
     save_model(tmp_path / "m.onnx", [helper.make_node("ReduceMean", ["x"], ["y"], axes=[1, 2], keepdims=0)], sizes,
                {"y": (FLOAT, ["n", 3])}, opset=13)  # fmt: skip
     (tmp_path / "in").mkdir()
     for number in range(6):
         Image.new("RGB", (side, side)).save(tmp_path / f"in/{number}.png")
-    (tmp_path / "m.yaml").write_text(PICTURES)
+    (tmp_path / "m.yaml").write_text(PICTURES.replace("THREADS", str(threads)))
     read, fed = 3 * side * side, 12 * side * side  # bytes of uint8, and of float32
-    pillow = read * 7 / 3
-    on_their_way = predicted(tmp_path / "m.yaml", cli)["rows and results"] - max(fed, pillow)
+    decoding = threads * read * 7 / 3 + (threads * read if threads > 1 else 0)
+    on_their_way = predicted(tmp_path / "m.yaml", cli)["rows and results"] - max(fed, decoding)
     assert on_their_way == pytest.approx((LEAST + 2) * (read + fed), rel=0.01)
 
 

@@ -79,5 +79,5 @@ def test_a_row_is_decoded_and_then_a_block_is_prepared() -> None:
     rows = RowRoom(read=10 * KIB, made=30 * KIB)
     assert LARGE.of_rows(rows).bytes(ROWS) - LARGE.bytes(ROWS) == 100 * 30 * KIB
     assert LARGE.of_rows(replace(rows, by_row=True)).bytes(ROWS) - LARGE.bytes(ROWS) == 30 * KIB
-    decoded = replace(LARGE, decoding=4.0).of_rows(replace(rows, by_row=True))
+    decoded = LARGE.of_rows(replace(rows, by_row=True, decoding=40 * KIB))
     assert decoded.bytes(ROWS) - LARGE.bytes(ROWS) == 40 * KIB

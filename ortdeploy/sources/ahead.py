@@ -1,0 +1,139 @@
+"""Decodes files that are a row each on several threads, where one thread would hold up the sessions.
+
+Rows keep their order. Quick ones are decoded by the thread that reads, because handing a row to another thread takes
+longer than to decode a small picture. Pillow and libsndfile let other threads work meanwhile.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.files.room import room
+from ortdeploy.records import record
+from ortdeploy.sources.rows import Found, RawRow, RowError
+from ortdeploy.tensors.columns import size_bytes
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+SLOW = 0.002
+"""Seconds: decoding a row that takes longer is worth another thread."""
+
+DECODING = {"image": 7 / 3, "audio": 2.0, "wav": 2.0, "bytes": 0.0}
+"""What decoding a row takes for a while, by format, in units of its size.
+
+Pillow's own picture takes four bytes a pixel, and its bytes three. Samples are read as float32, and sorted by channel.
+"""
+
+SHARE = 1 / 8
+"""Of the room for one thing that must be read whole: what rows that are decoded at once may take beyond the first."""
+
+
+@record
+class Decoded:
+    """What decoding a row gave, and the seconds that it took."""
+
+    found: Found
+    seconds: float
+
+
+def rows_at_once(size: int, decoding: float, threads: int, memory: int) -> int:
+    """Return how many rows of some bytes are decoded at once, where decoding takes `decoding` times their size."""
+    of_a_row = size * (1 + decoding)
+    return max(1, min(threads, 1 + int(memory * SHARE / of_a_row))) if of_a_row else threads
+
+
+class DecodedAhead:
+    """Rows with what decoding them gives, in their order; as many are decoded ahead as there are `threads`.
+
+    `decoding` is what decoding a row takes, in units of its size. The threads are not waited for at the end: one may
+    hang on a file.
+    """
+
+    def __init__(
+        self,
+        raw_rows: Iterator[RawRow],
+        decode: Callable[[RawRow], Found],
+        threads: int,
+        memory_limit: int | None,
+        decoding: float,
+    ) -> None:
+        """Begin with one thread, that of the caller."""
+        self._raw_rows = raw_rows
+        self._decode = decode
+        self._threads = threads
+        self._memory_limit = memory_limit
+        self._decoding = decoding
+        self._wanted = 1
+        self._ahead: deque[tuple[RawRow, Future[Decoded]]] = deque()
+        self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._workers: list[threading.Thread] = []
+
+    def rows(self) -> Generator[tuple[RawRow, Found]]:
+        """Yield the rows. Raises what decoding one raises, in its turn."""
+        try:
+            while True:
+                self._fill()
+                if self._ahead:
+                    raw, future = self._ahead.popleft()
+                    decoded = future.result()
+                elif (one := next(self._raw_rows, None)) is not None:
+                    raw, decoded = one, self._timed(one)
+                else:
+                    return
+                self._wanted = self._useful(decoded)
+                yield raw, decoded.found
+                del decoded  # which may be large
+        finally:
+            self._ahead.clear()
+            for _ in self._workers:
+                self._waiting.put(None)
+
+    def _fill(self) -> None:
+        """Let threads decode the next rows, if one is not enough."""
+        while 1 < self._wanted > len(self._ahead) and (raw := next(self._raw_rows, None)) is not None:
+            self._ahead.append((raw, self._begin(raw)))
+
+    def _begin(self, raw: RawRow) -> "Future[Decoded]":
+        """Let a thread decode a row, in the context of this one, which says how often it is tried."""
+        from concurrent.futures import Future  # noqa: PLC0415  only for what is slow to decode
+
+        future: Future[Decoded] = Future()
+        context = copy_context()
+
+        def work() -> None:
+            try:
+                future.set_result(context.run(self._timed, raw))
+            except BaseException as error:  # noqa: BLE001  whoever wants the row raises it
+                future.set_exception(error)
+
+        if len(self._workers) <= len(self._ahead):
+            worker = threading.Thread(target=self._work, name="ortdeploy-decoder", daemon=True)
+            worker.start()
+            self._workers.append(worker)
+        self._waiting.put(work)
+        return future
+
+    def _work(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            work()
+            del work  # with its row
+
+    def _timed(self, raw: RawRow) -> Decoded:
+        begin = time.perf_counter()
+        return Decoded(found=self._decode(raw), seconds=time.perf_counter() - begin)
+
+    def _useful(self, decoded: Decoded) -> int:
+        """Return how many rows like this one are to be decoded at once."""
+        row = decoded.found[0]
+        if decoded.seconds < SLOW or isinstance(row, RowError):
+            return 1 if decoded.seconds < SLOW else self._wanted
+        return rows_at_once(_bytes_of(row), self._decoding, self._threads, room(self._memory_limit))
+
+
+def _bytes_of(row: Mapping[str, Any]) -> int:
+    return size_bytes({name: [value] for name, value in row.items()})

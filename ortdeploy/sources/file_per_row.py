@@ -1,0 +1,65 @@
+"""A source of files that are one row each: pictures, recordings, files as they are."""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+
+from ortdeploy.facts.contents import ContentColumns
+from ortdeploy.records import ordered_record
+from ortdeploy.results.rows import Block
+from ortdeploy.sources.ahead import DecodedAhead
+from ortdeploy.sources.files import shown
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.rows import Decode, Found, RawRow, block_rows, decode_row, one_by_one
+from ortdeploy.sources.whole_files import WholeFiles
+
+
+@ordered_record
+class FilePerRow:
+    """Files that are one row each; `decode` gets a file's path as the raw row's value.
+
+    `decoding` is what decoding a row takes for a while, in units of its size. To `whole`, `decode` adds what files held
+    that it has read whole.
+    """
+
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+    decode: Decode
+    decoding: float
+    whole: WholeFiles | None = None
+
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        """Yield blocks; files before the first row are not opened."""
+        places = range(start - self.wanted.first_row, len(self.files))
+        files = (self.files[place] for place in places) if places.start else iter(self.files)
+        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
+        names: list[str] = []
+        for block in block_rows(raw_rows, partial(self._decoded, names=names), self.wanted, start, sizes):
+            block.contents = self._contents(names)
+            yield block
+            del block  # whoever has run it lets go of it while the next one is read
+
+    def _decoded(self, raw_rows: Iterator[RawRow], names: list[str]) -> Generator[tuple[RawRow, Found]]:
+        """Yield decoded rows, and note whose they are."""
+        decode, wanted = partial(decode_row, decode=self.decode, wanted=self.wanted), self.wanted
+        if wanted.threads > 1:
+            decoded = DecodedAhead(raw_rows, decode, wanted.threads, wanted.memory_limit, self.decoding).rows()
+        else:
+            decoded = one_by_one(raw_rows, self.decode, wanted)
+        with closing(decoded):
+            for raw, found in decoded:
+                names.append(raw.path)
+                yield raw, found
+
+    def _contents(self, names: list[str]) -> ContentColumns | None:
+        """Return what the files of a block held, which others may have been read after; none of their names is left."""
+        if self.whole is None:
+            return None
+        contents = ContentColumns()
+        for name in names:
+            held = self.whole.pop(name, None)
+            if held is not None:
+                contents.add(name, *held)
+        names.clear()
+        return contents

@@ -1,0 +1,140 @@
+"""Rows that are slow to decode are decoded on several threads: in their order, in their blocks, within the memory."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from ortdeploy.sources import ahead, image
+from ortdeploy.sources.ahead import DecodedAhead, rows_at_once
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.rows import Found, RawRow, RowError
+
+PATIENCE = 60.0
+ROWS = 9
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every row count as slow to decode."""
+    monkeypatch.setattr(ahead, "SLOW", 0.0)
+
+
+def raw_rows(count: int = ROWS) -> Iterator[RawRow]:
+    return (RawRow(f"{number}.png", "", number) for number in range(count))
+
+
+def decoded(decode: Callable[[RawRow], Found], threads: int) -> DecodedAhead:
+    return DecodedAhead(raw_rows(), decode, threads, memory_limit=None, decoding=1.0)
+
+
+def numbers(rows: DecodedAhead) -> list[Any]:
+    return [values["n"] for _, (values, _) in rows.rows() if not isinstance(values, RowError)]
+
+
+@pytest.mark.usefixtures("slow")
+def test_slow_rows_are_decoded_at_once_and_keep_their_order() -> None:
+    together = threading.Barrier(4)
+
+    def decode(raw: RawRow) -> Found:
+        if raw.value:  # the first one tells that they are slow
+            together.wait(PATIENCE)
+        return {"n": raw.value}, 1
+
+    assert numbers(decoded(decode, 4)) == list(range(ROWS))
+
+
+def test_quick_rows_are_decoded_by_the_thread_that_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "SLOW", PATIENCE)
+    seen = set()
+
+    def decode(raw: RawRow) -> Found:
+        seen.add(threading.get_ident())
+        return {"n": raw.value}, 1
+
+    assert numbers(decoded(decode, 4)) == list(range(ROWS))
+    assert seen == {threading.get_ident()}
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_decoding_raises_is_raised_in_its_turn() -> None:
+    def decode(raw: RawRow) -> Found:
+        if raw.value == 5:
+            raise KeyError(raw.value)
+        return {"n": raw.value}, 1
+
+    rows = decoded(decode, 3).rows()
+    assert [next(rows)[0].value for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(KeyError):
+        next(rows)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_row_that_cannot_be_read_changes_nothing_for_the_others() -> None:
+    def decode(raw: RawRow) -> Found:
+        return (RowError("broken"), 2) if raw.value % 3 == 1 else ({"n": raw.value}, 1)
+
+    found = [found for _, found in decoded(decode, 3).rows()]
+    assert [attempts for _, attempts in found] == [1, 2, 1] * 3
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_thread_that_hangs_is_not_waited_for() -> None:
+    hang, begun = threading.Event(), threading.Event()
+
+    def decode(raw: RawRow) -> Found:
+        if raw.value == 2:
+            begun.set()
+            hang.wait()
+        return {"n": raw.value}, 1
+
+    rows = decoded(decode, 2).rows()
+    assert next(rows)[0].value == 0
+    assert next(rows)[0].value == 1
+    assert begun.wait(PATIENCE)
+    rows.close()
+    hang.set()
+
+
+@pytest.mark.usefixtures("slow")
+def test_threads_have_the_context_of_the_one_that_reads() -> None:
+    told: ContextVar[str] = ContextVar("told", default="nothing")
+    token = told.set("how often to try")
+    try:
+        assert numbers(decoded(lambda _: ({"n": told.get()}, 1), 3)) == ["how often to try"] * ROWS
+    finally:
+        told.reset(token)
+
+
+@given(size=st.integers(0, 10**9), decoding=st.floats(0, 4), threads=st.integers(1, 64), memory=st.integers(0, 10**11))
+def test_rows_at_once_take_no_more_than_their_share_beyond_the_first(
+    size: int, decoding: float, threads: int, memory: int
+) -> None:
+    count = rows_at_once(size, decoding, threads, memory)
+    assert 1 <= count <= threads
+    assert (count - 1) * size * (1 + decoding) <= memory * ahead.SHARE * 1.001
+    assert count == threads or count * size * (1 + decoding) * 1.001 >= memory * ahead.SHARE
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_files_held_is_in_the_block_of_their_rows(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{number}.png") for number in range(ROWS)]
+    for number, file in enumerate(files):
+        Image.new("RGB", (4, 3), (number, 0, 0)).save(file)
+    Path(files[4]).write_bytes(b"no picture")
+    wanted = Wanted(dtypes={"pixels": "uint8"}, threads=4)
+    with image.open_source(files, str(tmp_path), wanted) as source:
+        blocks = list(source.blocks(0, repeat(2)))
+    held = [block.contents.names for block in blocks if block.contents is not None]
+    assert held == [["0.png", "1.png"], ["2.png", "3.png"], ["4.png", "5.png"], ["6.png", "7.png"], ["8.png"]]
+    assert [list(block.rows) for block in blocks] == [[0, 1], [2, 3], [5], [6, 7], [8]]
+    reds = [np.asarray(block.columns["pixels"])[:, 0, 0, 0].tolist() for block in blocks]
+    assert reds == [[0, 1], [2, 3], [5], [6, 7], [8]]
