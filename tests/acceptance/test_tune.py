@@ -1,26 +1,55 @@
 """`ortdeploy tune`: a real job is tried, and the overlay is what apply runs with."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Cli
 
 from ortdeploy.process.child import ask
 
+LONG = 30.0
+"""Seconds after which a trial that does not end is ended."""
 
-def test_a_trial_of_a_real_job_tells_its_speed(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("trial")
+
+def trial(deployment: Path, folder: Path, *sets: str) -> Any:
+    """Return what a trial of a moment says."""
     (folder / "overlay.yaml").write_text("{}\n")
     request = {
         "manifest": str(deployment / "m.yaml"), "folder": str(folder), "job": "run", "seconds": 0.0, "profile": None,
-        "sets": [], "roots": [], "overlays": [],
+        "sets": sets, "roots": [], "overlays": [],
     }  # fmt: skip
-    answer = ask("ortdeploy.cli.children.tune", request)
+    answer = ask("ortdeploy.cli.children.tune", request, seconds=LONG)
     assert answer.code == 0, answer.printed
     (told,) = answer.messages
+    return told
+
+
+def test_a_trial_of_a_real_job_tells_its_speed_at_any_hour(
+    deployment: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    now = datetime.now(UTC)
+    begin, end = now + timedelta(hours=2), now + timedelta(hours=3)
+    hours = f'{{from: "{begin:%H:%M}", to: "{end:%H:%M}", zone: UTC}}'
+    told = trial(deployment, tmp_path_factory.mktemp("trial"), f"jobs.run.hours={hours}", "jobs.run.until=1ms")
     assert told["rows_per_second"] > 0
     assert told["memory"] > 0
     assert told["rows"] == 20
+
+
+def test_a_trial_of_a_job_without_rows_ends_and_says_so(
+    deployment: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    np.save(deployment / "data.npy", np.zeros((0, 4), np.float32))
+    told = trial(deployment, tmp_path_factory.mktemp("trial"))
+    assert "the input holds no row" in told["refused"]
+
+
+def test_a_trial_that_must_pause_says_why(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    told = trial(deployment, tmp_path_factory.mktemp("trial"), "jobs.run.pause={below: {free_disk: 9999999GiB}}")
+    assert "free disk" in told["refused"]
 
 
 @pytest.mark.slow

@@ -33,27 +33,19 @@ def main(asked: Asked) -> None:
 
 
 def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
+    """Return speed and memory of the job, which runs until its time is over. Raises OrtdeployError if it cannot run."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
     from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
 
-    folder, job = Path(request["folder"]), request["job"]
-    options = LoadOptions(
-        profile=request["profile"],
-        sets=(*request["sets"], f"jobs.{job}.output.path={json.dumps(str(folder / 'out'))}"),
-        roots=(*request["roots"], str(folder)),
-        overlays=(*request["overlays"], str(folder / "overlay.yaml")),
-    )
-    planned = plan_manifests([request["manifest"]], options, state_dir=str(folder / "state"), jobs=[job])
-    errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
-    if errors:
-        return {"refused": f"{errors[0].rule}: {errors[0].detail}"}
+    folder = Path(request["folder"])
+    plan = _plan_of(request, folder)
     rows, seconds, slowest, memory, passes = 0, 0.0, 0.0, 0, 0
     clock = _Clock(request["seconds"])
     with open_ledger(folder / "state") as ledger:
         while not clock.is_up():  # a small job is run several times
             out = folder / f"out{passes}"
             result = Execution(
-                plan=_with_output(planned.plans[0], str(out)),
+                plan=_tried(plan, str(out)),
                 run_id="tune",
                 runtime=OrtRuntime(make_model=make_model),
                 ledger=ledger,
@@ -61,15 +53,33 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
                 stop=clock.is_up,
                 native_text=native.take,
             ).run()[0]
-            if result.status is Status.FAILED:
-                return {"refused": result.reason}
+            if result.status in {Status.FAILED, Status.PAUSED}:
+                raise OrtdeployError(result.reason or "")
+            if not clock.has_rows:
+                raise OrtdeployError("the input holds no row, so there is no speed")
             report = json.loads((out / "_run.json").read_text(encoding="utf-8"))
             shutil.rmtree(out)
             rows, seconds, passes = rows + result.committed + result.kept, seconds + result.seconds, passes + 1
             slowest = max(slowest, report["session_run"]["p99"] or 0.0)
             memory = report["peak_memory_bytes"]
     speed = rows / seconds if seconds else 0.0
-    return {"rows_per_second": speed, "p99": slowest, "memory": memory, "rows": _rows(planned.plans[0])}
+    return {"rows_per_second": speed, "p99": slowest, "memory": memory, "rows": _rows(plan)}
+
+
+def _plan_of(request: Mapping[str, Any], folder: Path) -> Plan:
+    """Return the plan of the job with the setting, whose overlay is in a folder. Raises OrtdeployError."""
+    job = request["job"]
+    options = LoadOptions(
+        profile=request["profile"],
+        sets=(*request["sets"], f"jobs.{job}.output.path={json.dumps(str(folder / 'out'))}"),
+        roots=(*request["roots"], str(folder)),
+        overlays=(*request["overlays"], str(folder / "overlay.yaml")),
+    )
+    planned = plan_manifests([request["manifest"]], options, state_dir=str(folder / "state"), jobs=[job])
+    error = next((one for one in planned.diagnostics if one.severity is Severity.ERROR), None)
+    if error is not None:
+        raise OrtdeployError(f"{error.rule}: {error.detail}")
+    return planned.plans[0]
 
 
 class _Clock(Silent):
@@ -81,7 +91,7 @@ class _Clock(Silent):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end: float | None = None
-        self._has_rows = False
+        self.has_rows = False
 
     def job_started(self, job: str, done: int, total: int | None) -> None:  # noqa: ARG002  an observer is told
         """Start, unless it runs already."""
@@ -89,11 +99,11 @@ class _Clock(Silent):
 
     def rows_done(self, done: int, failed: int) -> None:  # noqa: ARG002  an observer is told
         """Know that there is something to tell."""
-        self._has_rows = self._has_rows or done > 0
+        self.has_rows = self.has_rows or done > 0
 
     def is_up(self) -> bool:
         """Return whether the time is over and rows are done."""
-        return self._has_rows and self._end is not None and time.perf_counter() > self._end
+        return self.has_rows and self._end is not None and time.perf_counter() > self._end
 
 
 def _rows(plan: Plan) -> int | None:
@@ -101,9 +111,16 @@ def _rows(plan: Plan) -> int | None:
     return next((step.input.rows for step in plan.steps if isinstance(step, RunJob)), None)
 
 
-def _with_output(plan: Plan, output: str) -> Plan:
+def _tried(plan: Plan, output: str) -> Plan:
+    """Return a plan that writes into a folder, and runs at any hour and for as long as the trial takes."""
     steps = (
-        replace(step, output=replace(step.output, path=output)) if isinstance(step, RunJob) else step
+        replace(
+            step,
+            output=replace(step.output, path=output),
+            timing=replace(step.timing, hours=None, until=None),
+        )
+        if isinstance(step, RunJob)
+        else step
         for step in plan.steps
     )
     return replace(plan, steps=tuple(steps))
