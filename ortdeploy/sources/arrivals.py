@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from enum import Enum, auto
 from itertools import chain, takewhile
 from pathlib import Path
@@ -23,7 +23,7 @@ from ortdeploy.files.digests import content_digest
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.packed import Names, Packer, joined, next_of
 from ortdeploy.files.urls import is_url
-from ortdeploy.records import mutable_record, record
+from ortdeploy.records import mutable_record, ordered_record, record
 from ortdeploy.sources.files import full_path
 
 FILE = "future-files.json"
@@ -298,7 +298,7 @@ def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row
     return 0
 
 
-@mutable_record
+@ordered_record
 class Settling:
     """Tells files that are settled from those that something may still write.
 
@@ -307,32 +307,35 @@ class Settling:
 
     seconds: float
     folder: Path | None = None
-    _before: dict[str, list[int]] = field(default_factory=dict)
-    _future: dict[str, list[int]] = field(default_factory=dict)
 
     def settled(self, files: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         """Return the settled files, and the others; a file that is gone by now is in neither."""
         if not self.seconds:
             return files, ()
-        self._before = self._remembered()
+        before = self._remembered()
+        others, future = {**before}, dict[str, list[int]]()
         found = {True: Packer(Names), False: Packer(Names)}
         now = time.time_ns()
         for path in files:
+            others.pop(path, None)
             try:
-                found[is_url(path) or self._is_settled(path, os.stat(path), now)].add((path,))  # noqa: PTH116  many
+                is_settled = is_url(path) or self._is_settled(path, now, before, future)
+                found[is_settled].add((path,))
             except FileNotFoundError:
                 if os.path.lexists(path):
                     raise
-        if self._future != self._before:
-            self._remember()
+        if others | future != before:  # the others are of inputs of other jobs
+            self._remember({path: state for path, state in others.items() if os.path.lexists(path)} | future)
         return found[True].packed(), found[False].packed()
 
-    def _is_settled(self, path: str, stat: os.stat_result, now: int) -> bool:
+    def _is_settled(self, path: str, now: int, before: Mapping[str, list[int]], future: dict[str, list[int]]) -> bool:
+        """Return whether a file is settled, and note its state if it has a time in the future. Raises OSError."""
+        stat = os.stat(path)  # noqa: PTH116  many
         latest = max(stat.st_mtime_ns, stat.st_ctime_ns)
         if latest <= now:
             return now - latest >= self.seconds * 1e9
-        self._future[path] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        return self._before.get(path) == self._future[path]
+        future[path] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+        return before.get(path) == future[path]
 
     def _remembered(self) -> dict[str, list[int]]:
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -342,8 +345,8 @@ class Settling:
                     return {path: list(state) for path, state in document["files"].items()}
         return {}
 
-    def _remember(self) -> None:
-        """Keep the states that were seen; if they cannot be written, such files stay unsettled.
+    def _remember(self, states: Mapping[str, list[int]]) -> None:
+        """Keep the states that were seen, by path; if they cannot be written, such files stay unsettled.
 
         The folder is made if no job has run yet: on a new device whose clock is behind, all files are from the future.
         """
@@ -351,4 +354,4 @@ class Settling:
             with suppress(OSError):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with open_whole(self.folder / FILE) as file:
-                    file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": self._future}).encode())
+                    file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": states}).encode())

@@ -1,5 +1,6 @@
 """Which files of a recurring input a run reads."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -148,6 +149,19 @@ def test_a_file_from_the_future_is_remembered_before_anything_has_run(tmp_path: 
     path, state = str(tmp_path / "a.npy"), tmp_path / "new/.ortdeploy"
     assert Settling(1, state).settled([path]) == ((), (path,))
     assert Settling(1, state).settled([path]) == ((path,), ())
+
+
+def test_files_from_the_future_are_remembered_for_each_input_while_they_are_there(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a.npy", "b.npy", "c.npy")]
+    for path in paths:
+        write(Path(path), -100_000)
+        assert Settling(1, tmp_path).settled([path]) == ((), (path,))
+    Path(paths[0]).unlink()
+    for path in paths[1:]:
+        assert Settling(1, tmp_path).settled([path]) == ((path,), ())
+    write(Path(paths[2]), -200_000)
+    assert Settling(1, tmp_path).settled([paths[2]]) == ((), (paths[2],))
+    assert json.loads((tmp_path / FILE).read_text())["files"].keys() == {*paths[1:]}
 
 
 def test_a_damaged_memory_of_future_files_lets_them_wait_once_more(tmp_path: Path) -> None:
