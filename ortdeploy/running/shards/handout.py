@@ -89,13 +89,17 @@ class Handout:
         return is_news
 
     def failed(self, worker: int, part: int, reason: str, clock: float) -> None:
-        """Note that a worker could not make a part. Raises LostPartError if it was the third."""
+        """Note that a worker could not make a part; that counts nothing if another worker has made it meanwhile.
+
+        Raises LostPartError if it was the third.
+        """
         given = self._of(worker)
         if part in given.parts:
             given.parts.remove(part)
             given.since = clock
         self._give_back([part])
-        self._count(worker, part, reason)
+        if part in self._left:
+            self._count(worker, part, reason)
 
     def lost(self, worker: int, reason: str | None) -> None:
         """Take back the parts of a worker that is gone; with a reason, the part that it was making may be the cause.

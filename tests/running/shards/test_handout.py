@@ -62,6 +62,18 @@ def test_a_part_that_fails_is_given_again_and_the_third_failure_ends_the_job() -
         handout.failed(5, 0, "the disk is full", 1.0)
 
 
+def test_a_failure_of_a_part_that_another_worker_has_made_counts_nothing() -> None:
+    handout = Handout([0, 1])
+    for worker in (0, 1):
+        given_to(handout, worker)
+        handout.failed(worker, 0, "memory ran out", 1.0)
+    held = {worker: given_to(handout, worker, 2.0 + worker * 2 * OVERDUE_SECONDS) for worker in (2, 3)}
+    assert [0 in parts for parts in held.values()] == [True, True]
+    assert handout.decided(2, 0, 3 * OVERDUE_SECONDS)
+    handout.failed(3, 0, "memory ran out", 3 * OVERDUE_SECONDS)
+    assert handout.left == 1
+
+
 def test_a_lost_part_goes_to_another_worker_while_there_is_other_work() -> None:
     handout = Handout(range(5))
     given_to(handout, 0)
