@@ -41,6 +41,7 @@ def test_without_ray_the_extra_is_named(cli: Cli, plan: Path, monkeypatch: pytes
         (["--engine", "dask"], "--engine dask: write ray"),
         (["--engine", "ray="], "--engine ray=: write ray"),
         (["--engine", "ray=somewhere"], "write HOST:PORT of a cluster"),
+        (["--engine", "ray=somewhere:65536"], "write HOST:PORT of a cluster"),
         (["--engine", "ray=ray://head:10001"], "ray job submit"),
         (["--workers", "2"], "--workers is for --engine"),
         (["--engine", "ray", "--workers", "0"], "is not a number of workers"),

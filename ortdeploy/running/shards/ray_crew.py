@@ -25,6 +25,7 @@ from ortdeploy.running.shards.worker_process import Said, WorkerProcess
 AUTO = "auto"
 LOCAL = "local"
 _ADDRESS = re.compile(r"auto|local|[^/\s]+:[0-9]{1,5}")
+_LAST_PORT = 65_535
 _CONNECT_SECONDS = 10.0
 _LOCAL_STORE = 80 * 1024**2
 """Bytes of Ray's object store if ortdeploy starts Ray itself; it is small, because no rows go through it."""
@@ -76,7 +77,8 @@ def check_address(address: str) -> None:
             f"--engine ray={address}: the driver runs inside the cluster and not through Ray Client. Submit it: "
             "ray job submit -- ortdeploy apply PLAN --engine ray"
         )
-    if not _ADDRESS.fullmatch(address):
+    host, _, port = address.rpartition(":")
+    if not _ADDRESS.fullmatch(address) or (host and int(port) > _LAST_PORT):
         raise UsageError(f"--engine ray={address}: write HOST:PORT of a cluster, or local to start one for this run")
     if find_spec("ray") is None:
         raise OrtdeployError("--engine ray needs Ray, which is not installed: pip install 'ortdeploy[ray]'")
@@ -126,8 +128,9 @@ def _check_reachable(address: str) -> None:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
-        raise OrtdeployError(f"the Ray cluster {address} cannot be reached: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # some names cannot be asked for at all
+        why = getattr(error, "strerror", None) or error
+        raise OrtdeployError(f"the Ray cluster {address} cannot be reached: {why}") from error
 
 
 def _why_not_joined(address: str, error: Exception) -> str:

@@ -137,3 +137,9 @@ def test_whatever_ray_raises_where_it_does_not_start_is_told_in_words(
     with pytest.raises(OrtdeployError) as refused, joined(address):
         pass
     assert words in str(refused.value)
+
+
+def test_a_host_whose_name_cannot_be_asked_for_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    with pytest.raises(OrtdeployError, match=r"the Ray cluster a\.\.b:6379 cannot be reached"), joined("a..b:6379"):
+        pass
