@@ -84,6 +84,11 @@ class OrtdeployError(Exception):
         super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in words))
 
 
+def failure_at(place: object, error: OSError) -> str:
+    """Return a failure of the system in words, with its file, or with a `place` if the call named none, as a write."""
+    return f"{error.filename or place}: {error.strerror or error}"
+
+
 class ProviderFailedError(OrtdeployError):
     """An execution provider failed while it ran: not the row's fault, so another session may do better."""
 

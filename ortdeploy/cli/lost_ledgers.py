@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.open_parts import FOLDER
@@ -57,7 +57,7 @@ def _make_lost_ledger(spec: Spec, job: JobSpec, state_dir: str | None) -> None:
         with hold_output(state, output), open_ledger(state) as ledger:
             rebuild(place, ledger, output, suffix=SINKS[job.output.format].SUFFIX, removable=job.output.removable)
     except OSError as error:
-        raise OrtdeployError(f"{error.filename or place}: {error.strerror}") from error
+        raise OrtdeployError(failure_at(place, error)) from error
 
 
 def _place(folder: Path, url: str | None) -> "SharedPlace | None":

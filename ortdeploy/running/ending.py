@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, RefusedError, StoppedError
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, RefusedError, StoppedError, failure_at
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import appended_reason
 from ortdeploy.records import record
@@ -38,7 +38,7 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
         how = "asked to stop" if isinstance(error, StoppedError) else "stopped at once"
         return Ending(status=Status.INTERRUPTED, reason=f"the run was {how}")
     except OSError as error:
-        return Ending(status=Status.FAILED, reason=f"{error.filename or context.folder}: {error.strerror}")
+        return Ending(status=Status.FAILED, reason=failure_at(context.folder, error))
     except MemoryError as error:
         within = f" within {format_size(memory.limit)}" if memory.limit else ""
         reason = f"memory ran out{within}; a smaller batch or rows_per_part needs less ({error})"

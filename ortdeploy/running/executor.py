@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.diagnostics import OrtdeployError, RefusedError, failure_at
 from ortdeploy.events import bound, log
 from ortdeploy.files.object_store import Upload
 from ortdeploy.files.remembered import TuningCache
@@ -136,7 +136,7 @@ class Execution:
         except OrtdeployError as error:
             return error
         except OSError as error:
-            return OrtdeployError(f"{error.filename}: {error.strerror}")
+            return OrtdeployError(failure_at(self.plan.folder, error))
         return settings.models.open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
 
     def _settings(self, models: OpenedModels) -> MeasuredSettings:
@@ -265,7 +265,7 @@ class Execution:
             with copied_afterwards(context):
                 return self._traced(context)
         except (OSError, OrtdeployError) as error:
-            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            said = failure_at(context.folder, error) if isinstance(error, OSError) else str(error)
             return _refused(context.step, OrtdeployError(said))
 
     def _run_all(self, context: JobContext) -> JobResult:

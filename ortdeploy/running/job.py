@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.names import is_file
@@ -153,7 +153,7 @@ class JobRun:
         try:
             self._report.write(ending, ended, statistics)
         except OSError as error:
-            reason = ending.reason or f"{error.filename or self._context.folder}: {error.strerror}"
+            reason = ending.reason or failure_at(self._context.folder, error)
             ending = replace(ending, status=Status.FAILED, reason=reason)
         self._context.ledger.end(
             self._context.output, ending.status, ending.reason, ended, statistics, contents=self._contents

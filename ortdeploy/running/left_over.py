@@ -5,7 +5,7 @@ Of shards that were killed behind the end of their plan, what they have left is 
 
 from pathlib import Path
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.atomic import remove_temporaries
 from ortdeploy.files.object_store import Upload
@@ -30,7 +30,7 @@ def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
             _complete(ledger, known, folder, output)
             log.info("output.completed", output=output.shown, parts=begun)
     except OSError as error:
-        raise OrtdeployError(f"{error.filename or folder}: {error.strerror}") from error
+        raise OrtdeployError(failure_at(folder, error)) from error
 
 
 def add_reports(ledger: Ledger, folder: Path, output: JobOutput) -> None:
@@ -45,7 +45,7 @@ def add_reports(ledger: Ledger, folder: Path, output: JobOutput) -> None:
         if upload is not None:
             upload.send()
     except OSError as error:
-        raise OrtdeployError(f"{error.filename or folder}: {error.strerror}") from error
+        raise OrtdeployError(failure_at(folder, error)) from error
 
 
 def tidy_shards(folder: Path, output: JobOutput) -> None:
@@ -56,7 +56,7 @@ def tidy_shards(folder: Path, output: JobOutput) -> None:
     try:
         tidy(place_of(output, folder))
     except OSError as error:
-        raise OrtdeployError(f"{error.filename or folder}: {error.strerror}") from error
+        raise OrtdeployError(failure_at(folder, error)) from error
 
 
 def _complete(ledger: Ledger, known: OutputRecord, folder: Path, output: JobOutput) -> None:

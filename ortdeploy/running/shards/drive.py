@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.plan.part_table import PartTable, PlannedPart, part_table
@@ -98,12 +98,16 @@ class Drive:
         except ClosedError:
             cause = Ending(status=Status.DONE)
         except (OrtdeployError, OSError) as error:
-            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            said = failure_at(self._folder, error) if isinstance(error, OSError) else str(error)
             log.error("job.failed", committed=0, failed=0, skipped=0, kept=0, seconds=0.0, reason=said)
             return recorded_result(self.step, None, Ending(status=Status.FAILED, reason=said))
         with open_ledger(self.state_dir) as ledger:
             finish = Finish(plan=self.plan, step=self.step, ledger=ledger, run_id=self.run_id, cause=cause)
             return replace(finish.run(), seconds=self.clock() - begin)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.plan.folder) / self.step.output.path
 
     def _work(self) -> Ending:
         """Take the output, and have its remaining parts made. Raises OrtdeployError, OSError if nothing has begun."""
@@ -111,11 +115,10 @@ class Drive:
         if why_not is not None:
             raise OrtdeployError(f"{self.step.output.shown} cannot be made by several workers: {why_not}")
         check_inputs(self.step, self.plan.folder)
-        folder = Path(self.plan.folder) / self.step.output.path
         with copy_of_ledger(self.state_dir) as ledger:
-            record = ledger.output(ledger.key(folder))
+            record = ledger.output(ledger.key(self._folder))
         table = part_table(self.step, first_number(record, self.step))
-        decisions = decisions_of(self.plan, self.step, record, folder)
+        decisions = decisions_of(self.plan, self.step, record, self._folder)
         decisions.begin(known=record is not None)
         ours = facts_of_this_worker(self.plan, self.step)
         compare_with_first(decisions, ours, "the driver")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.ledger import Ledger, now
@@ -55,7 +55,7 @@ class Finish:
         try:
             ending, shares = self._fold()
         except OSError as error:
-            ending = Ending(status=Status.FAILED, reason=f"{error.filename or self._folder}: {error.strerror}")
+            ending = Ending(status=Status.FAILED, reason=failure_at(self._folder, error))
         except OrtdeployError as error:
             ending = Ending(status=Status.FAILED, reason=str(error))
         result = replace(recorded_result(self.step, self.ledger.output(self._output), ending), shares=shares)

@@ -1,5 +1,6 @@
 """A job whose parts several workers make as a driver tells them: whoever is lost, every row is there once."""
 
+import errno
 import json
 import shutil
 from contextlib import suppress
@@ -234,6 +235,19 @@ def test_a_job_without_any_worker_ends_after_ten_minutes(tmp_path: Path, plan: P
 
     ended = drive(tmp_path, plan, Full(tmp_path, plan, 2), clock=Clock(30.0))
     assert "no worker has been ready for 10 minutes" in (ended.reason or "")
+
+
+def test_a_full_disk_is_told_with_the_folder_that_is_on_it(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that fails names no file."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SharedFolder, "create", full)
+    ended = drive(tmp_path, plan, FakeCrew(tmp_path, plan, 1))
+    assert (ended.status, ended.reason) == (Status.FAILED, f"{tmp_path / 'out'}: No space left on device")
 
 
 def test_a_worker_that_must_pause_pauses_the_job(tmp_path: Path, plan: Plan) -> None:

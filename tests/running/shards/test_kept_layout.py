@@ -1,5 +1,6 @@
 """With `threads: auto`, all shards of a plan keep the layout that the first of them found."""
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from support.jobs import plan_for, save
 from support.shards import finish, run_shard, run_shards
 
 from ortdeploy.autotune import thread_layout
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout
 from ortdeploy.results.results import Status
@@ -104,6 +106,23 @@ def test_a_shard_that_measures_while_others_finish_has_nothing_to_do(
     monkeypatch.setattr(thread_layout, "_rates", slowly)
     assert run_shard(tmp_path, plan, 0, 2).status is Status.NOTHING_TO_DO
     assert not list((tmp_path / "out/_parts").glob(f"*/{KEPT}"))
+
+
+def test_a_disk_that_is_full_as_the_layout_is_kept_is_told_with_a_folder(
+    tmp_path: Path, plan: Plan, measure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that fails names no file."""
+    measure(WIDE)
+    create = SharedFolder.create
+
+    def full(place: SharedFolder, name: str, data: bytes) -> bool:
+        if name.endswith(KEPT):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return create(place, name, data)
+
+    monkeypatch.setattr(SharedFolder, "create", full)
+    ended = run_shard(tmp_path, plan, 0, 2)
+    assert (ended.status, ended.reason) == (Status.FAILED, f"{tmp_path}: No space left on device")
 
 
 def test_a_shard_that_cannot_measure_is_followed_too(tmp_path: Path, plan: Plan, measure: Any) -> None:

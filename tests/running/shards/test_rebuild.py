@@ -1,5 +1,6 @@
 """A ledger that is lost is made again from what lies beside the parts, or not at all: never a false one."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, save
 from support.shards import Killed, finish, killed_at_part, on_store, run_shard
 
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger, read_outputs
 from ortdeploy.ledger.records import OutputRecord
@@ -114,6 +116,22 @@ def test_a_part_that_is_not_what_was_written_makes_no_ledger(
     ended = finish(tmp_path, plan)
     assert (ended.status, read_outputs(tmp_path / ".ortdeploy")) == (Status.FAILED, ())
     assert f"out/part-00000003.jsonl {words}, so the lost ledger is not made again" in (ended.reason or "")
+
+
+def test_a_run_on_one_machine_that_cannot_note_itself_beside_the_parts_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, VALUES)
+    plan = plan_for(tmp_path, ROWS)
+    run_shard(tmp_path, plan, 0, 1)
+    assert finish(tmp_path, plan).status is Status.DONE
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SharedFolder, "create", full)
+    ended = execute(tmp_path, plan, FakeRuntime(double))
+    assert (ended.status, ended.reason) == (Status.FAILED, f"{tmp_path / 'out'}: No space left on device")
 
 
 def test_what_one_machine_has_begun_is_known_again(tmp_path: Path) -> None:
