@@ -74,7 +74,7 @@ def _starter(subject: Subject, picture: PictureInput, heads: Sequence[str]) -> S
             f"columns: {flow({picture.name: 'pixels'})}",
             "key: [path]",
         )
-        + f"    prepare:\n      {scalar(picture.name)}:  # {told}\n"
+        + f"    prepare:\n      {scalar(picture.name)}:  {writing.comment(told)}\n"
         + writing.steps(prepare, 8)
         + f"    batch: {{size: {picture.batch or _BATCH}}}\n"
         + ("    postprocess:\n" + writing.steps(post, 6) if scored else "")

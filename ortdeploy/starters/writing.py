@@ -17,7 +17,12 @@ _NAME = re.compile(r"[\w.-]+\Z")
 def head(*told: str) -> str:
     """Return the beginning of a manifest: comments that say what was recognised and where from."""
     lines = ["Made by ortdeploy init.", *told, "For completion in an editor: ortdeploy schema > deployment.schema.json"]
-    return "".join(f"# {line}\n" for line in lines) + "version: 1\n\n"
+    return "".join(f"{comment(line)}\n" for line in lines) + "version: 1\n\n"
+
+
+def comment(text: str) -> str:
+    """Return a text as a comment of one line, for names and metadata of a model may have line ends."""
+    return f"# {' '.join(''.join(sign if sign.isprintable() else ' ' for sign in text).split())}"
 
 
 def models(subject: Subject, written: Mapping[str, str] | None = None) -> str:
@@ -135,4 +140,4 @@ def recording_path(subject: Subject) -> str:
 
 
 def _noted(note: str) -> str:
-    return f"  # {note}" if note else ""
+    return f"  {comment(note)}" if note else ""

@@ -56,6 +56,16 @@ def test_an_ultralytics_export_finds_its_box_in_the_picture(cli: Cli, tmp_path: 
     np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)  # the first sample is 64 x 64
 
 
+def test_what_a_model_says_of_itself_stays_in_its_comment(cli: Cli, tmp_path: Path) -> None:
+    size = "[64, 64]\x00\x85\u2028\r\nname: other\n#"
+    families.with_metadata(
+        families.yolo(tmp_path / "m.onnx"), task="detect", stride="32", names="['cat', 'dog']", imgsz=size
+    )
+    manifest, _ = made(cli, tmp_path)
+    assert "name" not in manifest
+    assert "imgsz [64, 64] name: other #." in (tmp_path / "m.yaml").read_text(encoding="utf-8")
+
+
 def test_a_head_without_suppression_gets_none(cli: Cli, tmp_path: Path) -> None:
     families.yolo(tmp_path / "m.onnx", version="YOLOv10n", decided=True)
     manifest, _ = made(cli, tmp_path)
