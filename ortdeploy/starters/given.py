@@ -1,14 +1,14 @@
 """Looks at rows that the user has: a file, or a folder of files of one kind."""
 
+import glob
 from collections import Counter
-from itertools import chain, islice, repeat
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import DeclaredInput
-from ortdeploy.files.csv_text import read_cells
+from ortdeploy.facts.data import DeclaredInput, InputFacts
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.opened import format_suffix
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.starters.subject import Data, is_installed
 
 _FORMATS = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
@@ -31,16 +31,17 @@ def look_at_data(path: Path, folder: Path) -> Data:
         raise OrtdeployError(f"--from: {path} needs {package.name}: pip install 'ortdeploy[{package.extra}]'")
     if facts.problem is not None:
         raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
-    texts = _texts(folder, pattern) if facts.format == "csv" else frozenset[str]()
+    texts = _texts(facts, folder) if facts.format == "csv" else frozenset[str]()
     return Data(path=pattern, format=facts.format or "", columns=facts.columns, texts=texts, left_out=left_out)
 
 
-def _texts(folder: Path, pattern: str) -> frozenset[str]:
-    """Return the columns of the first CSV file whose first cell is no number."""
-    first = min(folder.glob(pattern))
-    with first.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        names, cells = islice(chain(read_cells(file), repeat([])), 2)
-    return frozenset(name for name, cell in zip(names, cells, strict=False) if cell and not _is_number(cell))
+def _texts(facts: InputFacts, folder: Path) -> frozenset[str]:
+    """Return the columns of CSV files whose first cell is no number."""
+    names = tuple(facts.columns)
+    with SOURCES["csv"].open_source(facts.files[:1], str(folder), Wanted(dtypes={}, keys=names)) as source:
+        block = next(source.blocks(0, iter([1])), None)
+    cells = {name: list(map(str, block.columns[name])) for name in names} if block is not None else {}
+    return frozenset(name for name, found in cells.items() if any(cell and not _is_number(cell) for cell in found))
 
 
 def _is_number(cell: str) -> bool:
@@ -59,4 +60,4 @@ def _of_folder(path: Path, shown: str) -> tuple[str, str]:
         raise OrtdeployError(f"--from: no file in {path} ends as one of the formats does: {known}")
     (suffix, _), *others = sorted(suffixes.items(), key=lambda one: (-one[1], one[0]))
     left_out = ", ".join(f"{number} of *{other}" for other, number in others)
-    return f"{shown}/*{suffix}" if shown != "." else f"*{suffix}", left_out
+    return f"{glob.escape(shown)}/*{suffix}" if shown != "." else f"*{suffix}", left_out

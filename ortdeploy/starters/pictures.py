@@ -1,5 +1,7 @@
 """What starters of picture models share: which input takes a picture, its size, its samples, and how it is prepared."""
 
+import glob
+
 from ortdeploy.records import record
 from ortdeploy.starters import samples
 from ortdeploy.starters.subject import Subject, is_installed
@@ -63,7 +65,7 @@ def sample_pictures(subject: Subject, height: int, width: int) -> dict[str, byte
 
 def sample_path(subject: Subject) -> str:
     """Return the path of these."""
-    return f"{subject.stem}-sample-*.png"
+    return f"{glob.escape(subject.stem)}-sample-*.png"
 
 
 def colors(channels: int) -> str:

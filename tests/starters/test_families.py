@@ -1,5 +1,6 @@
 """For each family of models, `init` and `apply` succeed as written, with the steps that the family needs."""
 
+import gzip
 import json
 import shutil
 import wave
@@ -505,6 +506,33 @@ def test_arrays_of_the_user_feed_any_model(cli: Cli, tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", other=np.ones((5, 4), np.float32))
     made(cli, tmp_path, "--from", tmp_path / "mine.npz")
     assert len(rows(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("data", ["people[1].csv", "all [1]", "all*"])
+def test_names_of_the_user_s_files_may_have_signs_of_patterns(cli: Cli, tmp_path: Path, data: str) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "all 1").mkdir()
+    (tmp_path / "all 1/a.csv").write_text("height,weight\n1,2\n")
+    for path in ("people[1].csv", "all [1]/a.csv", "all*/a.csv"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("name,age,income,debt\nAda,1,2,3\n")
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / data)
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
+    assert len(rows(tmp_path)) == 1
+
+
+def test_samples_may_have_signs_of_patterns_in_their_names(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m[1].onnx")
+    said = cli("init", tmp_path / "m[1].onnx", "-o", tmp_path / "m[1].yaml")
+    assert (said.code, "picture classifier" in said.out) == (0, True)
+    assert "It looked like" not in said.out
+
+
+def test_compressed_columns_of_text_are_left_out_too(cli: Cli, tmp_path: Path) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "people.csv.gz").write_bytes(gzip.compress(b"name,age,income,debt\nAda,1,2,3\n"))
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "people.csv.gz")
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
 
 
 @pytest.mark.parametrize(
