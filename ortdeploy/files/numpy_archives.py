@@ -1,11 +1,11 @@
-"""Reads .npz files: archives of arrays, of which one is loaded at a time."""
+"""Reads and writes .npz files: archives of arrays, of which one is loaded at a time."""
 
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -81,3 +81,11 @@ def read_npz(path: Path | str, shown: str | None = None) -> dict[str, npt.NDArra
         check_room(sum(header.nbytes for header in archive.headers.values()), name, None)
         with decoding(name, ".npz"):
             return {key: archive.load(key) for key in archive.headers}
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays of any names, without pickle: `numpy.savez` has parameters, and takes no array of their names."""
+    with zipfile.ZipFile(file, "w") as zipped:
+        for name, array in arrays.items():
+            with zipped.open(zipfile.ZipInfo(f"{name}{_SUFFIX}"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)

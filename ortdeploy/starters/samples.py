@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ortdeploy.files.numpy_archives import write_npz
 from ortdeploy.sinks.png import as_png
 from ortdeploy.tensors.columns import Array
 
@@ -14,9 +15,8 @@ RATE = 16_000
 
 def archive(arrays: Mapping[str, Array]) -> bytes:
     """Return arrays as an .npz file; text as NumPy's own strings."""
-    plain = {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **plain)
+    write_npz(file, {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()})
     return file.getvalue()
 
 

@@ -557,6 +557,15 @@ def test_a_model_with_a_dimension_that_has_a_formula_for_a_name(cli: Cli, tmp_pa
     assert onnx.load(str(tmp_path / "m.onnx")).graph.input[0].type.tensor_type.shape.dim[1].dim_param
 
 
+def test_an_input_may_be_called_as_a_parameter_of_numpy_is(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["file", "allow_pickle"], ["y"])]
+    inputs: families.Tensors = {"file": (FLOAT, ["n", 3]), "allow_pickle": (FLOAT, ["n", 3])}
+    save_model(tmp_path / "m.onnx", nodes, inputs, {"y": (FLOAT, ["n", 3])})
+    made(cli, tmp_path)
+    with np.load(tmp_path / "m-sample.npz") as sample:
+        assert {name: sample[name].shape for name in sample.files} == dict.fromkeys(inputs, (4, 3))
+
+
 def test_a_length_that_a_refusal_names_is_found(cli: Cli, tmp_path: Path) -> None:
     nodes = [helper.make_node("Reshape", ["x", "to"], ["y"])]
     inputs: families.Tensors = {"x": (FLOAT, ["n", "width"])}
