@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.golden_sets import INPUTS, OUTPUTS
 from ortdeploy.files.names import is_file
-from ortdeploy.files.numpy_archives import read_npz
+from ortdeploy.files.numpy_archives import read_npz, write_npz
 from ortdeploy.files.onnx_data import KINDS
 from ortdeploy.plan.steps import GoldenValue
 from ortdeploy.records import record
@@ -30,8 +31,8 @@ class GoldenSet:
 def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
     """Read one data set. Raises OrtdeployError if a file of it cannot be read."""
     if is_file(folder / INPUTS):
-        answers = read_npz(folder / OUTPUTS, OUTPUTS) if is_file(folder / OUTPUTS) else {}
-        return GoldenSet(inputs=read_npz(folder / INPUTS, INPUTS), outputs=answers)
+        answers = _read_npz(folder / OUTPUTS) if is_file(folder / OUTPUTS) else {}
+        return GoldenSet(inputs=_read_npz(folder / INPUTS), outputs=answers)
     files = sorted(folder.glob("input_*.pb"), key=_number)
     required = [value for value in inputs if not value.optional]
     names = required if len(files) <= len(required) else inputs
@@ -48,14 +49,31 @@ def write_outputs(folder: Path, outputs: Mapping[str, Any], values: Sequence[Gol
     """Write what a model answers beside its inputs, in their layout. Raises OrtdeployError."""
     try:
         if is_file(folder / INPUTS):
+            arrays = {name: _storable(name, value) for name, value in outputs.items()}
             with open_whole(folder / OUTPUTS) as file:
-                np.savez(file, **outputs)
+                write_npz(file, arrays)
             return
         for index, value in enumerate(values):
             with open_whole(folder / f"output_{index}.pb") as file:
                 file.write(_pb(value, outputs[value.name]))
     except OSError as error:
         raise OrtdeployError(f"the outputs cannot be written: {error.strerror}") from error
+
+
+def _storable(name: str, value: Any) -> npt.NDArray[Any]:
+    """Return an output as a .npz can hold it. Raises OrtdeployError."""
+    kind = {type(None): "absent", list: "a sequence", dict: "a map"}.get(type(value))
+    if kind is None:
+        array = np.asarray(value)
+        stored = array.astype(str) if array.dtype == object else array
+        is_kept = stored is array or (stored == array).all()  # text loses zeros at its end
+        if is_kept and array.dtype.isbuiltin != _ADDED:
+            return stored
+        kind = "text that ends in U+0000" if array.dtype == object else f"{array.dtype}"
+    raise OrtdeployError(
+        f"output {name} is {kind}, which {OUTPUTS} cannot hold. Give the inputs as input_0.pb, input_1.pb, …; then the "
+        "outputs are written like these"
+    )
 
 
 def _pb(value: GoldenValue, content: Any) -> bytes:
@@ -66,6 +84,10 @@ def _pb(value: GoldenValue, content: Any) -> bytes:
 def _number(path: Path) -> int:
     digits = path.stem.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else 0
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    return {name: _feedable(array) for name, array in read_npz(path, path.name).items()}
 
 
 def _read_pb(path: Path, value: GoldenValue) -> Any:

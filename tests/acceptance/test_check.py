@@ -235,6 +235,21 @@ def test_outputs_are_recorded_from_the_cpu_provider_and_then_pass(cli: Cli, fold
         assert arrays["y"].tolist() == (X * 2).tolist()
 
 
+def test_outputs_of_any_name_and_text_are_recorded_as_arrays(cli: Cli, folder: Path) -> None:
+    nodes = [helper.make_node("Identity", ["text"], ["same"]), helper.make_node("Shape", ["text"], ["file"])]
+    outputs: dict[str, tuple[int, list[str | int]]] = {
+        "same": (TensorProto.STRING, [2]),
+        "file": (TensorProto.INT64, [1]),
+    }
+    save_model(folder / "double.onnx", nodes, {"text": (TensorProto.STRING, [2])}, outputs)
+    path = write_pb(folder / "checks", 0)
+    np.savez(path / "inputs.npz", text=np.array(["a", "ß"]))
+    assert [one.message for one in results(cli, folder, "--record")] == ["recorded"]
+    assert [one.status for one in results(cli, folder)] == ["passed"]
+    np.savez(path / "inputs.npz", text=np.array(["a", "b"]))
+    assert [one.message for one in results(cli, folder)] == ["output same: 1 of 2 values differ"]
+
+
 def test_sequences_text_and_whole_numbers_are_compared_exactly(cli: Cli, folder: Path) -> None:
     nodes = [
         helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0, keepdims=1),

@@ -1,10 +1,15 @@
 """Outputs are compared with golden ones: which values are equal, with NaN and every element type."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from ortdeploy.checks.golden import difference
+from ortdeploy.checks.golden import difference, write_outputs
+from ortdeploy.diagnostics import OrtdeployError
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,20 @@ from ortdeploy.checks.golden import difference
 )
 def test_what_is_equal_and_what_is_not(value: np.ndarray, expected: np.ndarray, passes: bool) -> None:
     assert (difference(value, expected, 1e-3, 1e-5)[1] is None) == passes
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (None, "absent"),
+        ([np.ones(1), np.ones(2)], "a sequence"),
+        ({"a": 1.0}, "a map"),
+        (np.ones(1, ml_dtypes.bfloat16), "bfloat16"),
+        (np.array(["a\0"], object), "text that ends in U+0000"),
+    ],
+)
+def test_an_output_that_no_array_holds_is_not_recorded_as_one(tmp_path: Path, value: Any, kind: str) -> None:
+    (tmp_path / "inputs.npz").touch()
+    with pytest.raises(OrtdeployError, match=rf"output y is {re.escape(kind)}, which outputs\.npz cannot hold"):
+        write_outputs(tmp_path, {"y": value}, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["inputs.npz"]
