@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.labels import Labels, find_labels
@@ -133,7 +131,7 @@ def _postprocess(subject: Subject, output: str, labels: Labels | None, made: Map
 def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str, str | None]:
     """Return the steps, where they are from, and what of them is assumed."""
     beside = subject.beside("preprocessor_config.json")
-    settings = _read(subject.folder / beside) if beside else {}
+    settings = subject.settings("preprocessor_config.json")
     size = [picture.height, picture.width]
     steps = [colors(picture.channels)]
     assumed = None if settings else _assumed(picture)
@@ -171,11 +169,3 @@ def _scaled(settings: dict[str, Any], channels: int) -> list[str]:
     if channels == len(mean) == len(std) and settings.get("do_normalize", True):
         steps.append(f"{{normalize: {{mean: {flow(mean)}, std: {flow(std)}}}}}")
     return steps
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import writing
-from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.starters.subject import Starter, Subject, json_mapping
 
 FAMILY = "a Stable Diffusion folder"
 _COMPONENTS = ("text_encoder", "unet", "vae_decoder")
@@ -43,8 +42,7 @@ def _starter(subject: Subject) -> Starter:
 
 def _side(subject: Subject) -> tuple[int, str]:
     """Return the side of images in pixels, and where it is from."""
-    try:
-        found = read_json((subject.model / "unet" / "config.json").read_text(encoding="utf-8"))
-        return int(found["sample_size"]) * _FACTOR, "height and width are those of sample_size in unet/config.json"
-    except (OSError, ValueError, KeyError, TypeError):
-        return _USUAL, "height and width are assumed, because nothing says which its UNet was trained for"
+    size = json_mapping(subject.model / "unet" / "config.json").get("sample_size")
+    if isinstance(size, int):
+        return size * _FACTOR, "height and width are those of sample_size in unet/config.json"
+    return _USUAL, "height and width are assumed, because nothing says which its UNet was trained for"

@@ -2,10 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
-from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.labels import Labels, find_labels
@@ -114,21 +111,12 @@ def _sample(*, pairs: bool) -> str:
 def _length(subject: Subject) -> int:
     """Return how many tokens a text may have, as the files beside the model say."""
     found = [
-        _read(subject, "tokenizer_config.json").get("model_max_length"),
-        _read(subject, "config.json").get("max_position_embeddings"),
+        subject.settings("tokenizer_config.json").get("model_max_length"),
+        subject.settings("config.json").get("max_position_embeddings"),
     ]
     known = [int(one) for one in found if isinstance(one, int | float) and 0 < one < _FAR]
     return min([*known, _MOST])
 
 
 def _pools_first(subject: Subject) -> bool:
-    return bool(_read(subject, "1_Pooling/config.json").get("pooling_mode_cls_token"))
-
-
-def _read(subject: Subject, name: str) -> dict[str, Any]:
-    beside = subject.beside(name)
-    try:
-        found = read_json(Path(subject.folder / beside).read_text(encoding="utf-8")) if beside else {}
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return bool(subject.settings("1_Pooling/config.json").get("pooling_mode_cls_token"))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ortdeploy.files.json_text import read_json
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.subject import Starter, Subject
@@ -21,13 +20,14 @@ _SAMPLES = {
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest from files to their types, if the model's settings lie beside it."""
     value = subject.only_input
-    beside = subject.beside("config.min.json", f"{subject.model.stem}.json")
+    files = ("config.min.json", f"{subject.model.stem}.json")
+    beside = subject.beside(*files)
     scores = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK]
     if value is None or value.name != _INPUT or beside is None or not scores:
         return
     if subject.data is not None and subject.data.format != "bytes":
         return
-    settings = _settings(subject, beside)
+    settings = subject.settings(*files)
     labels = settings.get("target_labels_space")
     sizes = [settings.get(key) for key in ("beg_size", "end_size", "block_size", "padding_token")]
     if isinstance(labels, list) and len(labels) == subject.shape_of(scores[0])[1] and _whole(sizes):
@@ -36,14 +36,6 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 
 def _whole(sizes: list[Any]) -> bool:
     return all(isinstance(size, int) for size in sizes)
-
-
-def _settings(subject: Subject, beside: str) -> dict[str, Any]:
-    try:
-        found = read_json((subject.folder / beside).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _starter(subject: Subject, beside: str, scores: str, labels: list[Any], sizes: list[Any]) -> Starter:

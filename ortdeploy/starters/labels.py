@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment.metadata import parsed_names
-from ortdeploy.files.json_text import read_json
 from ortdeploy.records import record
 from ortdeploy.starters.subject import Subject
 
@@ -43,14 +42,9 @@ def _named(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
         names = parsed_names(subject.facts.metadata.get(key, ""))
         if names:
             yield f"{key} in the model's metadata", names
-    beside = subject.beside("config.json")
-    if beside is not None:
-        try:
-            found = read_json((subject.folder / beside).read_text(encoding="utf-8")).get("id2label")
-        except (OSError, ValueError, AttributeError):
-            return
-        if isinstance(found, dict):
-            yield f"id2label in {beside}", parsed_names(json.dumps(found))
+    found = subject.settings("config.json").get("id2label")
+    if isinstance(found, dict):
+        yield f"id2label in {subject.beside('config.json')}", parsed_names(json.dumps(found))
 
 
 def _lines(path: Path) -> list[str]:

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.files.json_text import read_json
 from ortdeploy.records import record
 from ortdeploy.runtime.trial_run import Ran
 from ortdeploy.tensors.types import TensorType
@@ -70,6 +72,11 @@ class Subject:
         """Return the path, from the manifest, of the first file of these names beside the model or one folder up."""
         return next((self.relative(path) for path in self._neighbours(names) if self.holds(path)), None)
 
+    def settings(self, *names: str) -> dict[str, Any]:
+        """Return what the JSON file maps that `beside` finds; empty if there is none that can be read."""
+        beside = self.beside(*names)
+        return json_mapping(self.folder / beside) if beside is not None else {}
+
     def _neighbours(self, names: tuple[str, ...]) -> Iterator[Path]:
         for folder in (self.model.parent, self.model.parent.parent):
             for name in names:
@@ -104,6 +111,15 @@ class Starter:
     misfit: str | None = None
     assumed: str | None = None
     takes_long: bool = False
+
+
+def json_mapping(path: Path) -> dict[str, Any]:
+    """Return what a JSON file maps; empty if it cannot be read, or holds something else."""
+    try:
+        found = read_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_installed(module: str) -> bool:
