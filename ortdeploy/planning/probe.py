@@ -23,6 +23,7 @@ from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
+from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
 from ortdeploy.manifest.option_paths import (
@@ -408,7 +409,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
     try:
         check_room(LINE_OF_VALUES * path.stat().st_size, shown, None)
         content = path.read_bytes()
-        lines = _lines(content.decode("utf-8-sig"))
+        lines = lines_of(content.decode("utf-8-sig"))
     except OrtdeployError as error:
         return FileFacts(path=str(path), problem=Problem(kind="too-large", detail=f"{error}."))
     except OSError as error:
@@ -418,8 +419,3 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
     if not lines:
         return FileFacts(path=str(path), problem=Problem(kind="empty", detail=f"{shown} holds no lines."))
     return FileFacts(path=str(path), sha256=hashlib.sha256(content).hexdigest(), lines=lines)
-
-
-def _lines(text: str) -> tuple[str, ...]:
-    """Return the lines of a text; a character such as U+2028 may belong to an alphabet, and ends none."""
-    return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")) if text else ()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ortdeploy.facts.models import ModelFacts
+from ortdeploy.files.text_lines import lines_of
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.pictures import SCALE, PictureInput, picture_input, sample_pictures
@@ -57,7 +58,7 @@ def letters_of(subject: Subject, name: str, facts: ModelFacts, classes: int) -> 
     beside = subject.beside(*_FILES)
     if beside is None:
         return None
-    letters = len((subject.folder / beside).read_text(encoding="utf-8", errors="replace").splitlines())
+    letters = len(lines_of((subject.folder / beside).read_text(encoding="utf-8", errors="replace")))
     return f"from: {scalar(beside)}{_space(classes - letters)}", f"the lines of {beside}"
 
 

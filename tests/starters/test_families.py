@@ -172,6 +172,13 @@ def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str
     assert set(rows(tmp_path)[0]["text"]) <= set("0123456789ABC ")
 
 
+def test_a_letter_that_ends_lines_elsewhere_counts_once(cli: Cli, tmp_path: Path) -> None:
+    families.text_recogniser(tmp_path / "m.onnx", None)
+    (tmp_path / "keys.txt").write_bytes("\n".join("0123456789\u2028\x85C").encode())
+    manifest, _ = made(cli, tmp_path)
+    assert manifest["pipelines"]["read"]["steps"][-1]["in"]["append"] == " "
+
+
 def test_a_reader_of_lines_without_letters_is_told_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
     families.text_recogniser(tmp_path / "m.onnx", None)
     _, said = made(cli, tmp_path)
