@@ -5,6 +5,7 @@ from typing import Any
 
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import writing
+from ortdeploy.starters.labels import label_lines
 from ortdeploy.starters.subject import Starter, Subject
 
 FAMILY = "a model that tells types of files (Magika)"
@@ -30,15 +31,18 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     settings = subject.settings(*files)
     labels = settings.get("target_labels_space")
     sizes = [settings.get(key) for key in ("beg_size", "end_size", "block_size", "padding_token")]
-    if isinstance(labels, list) and len(labels) == subject.shape_of(scores[0])[1] and _whole(sizes):
-        yield _starter(subject, beside, scores[0], labels, sizes)
+    if not isinstance(labels, list) or len(labels) != subject.shape_of(scores[0])[1] or not _whole(sizes):
+        return
+    content = label_lines(labels)
+    if content is not None:
+        yield _starter(subject, beside, scores[0], content, sizes)
 
 
 def _whole(sizes: list[Any]) -> bool:
     return all(isinstance(size, int) for size in sizes)
 
 
-def _starter(subject: Subject, beside: str, scores: str, labels: list[Any], sizes: list[Any]) -> Starter:
+def _starter(subject: Subject, beside: str, scores: str, labels: bytes, sizes: list[Any]) -> Starter:
     first, last, block, filling = sizes
     dtype = subject.inputs[0].tensor.dtype
     names, folder = f"{subject.stem}-labels.txt", f"{subject.stem}-sample"
@@ -62,4 +66,4 @@ def _starter(subject: Subject, beside: str, scores: str, labels: list[Any], size
         + writing.output(subject)
     )
     files = {} if subject.data else {f"{folder}/{name}": content for name, content in _SAMPLES.items()}
-    return Starter(family=FAMILY, text=text, files=files | {names: "".join(f"{one}\n" for one in labels).encode()})
+    return Starter(family=FAMILY, text=text, files=files | {names: labels})

@@ -1,12 +1,13 @@
 """The names of a model's classes: in its metadata, in config.json or in a file of lines beside it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment.metadata import parsed_names
+from ortdeploy.files.text_lines import lines_of
 from ortdeploy.records import record
 from ortdeploy.starters.subject import Subject
 
@@ -26,14 +27,22 @@ class Labels:
 def find_labels(subject: Subject, classes: int) -> Labels | None:
     """Return labels for this number of classes."""
     beside = subject.beside(*_FILES)
-    if beside is not None and len(_lines(subject.folder / beside)) >= classes:
+    if beside is not None and _count(subject.folder / beside) == classes:
         return Labels(path=beside, told=f"the lines of {beside}")
     for told, names in _named(subject):
-        if len(names) == classes:
+        content = label_lines(names)
+        if len(names) == classes and content is not None:
             path = f"{subject.stem}-labels.txt"
-            lines = "".join(f"{' '.join(str(name).split())}\n" for name in names)
-            return Labels(path=path, told=told, files={path: lines.encode()})
+            return Labels(path=path, told=told, files={path: content})
     return None
+
+
+def label_lines(names: Sequence[Any]) -> bytes | None:
+    """Return a file with a name a line; None if a name has half of a surrogate pair, which is no text."""
+    try:
+        return "".join(f"{' '.join(str(name).split())}\n" for name in names).encode()
+    except UnicodeEncodeError:
+        return None
 
 
 def _named(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
@@ -47,8 +56,9 @@ def _named(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
         yield f"id2label in {subject.beside('config.json')}", parsed_names(json.dumps(found))
 
 
-def _lines(path: Path) -> list[str]:
+def _count(path: Path) -> int:
+    """Return how many lines a file has, without empty ones at its end; 0 if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return len(lines_of(path.read_text(encoding="utf-8").rstrip()))
     except (OSError, ValueError):
-        return []
+        return 0

@@ -110,9 +110,21 @@ def test_a_classifier_gets_the_labels_that_are_there(cli: Cli, tmp_path: Path, w
     assert where == "nowhere" or first["label"] == ["cat", "dog", "owl"][first["class"]]
 
 
-def test_labels_of_another_number_of_classes_are_not_taken(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "are_taken"), [("cat\ndog\n", False), ("cat\ndog\nowl\nyak\n", False), ("cat\ndog\nowl\n\n", True)]
+)
+def test_labels_of_another_number_of_classes_are_not_taken(
+    cli: Cli, tmp_path: Path, text: str, *, are_taken: bool
+) -> None:
     families.classifier(tmp_path / "m.onnx")
-    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    (tmp_path / "labels.txt").write_text(text)
+    made(cli, tmp_path)
+    assert ("label" in rows(tmp_path)[0]) == are_taken
+
+
+def test_names_of_classes_that_are_no_text_are_not_taken(cli: Cli, tmp_path: Path) -> None:
+    families.with_metadata(families.classifier(tmp_path / "m.onnx"), classes=r"['cat', '\ud800', 'owl']")
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "\ud800", "1": "dog", "2": "owl"}}))
     made(cli, tmp_path)
     assert "label" not in rows(tmp_path)[0]
 
