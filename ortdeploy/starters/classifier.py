@@ -132,21 +132,34 @@ def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str, s
     """Return the steps, where they are from, and what of them is assumed."""
     beside = subject.beside("preprocessor_config.json")
     settings = subject.settings("preprocessor_config.json")
-    size = [picture.height, picture.width]
-    steps = [colors(picture.channels)]
     assumed = None if settings else _assumed(picture)
-    method = _METHODS.get(settings.get("resample", 2), "bilinear")
-    shortest = (settings.get("size") or {}).get("shortest_edge") if isinstance(settings.get("size"), dict) else None
-    crops = settings.get("do_center_crop") and isinstance(shortest, int)
-    if crops:
-        steps += [f"{{resize: {{shortest: {shortest}}}, method: {method}}}", f"{{center_crop: {flow(size)}}}"]
-    else:
-        steps.append(f"{{resize: {flow(size)}, method: {method}}}")
+    steps = [colors(picture.channels), *_resized(settings, picture)]
     if picture.floating:
         steps += _scaled(settings, picture.channels)
     if picture.layout == "NCHW":
         steps.append("{layout: NCHW}")
     return steps, assumed or f"as {beside} says", assumed
+
+
+def _resized(settings: Mapping[str, Any], picture: PictureInput) -> Iterator[str]:
+    """Yield the steps to the size that the model takes, with a cut from the middle if the settings say so."""
+    resample, size, crops = settings.get("resample"), settings.get("size"), settings.get("do_center_crop")
+    method = _METHODS.get(resample, "bilinear") if isinstance(resample, int) else "bilinear"
+    named = _sides(settings.get("crop_size") if crops else size) if picture.open else None
+    taken = named or [picture.height, picture.width]
+    shortest = size.get("shortest_edge") if isinstance(size, dict) else size  # as files of old versions have it
+    before = {"shortest": shortest} if isinstance(shortest, int) else _sides(size)
+    if crops and before:
+        yield f"{{resize: {flow(before)}, method: {method}}}"
+        yield f"{{center_crop: {flow(taken)}}}"
+    else:
+        yield f"{{resize: {flow(taken)}, method: {method}}}"
+
+
+def _sides(size: Any) -> list[int] | None:
+    """Return the height and width of a setting; None if it says something else."""
+    height, width = (size.get("height"), size.get("width")) if isinstance(size, dict) else (size, size)
+    return [height, width] if isinstance(height, int) and isinstance(width, int) else None
 
 
 def _assumed(picture: PictureInput) -> str | None:
@@ -163,9 +176,18 @@ def _assumed(picture: PictureInput) -> str | None:
     return f"{named} {'are' if what[1:] else 'is'} assumed: nothing in the file tells"
 
 
-def _scaled(settings: dict[str, Any], channels: int) -> list[str]:
-    steps = [SCALE] if settings.get("do_rescale", True) else []
+def _scaled(settings: Mapping[str, Any], channels: int) -> Iterator[str]:
+    """Yield the steps to the values that the model takes."""
+    factor = settings.get("rescale_factor")
+    if not settings.get("do_rescale", True):
+        yield "{cast: float32}"
+    else:
+        yield f"{{scale: {scalar(factor)}}}" if isinstance(factor, int | float) else SCALE
     mean, std = settings.get("image_mean", _MEAN), settings.get("image_std", _STD)
-    if channels == len(mean) == len(std) and settings.get("do_normalize", True):
-        steps.append(f"{{normalize: {{mean: {flow(mean)}, std: {flow(std)}}}}}")
-    return steps
+    if settings.get("do_normalize", True) and _is_for(channels, mean) and _is_for(channels, std):
+        yield f"{{normalize: {{mean: {flow(mean)}, std: {flow(std)}}}}}"
+
+
+def _is_for(channels: int, values: Any) -> bool:
+    """Return whether a setting has a number for each channel, or one for all."""
+    return isinstance(values, int | float) or (isinstance(values, list) and len(values) == channels)

@@ -155,6 +155,50 @@ def test_a_picture_is_prepared_as_the_file_beside_the_model_says(cli: Cli, tmp_p
     assert {"normalize": {"mean": [0.5] * 3, "std": [0.25] * 3}} in steps
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"image_mean": None, "image_std": None}, [{"scale": 1 / 255}]),
+        ({"resample": [2], "do_rescale": False, "image_mean": [0.5]}, [{"cast": "float32"}]),
+        (
+            {"rescale_factor": 1 / 127.5, "image_mean": 1.0, "image_std": 1.0},
+            [{"scale": 1 / 127.5}, {"normalize": {"mean": 1.0, "std": 1.0}}],
+        ),
+    ],
+)
+def test_settings_beside_the_model_may_be_missing_one_number_or_something_else(
+    cli: Cli, tmp_path: Path, settings: dict[str, Any], steps: list[Any]
+) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    manifest, _ = made(cli, tmp_path)
+    resized = {"resize": [32, 32], "method": "bilinear"}
+    assert manifest["jobs"]["run"]["prepare"]["x"] == [{"rgb": True}, resized, *steps, {"layout": "NCHW"}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"size": {"height": 40, "width": 48}}, [{"resize": [40, 48], "method": "bilinear"}]),
+        (
+            {"size": {"height": 40, "width": 48}, "do_center_crop": True, "crop_size": 36},
+            [{"resize": [40, 48], "method": "bilinear"}, {"center_crop": [36, 36]}],
+        ),
+        (
+            {"size": 40, "do_center_crop": True, "crop_size": {"height": 32, "width": 36}},
+            [{"resize": {"shortest": 40}, "method": "bilinear"}, {"center_crop": [32, 36]}],
+        ),
+    ],
+)
+def test_a_size_that_the_graph_leaves_open_is_that_of_the_settings(
+    cli: Cli, tmp_path: Path, settings: dict[str, Any], steps: list[Any]
+) -> None:
+    families.classifier(tmp_path / "m.onnx", open_sizes=True)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    manifest, _ = made(cli, tmp_path)
+    assert manifest["jobs"]["run"]["prepare"]["x"][1:-3] == steps
+
+
 def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: Path) -> None:
     families.classifier(tmp_path / "m.onnx")
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").out

@@ -22,13 +22,13 @@ def with_metadata(path: Path, **metadata: str) -> Path:
     return path
 
 
-def classifier(path: Path, classes: int = 3, *, softmax: bool = True) -> Path:
+def classifier(path: Path, classes: int = 3, *, softmax: bool = True, open_sizes: bool = False) -> Path:
     """Means of the channels, times weights: [rows, classes]."""
     nodes = [Node("GlobalAveragePool", ["x"], ["mean"]), Node("Flatten", ["mean"], ["flat"])]
     nodes.append(Node("MatMul", ["flat", "w"], ["logits" if softmax else "y"]))
     nodes += [Node("Softmax", ["logits"], ["y"])] if softmax else []
     weights: Weights = {"w": np.random.default_rng(1).standard_normal((3, classes)).astype(np.float32)}
-    inputs: Tensors = {"x": (FLOAT, ["n", 3, 32, 32])}
+    inputs: Tensors = {"x": (FLOAT, ["n", 3, "h", "w"] if open_sizes else ["n", 3, 32, 32])}
     outputs: Tensors = {"y": (FLOAT, ["n", classes])}
     return save_model(path, nodes, inputs, outputs, weights)
 
