@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ortdeploy.facts.models import ValueFacts
+from ortdeploy.files.csv_text import written_rows
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.subject import Starter, Subject
@@ -114,11 +115,8 @@ def _table(values: Sequence[ValueFacts], names: dict[str, list[str]], rows: int)
     """Return a CSV file: random numbers between 0 and 1 for floating columns, zeros or a letter for others."""
     random = np.random.default_rng(0)
     header = [name for group in names.values() for name in group]
-    lines = [",".join(header)]
-    for _ in range(rows):
-        cells = [_cell(value, random) for value in values for _ in names[value.name]]
-        lines.append(",".join(cells))
-    return "\n".join(lines) + "\n"
+    cells = [[_cell(value, random) for value in values for _ in names[value.name]] for _ in range(rows)]
+    return written_rows([header, *cells])
 
 
 def _cell(value: ValueFacts, random: np.random.Generator) -> str:

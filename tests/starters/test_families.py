@@ -399,6 +399,24 @@ def test_a_table_is_fed_from_columns(cli: Cli, tmp_path: Path) -> None:
     assert rows(tmp_path)[0].keys() == {"row", "label", "probabilities"}
 
 
+def test_columns_of_a_table_may_have_commas_and_quotes_in_their_names(cli: Cli, tmp_path: Path) -> None:
+    names = ('age, in "years"', "income")
+    scaled = [
+        helper.make_node("Scaler", [name], [f"s{at}"], domain="ai.onnx.ml", offset=[0.0], scale=[1.0])
+        for at, name in enumerate(names)
+    ]
+    inputs: families.Tensors = {name: (FLOAT, ["n", 1]) for name in names}
+    save_model(
+        tmp_path / "m.onnx", [*scaled, helper.make_node("Add", ["s0", "s1"], ["y"])], inputs, {"y": (FLOAT, ["n", 1])}
+    )
+    model = onnx.load(str(tmp_path / "m.onnx"))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    _, said = made(cli, tmp_path)
+    assert "a table's model" in said
+    assert (tmp_path / "m-sample.csv").read_text().startswith('"age, in ""years""",income\n')
+
+
 def test_an_output_whose_written_rows_no_run_keeps_to_is_declared(cli: Cli, tmp_path: Path) -> None:
     families.table(tmp_path / "m.onnx", rows_in_outputs=False)  # as LightGBM's converter writes them
     manifest, said = made(cli, tmp_path)
