@@ -1,5 +1,6 @@
 """For each family of models, `init` and `apply` succeed as written, with the steps that the family needs."""
 
+import errno
 import gzip
 import json
 import shutil
@@ -21,6 +22,7 @@ from support.models import save_model, scale_model
 
 from ortdeploy.cli import tryouts
 from ortdeploy.cli.commands import init
+from ortdeploy.files.atomic import open_whole
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.runtime.trial_run import Ran
 from ortdeploy.starters.samples import recording
@@ -699,6 +701,22 @@ def test_data_of_another_kind_is_told_and_leaves_a_manifest_to_mend(cli: Cli, tm
     assert "x.txt holds lines of text, and the model takes x float32 [n, 3, 32, 32]" in said.out
     assert "After that: ortdeploy try" in said.out
     assert (tmp_path / "m.yaml").is_file()
+
+
+def test_a_disk_that_is_full_as_the_manifest_is_written_leaves_nothing(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale_model(tmp_path / "m.onnx")
+
+    def full(path: Path) -> Any:
+        if path.suffix == ".yaml":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_whole(path)
+
+    monkeypatch.setattr(init, "open_whole", full)
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
+    assert (said.code, "m.yaml cannot be written: No space left on device" in said.err) == (1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_a_signal_during_the_first_rows_leaves_nothing(

@@ -152,6 +152,7 @@ def _write(starter: Starter, manifest: Path) -> None:
             with open_whole(path) as file:
                 file.write(content)
     except OSError as error:
+        _remove(starter, manifest)
         raise OrtdeployError(f"{error.filename or manifest} cannot be written: {error.strerror}") from error
 
 
