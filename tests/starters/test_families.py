@@ -719,6 +719,13 @@ def test_a_disk_that_is_full_as_the_manifest_is_written_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
+def test_a_model_whose_name_begins_as_a_flag_does(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_model(tmp_path / "-m.onnx")
+    monkeypatch.chdir(tmp_path)
+    assert cli("init", "./-m.onnx").code == 0
+    assert Path("-m.yaml").is_file()
+
+
 def test_a_signal_during_the_first_rows_leaves_nothing(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,8 +126,8 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
     try:
         with scratch_folder("init") as scratch:
             log_file = str(scratch.path / "log")
-            flags = ["try", str(manifest), "--format", "text", "--log-format", "json", "--log-file", log_file]
-            arguments = build_parser("try").parse_args([*flags, "--quiet", "--color", color])
+            flags = ["--format", "text", "--log-format", "json", "--log-file", log_file, "--quiet", "--color", color]
+            arguments = build_parser("try").parse_args(["try", *flags, "--", str(manifest)])
             tryout = Tryout(folder=scratch.path, rows=_TRIED_ROWS)
             with ExitStack() as stack:
                 start_logging(arguments, stack)
