@@ -726,6 +726,14 @@ def test_a_model_whose_name_begins_as_a_flag_does(cli: Cli, tmp_path: Path, monk
     assert Path("-m.yaml").is_file()
 
 
+def test_rows_that_are_not_there_take_no_time(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    (tmp_path / "none.csv").write_text("a,b,c,d\n")
+    _, said = made(cli, tmp_path, "--from", tmp_path / "none.csv")
+    assert "holds no row" in said
+    assert "takes long" not in said
+
+
 def test_a_signal_during_the_first_rows_leaves_nothing(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

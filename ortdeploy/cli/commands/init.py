@@ -180,7 +180,8 @@ def _told(tried: _Tried, manifest: Path, subject: Subject, *, instead_of: _Tried
     samples = [str(path) for path in _files(tried.starter, manifest) if path != manifest]
     beside = f", with {', '.join(samples)} beside it" if samples else ""
     ran = sum(one.committed for one in tried.results)
-    told = f" It ran {count(ran, 'row')}." if ran else " None of its rows ran: that takes long." if tried.works else ""
+    long = " None of its rows ran: that takes long." if tried.starter.takes_long and tried.works else ""
+    told = f" It ran {count(ran, 'row')}." if ran else long
     lines = [f"Wrote {manifest} for {tried.starter.family}{beside}.{told}"]
     if instead_of is not None and instead_of.starter.family != tried.starter.family:
         lines.append(
