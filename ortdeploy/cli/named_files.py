@@ -9,12 +9,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ortdeploy.files.gate import Use
-from ortdeploy.files.listing import expand
+from ortdeploy.files.listing import as_name, expand
 from ortdeploy.files.names import STATE_DIR, is_folder, is_there
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest
-from ortdeploy.manifest.named_paths import NamedPath, named_paths, path_from_manifest
+from ortdeploy.manifest.named_paths import NamedPath, named_paths, path_from_manifest, pattern_from_manifest
 from ortdeploy.manifest.spec import Spec
 
 _MADE = ("part-", "_", ".")
@@ -60,7 +60,8 @@ class _Target:
         """Return whether the pattern of an input matches the file, or will once it is there."""
         if self.is_there:
             return any(map(self.is_at, expand(pattern)))
-        folder, name = (pattern, "*") if is_folder(pattern) or pattern.endswith("**") else os.path.split(pattern)
+        is_whole = is_folder(as_name(pattern)) or pattern.endswith("**")
+        folder, name = (pattern, "*") if is_whole else os.path.split(pattern)
         own = Path(self.real).name
         is_like = fnmatch(own, name) and (name.startswith(".") or not own.startswith("."))
         folders = [folder, *glob.iglob(folder, recursive=True)] if is_like else ()  # noqa: PTH207  keeps a glob's text
@@ -96,7 +97,7 @@ def _role(spec: Spec, named: NamedPath, target: _Target) -> str | None:
     path = path_from_manifest(spec, named.path)
     match named.use:
         case Use.READ:
-            return f"an input ({where})" if target.is_read_by(str(path)) else None
+            return f"an input ({where})" if target.is_read_by(pattern_from_manifest(spec, named.path)) else None
         case Use.WRITE:
             written = (path_from_manifest(spec, job.output.path) for job in spec.jobs if job.output.at == named.at[:-1])
             return f"what a job writes ({where})" if any(map(target.is_made_in, written)) else None

@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MAGIC = "*?["
+_ESCAPED = re.compile(r"\[([*?[])\]")
+
+
+def in_full(folder: str, pattern: str) -> str:
+    """Return a pattern of a manifest in full. Signs of patterns in the path of its folder mean themselves."""
+    return os.path.normpath(os.path.join(glob.escape(folder), pattern))  # noqa: PTH118  keeps a glob's text as it is
+
+
+def has_magic(full: str) -> bool:
+    """Return whether a pattern may match several names: it has signs other than those that `in_full` has escaped."""
+    return any(sign in _ESCAPED.sub("", full) for sign in _MAGIC)
+
+
+def as_name(full: str) -> str:
+    """Return a pattern as the name that it is if all signs mean themselves."""
+    return _ESCAPED.sub(r"\1", full)
 
 
 def expand(full: str) -> "Sequence[str]":
@@ -21,17 +37,19 @@ def expand(full: str) -> "Sequence[str]":
 
     That may be a link that leads nowhere, or a pipe. Whoever looks at it says that it is no file.
     """
-    if os.path.isdir(full):  # noqa: PTH112  never raises, as the others do not
-        if not os.access(full, os.R_OK | os.X_OK):
+    name = full if os.path.lexists(full) else as_name(full)
+    if os.path.isdir(name):  # noqa: PTH112  never raises, as the others do not
+        if not os.access(name, os.R_OK | os.X_OK):
             return []
-        names = (entry.name for entry in os.scandir(full) if not _is_folder(entry) and not entry.name.startswith("."))
-        return in_order(names, os.path.join(full, ""))  # noqa: PTH118  text
-    if os.path.lexists(full) or not any(sign in full for sign in _MAGIC):  # a name may hold a bracket
-        return [full] if os.path.lexists(full) else []
+        names = (entry.name for entry in os.scandir(name) if not _is_folder(entry) and not entry.name.startswith("."))
+        return in_order(names, os.path.join(name, ""))  # noqa: PTH118  text
+    if os.path.lexists(name) or not has_magic(full):  # a name may hold a bracket
+        return [name] if os.path.lexists(name) else []
     folder, pattern = os.path.split(full)
-    if any(sign in folder for sign in _MAGIC) or pattern == "**" or not os.path.isdir(folder):  # noqa: PTH112
+    fixed = as_name(folder)
+    if has_magic(folder) or pattern == "**" or not os.path.isdir(fixed):  # noqa: PTH112
         return in_order(path for path in glob.iglob(full, recursive=True) if not os.path.isdir(path))  # noqa: PTH112, PTH207  keeps a glob's text
-    return in_order(_matching(folder, pattern), os.path.join(folder, ""))  # noqa: PTH118  text
+    return in_order(_matching(fixed, pattern), os.path.join(fixed, ""))  # noqa: PTH118  text
 
 
 def links_below(folder: str, skipped: str = "") -> "Iterator[str]":
@@ -50,6 +68,7 @@ def links_below(folder: str, skipped: str = "") -> "Iterator[str]":
 def folders_like(full: str) -> "list[str]":
     """Return the folders that match a glob whose only pattern is in its last part."""
     folder, pattern = os.path.split(full)
+    folder = as_name(folder)
     if not os.access(folder, os.R_OK):
         return []
     names = [entry.name for entry in os.scandir(folder) if _is_folder(entry)]

@@ -7,6 +7,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from ortdeploy.files.gate import Use
+from ortdeploy.files.listing import in_full
 from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.records import ordered_record
 
@@ -27,6 +28,11 @@ class NamedPath:
 def path_from_manifest(spec: "Spec", path: str) -> FilePath:
     """Return the full path of what a manifest names, or of what was kept of it; no link is followed."""
     return FilePath(spec.places.get(path) or os.path.normpath(FilePath(spec.folder) / path))
+
+
+def pattern_from_manifest(spec: "Spec", pattern: str) -> str:
+    """Return the pattern of an input in full, or the path of what was kept of it."""
+    return spec.places.get(pattern) or in_full(spec.folder, pattern)
 
 
 def option_path(spec: "Spec", path: str) -> str:

@@ -12,7 +12,7 @@ from ortdeploy.files.gate import Use
 from ortdeploy.files.listing import expand
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
-from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
+from ortdeploy.manifest.named_paths import named_paths, pattern_from_manifest
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.workflow import validate
 
@@ -54,7 +54,7 @@ class Arrivals:
 def _files(spec: Spec) -> Iterator[str]:
     for named in named_paths(spec):
         if named.use is not Use.WRITE and not is_url(named.path):
-            yield from expand(str(path_from_manifest(spec, named.path)))
+            yield from expand(pattern_from_manifest(spec, named.path))
 
 
 def _digest(files: Sequence[str]) -> str:

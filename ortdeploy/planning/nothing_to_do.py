@@ -19,7 +19,7 @@ import sys
 import time
 from contextlib import suppress
 
-from ortdeploy.files.listing import expand, folders_like, links_below
+from ortdeploy.files.listing import as_name, expand, folders_like, links_below
 from ortdeploy.files.names import STATE_DIR
 
 TYPE_CHECKING = False  # typing takes as long to import as everything else here
@@ -118,7 +118,8 @@ class Recollection:
 
 def _folders(patterns: "Sequence[str]") -> "list[list[int] | None]":
     """Return the states of the folders in which patterns look; if one has changed, its files need not be looked at."""
-    folders = (pattern if os.path.isdir(pattern) else os.path.dirname(pattern) for pattern in patterns)  # noqa: PTH112, PTH120
+    names = map(as_name, patterns)
+    folders = (name if os.path.isdir(name) else os.path.dirname(name) for name in names)  # noqa: PTH112, PTH120
     return [[*_seen(os.stat(folder))] if os.path.isdir(folder) else None for folder in folders]  # noqa: PTH112, PTH116
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortdeploy.files.listing import has_magic, in_full
 from ortdeploy.files.names import KEPT, TOLD, is_folder
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.damage import FILE
@@ -105,14 +106,9 @@ def _is_told(deployment: "Deployment") -> bool:
         and not any(map(is_url, named))
         and all(option.kind in _READ for option in find_option_paths(spec))
         and all(job.timing.pause is None for job in spec.jobs)
-        and not any(_has_magic(os.path.dirname(path)) for path in _patterns(deployment))  # noqa: PTH120  text
+        and not any(has_magic(os.path.dirname(path)) for path in _patterns(deployment))  # noqa: PTH120  only planning looks into each folder
         and not any(one.unsettled or one.gone for one in deployment.facts.inputs.values())
     )
-
-
-def _has_magic(path: str) -> bool:
-    """Return whether a pattern names folders: only planning looks into each of them."""
-    return any(sign in path for sign in "*?[")
 
 
 def _files(deployment: "Deployment", state_dir: Path) -> Iterator[str | Path]:
@@ -166,4 +162,4 @@ def _patterns(deployment: "Deployment") -> Iterator[str]:
     """Yield the patterns of inputs as they are expanded."""
     folder = deployment.spec.folder
     for job in deployment.spec.jobs:
-        yield from (os.path.normpath(os.path.join(folder, pattern)) for pattern in job.input.paths)  # noqa: PTH118
+        yield from (in_full(folder, pattern) for pattern in job.input.paths)

@@ -13,13 +13,12 @@ from typing import overload
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.gate import Fence, LeadsOutError
-from ortdeploy.files.listing import expand
+from ortdeploy.files.listing import as_name, expand, has_magic, in_full
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.object_store import MARK, is_web, list_states, list_urls, shown_url, state_of
 from ortdeploy.files.packed import Names, in_blocks
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
-_MAGIC = "*?["
 _NO_NAMES = frozenset({"", ".", ".."})
 _BETWEEN = "\0"
 """What lies between names that are one text; no name holds it."""
@@ -50,7 +49,7 @@ def list_files(folder: str, patterns: Sequence[str] = ()) -> Sequence[str]:
 
 
 def _list_local(folder: str, pattern: str) -> Sequence[str]:
-    full = os.path.normpath(os.path.join(folder, pattern))  # noqa: PTH118  keeps a glob's text as it is
+    full = in_full(folder, pattern)
     expanded = expand(full)
     if not expanded:
         _check_readable(full)
@@ -101,8 +100,8 @@ class InputPaths(Sequence[str]):
 def _check_folders(full: str) -> None:
     """Raise OrtdeployError if a folder that a glob names cannot be looked into: it would be passed over."""
     parts = Path(full).parts
-    magic = [index for index, part in enumerate(parts) if any(sign in part for sign in _MAGIC)]
-    if not magic or is_file(full):
+    magic = [index for index, part in enumerate(parts) if has_magic(part)]
+    if not magic or is_file(as_name(full)):
         return
     for index in range(magic[0], len(parts)):
         in_front = os.path.join(*parts[: index + (parts[index] == "**")], "")  # noqa: PTH118  keeps a glob's text as it is
@@ -118,7 +117,7 @@ def _unreadable(folder: str) -> OrtdeployError:
 
 def _check_readable(full: str) -> None:
     """Raise OrtdeployError if a pattern names nothing because a folder in front of it cannot be looked into."""
-    fixed = full.split("*", maxsplit=1)[0].split("?", maxsplit=1)[0]
+    fixed = as_name(full).split("*", maxsplit=1)[0].split("?", maxsplit=1)[0]
     for folder in (os.path.normpath(fixed), *map(str, Path(fixed).parents)):
         if is_folder(folder):
             if not os.access(folder, os.R_OK | os.X_OK):

@@ -66,6 +66,19 @@ def values(folder: Path) -> list[tuple[str, float]]:
     return [(Path(one["path"]).stem, one["y"][0] / 2) for one in found]
 
 
+def test_a_manifest_may_lie_in_a_folder_with_signs_of_patterns(
+    cli: Cli, deployment: Path, arrivals: Write, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    arrivals("on_empty: done")
+    put(deployment, "a", 1)
+    there = deployment.rename(tmp_path_factory.mktemp("there") / "data [1]")
+    assert cli("apply", there).code == 0
+    assert "nothing to do" in cli("apply", there).out
+    put(there, "b", 2)
+    assert cli("apply", there).code == 0
+    assert [row["path"] for row in read_rows(there / "out")] == ["inbox/a.npy"] * 2 + ["inbox/b.npy"] * 2
+
+
 def test_an_empty_inbox_is_nothing_to_do_where_the_manifest_says_so(
     cli: Cli, deployment: Path, arrivals: Write
 ) -> None:

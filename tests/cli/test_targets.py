@@ -100,6 +100,15 @@ def test_what_a_manifest_names_or_makes_is_not_written_whatever_it_looks_like(
     assert {path: path.read_bytes() for path in named.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("target", ["inbox/a.jsonl", "inbox/new.jsonl"])
+def test_inputs_of_a_manifest_are_known_whose_path_has_signs_of_patterns(
+    cli: Cli, named: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(named.rename(tmp_path_factory.mktemp("there") / "deployment [1]"))
+    refused = cli("plan", "m.yaml", "--log-file", target)
+    assert (refused.code, "of the deployment" in refused.err) == (64, True), refused.err
+
+
 @pytest.mark.parametrize("target", ["o.yaml", "double.onnx", "lora.onnx_adapter", "names.txt", "golden/set/in.pb"])
 def test_a_file_that_is_empty_is_still_what_a_manifest_names(cli: Cli, named: Path, target: str) -> None:
     text = (named / "m.yaml").read_text().replace("double.onnx}", "double.onnx, checks: [golden]}")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 
-from ortdeploy.files.listing import expand, links_below
+from ortdeploy.files.listing import expand, folders_like, in_full, links_below
 
 _NAMES = ("a.npy", "b.npy", ".a.npy", "B.NPY", "a[1].npy", "sub", "é.npy", "a\nb.npy")
 _PATTERNS = (
@@ -56,6 +56,29 @@ def test_patterns_are_globs(folder: Path, pattern: str) -> None:
 def test_any_pattern_is_a_glob(folder: Path, pattern: str) -> None:
     full = f"{folder}/{pattern}"
     assert expand(full) == ([full] if os.path.lexists(full) else found_by_glob(full))
+
+
+@pytest.mark.parametrize("name", ["x[1]", "[!a]", "a*", "?", "[[]1]"])
+@pytest.mark.parametrize("pattern", [*_PATTERNS, ".", "a[1].npy", "none.npy", "sub/../*.npy"])
+def test_signs_in_the_path_of_a_manifest_s_folder_mean_themselves(tmp_path: Path, name: str, pattern: str) -> None:
+    for path in (
+        f"{name}/in/a.npy",
+        f"{name}/in/a[1].npy",
+        f"{name}/in/sub/x.npy",
+        "x1/in/other.npy",
+        "ab/in/other.npy",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / "plain").symlink_to(name)
+    folders = {folder: f"{tmp_path}/{folder}/in" for folder in (name, "plain")}
+    found = {
+        one: [os.path.relpath(path, folder) for path in expand(in_full(folder, pattern))]
+        for one, folder in folders.items()
+    }
+    assert found[name] == found["plain"]
+    below = [folders_like(in_full(folder, "s*")) for folder in folders.values()]
+    assert [list(map(os.path.basename, one)) for one in below] == [["sub"], ["sub"]]
 
 
 def test_a_folder_stands_for_its_files(folder: Path) -> None:

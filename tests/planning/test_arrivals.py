@@ -56,6 +56,16 @@ def test_what_is_seen(folder: Path, change: str) -> None:
     assert arrivals.look() == now
 
 
+def test_the_path_of_a_manifest_may_have_signs_of_patterns(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    there = folder.rename(tmp_path_factory.mktemp("there") / "inbox [1]")
+    arrivals = Arrivals([str(there)], LoadOptions(digest=False))
+    before = arrivals.look()
+    touched(there / "inbox/b.npy")
+    assert arrivals.look() != before
+
+
 def test_the_longest_time_for_which_files_must_be_stable(folder: Path) -> None:
     arrivals = Arrivals([str(folder)], LoadOptions(digest=False))
     assert arrivals.stable_for == 0
