@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ortdeploy.files.gate import Use
 from ortdeploy.files.listing import as_name, expand
-from ortdeploy.files.names import STATE_DIR, is_folder, is_there
+from ortdeploy.files.names import STATE_DIR, is_folder, is_there, relative
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest
@@ -54,7 +54,7 @@ class _Target:
 
     def is_made_in(self, output: Path) -> bool:
         """Return whether it is in the folder of an output, under a name that a job may give."""
-        return self.is_in(output) and os.path.relpath(self.real, os.path.realpath(output)).startswith(_MADE)
+        return self.is_in(output) and relative(self.real, os.path.realpath(output)).startswith(_MADE)
 
     def is_read_by(self, pattern: str) -> bool:
         """Return whether the pattern of an input matches the file, or will once it is there."""

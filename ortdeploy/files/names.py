@@ -1,5 +1,6 @@
-"""Existence checks that return False, not OSError, for a name that no file can have.
+"""Names of files: which there are, how one is seen from a folder, and whether anything has one.
 
+The checks return False, not OSError, for a name that no file can have:
 Path.exists, is_file and is_dir raise OSError for a name that is too long (until Python 3.14); those of os.path do not.
 """
 
@@ -23,6 +24,15 @@ REPORT = "_run.json"
 """The file in an output folder with the report of the last run."""
 REPORTS = {"html": "_run.html", "prometheus": "_run.prom"}
 """The files beside it with further forms of the report, by form."""
+
+
+def relative(path: Path | str, folder: Path | str) -> str:
+    """Return a path as seen from a folder, with forward slashes; on another drive of Windows, the whole path."""
+    try:
+        seen = os.path.relpath(path, folder)  # noqa: TID251  here alone
+    except ValueError:
+        seen = str(path)
+    return seen.replace(os.sep, "/")
 
 
 def is_there(path: Path | str) -> bool:

@@ -83,7 +83,7 @@ def path_from_here(folder: str, path: str) -> str:
         return path
     whole = os.path.abspath(os.path.join(folder, path))  # noqa: PTH100, PTH118  keeps links
     try:
-        return min(os.path.relpath(whole), whole, key=len)
+        return min(os.path.relpath(whole), whole, key=len)  # noqa: TID251  as the system's shell writes it
     except (OSError, ValueError):  # the current folder is gone, or on another drive
         return whole
 

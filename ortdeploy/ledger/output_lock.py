@@ -17,6 +17,7 @@ from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.digests import boot_id
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.names import relative
 from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import make_folder
@@ -89,7 +90,7 @@ def _shown(state_dir: Path, output: str) -> str:
     if is_url(name):  # what is uploaded is written into a folder that is named by the URL
         return name
     place = os.path.abspath(state_dir / output)  # noqa: PTH100  without following links
-    here = os.path.relpath(place)
+    here = relative(place, os.curdir)
     return place if here.startswith("..") else here
 
 

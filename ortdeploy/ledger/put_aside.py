@@ -5,11 +5,10 @@ where it says, as if all of them had been carried away. They were not if a folde
 and the ledger knows nothing under that name.
 """
 
-import os
 from itertools import takewhile
 from pathlib import Path
 
-from ortdeploy.files.names import is_there, names_aside
+from ortdeploy.files.names import is_there, names_aside, relative
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import named_ledger
@@ -20,7 +19,7 @@ def put_aside_before(ledger: Ledger, folder: Path, known: OutputRecord) -> Path 
     """Return the renamed folder of an output that the ledger still knows under its old name; None if there is none."""
     if is_there(folder):
         return None
-    own = os.path.relpath(ledger.state_dir.absolute() / FILE, folder.absolute()).replace(os.sep, "/")
+    own = relative(ledger.state_dir.absolute() / FILE, folder.absolute())
     there = takewhile(is_there, names_aside(folder, known.started))
     ours = [path for path in there if named_ledger(path) == own and ledger.output(ledger.key(path)) is None]
     return ours[-1] if ours else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.names import relative
 from ortdeploy.records import record
 
 Span = tuple[int, int]
@@ -25,7 +26,7 @@ def part_name(number: int, digits: int, suffix: str, revision: int = 0) -> str:
 
 def output_key(folder: Path, state_dir: Path) -> str:
     """Return an output folder's path from the state directory, with forward slashes. Raises OrtdeployError."""
-    key = os.path.relpath(folder.absolute(), state_dir.absolute()).replace(os.sep, "/")
+    key = relative(folder.absolute(), state_dir.absolute())
     try:
         key.encode()
     except UnicodeEncodeError as error:

@@ -21,7 +21,7 @@ from ortdeploy.files.digests import signature
 from ortdeploy.files.gate import Use, link_out, outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
-from ortdeploy.files.names import is_file, is_folder
+from ortdeploy.files.names import is_file, is_folder, relative
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.row_followers import with_row_followers
@@ -260,7 +260,7 @@ def _find_links_out(spec: Spec, roots: tuple[str, ...]) -> Iterator[tuple[str, s
         folder = path_from_manifest(spec, named.path) if is_here else None
         link = link_out(folder, roots) if folder is not None and is_folder(folder) else None
         if link is not None:
-            yield named.path, os.path.relpath(link, spec.folder)
+            yield named.path, relative(link, spec.folder)
 
 
 def _probe_gates(spec: Spec) -> dict[str, Problem]:

@@ -27,6 +27,7 @@ from ortdeploy.facts.data import FileState, HashedFile
 from ortdeploy.facts.host import DeviceFacts, HostFacts, RuntimeFacts
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import outside
+from ortdeploy.files.names import relative
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, stage_diagnostic
 from ortdeploy.manifest.pages import SUMMARIES
@@ -212,12 +213,12 @@ def _dump_plan(saved: PlanToSave, root: Path, file: Path) -> dict[str, Any]:
         step.job: step.output.replaces for step in plan.steps if isinstance(step, RunJob) and step.output.replaces
     }
     return {
-        "manifest": _relative(os.path.join(plan.folder, Path(plan.manifest).name), root),  # noqa: PTH118  as text
+        "manifest": relative(os.path.join(plan.folder, Path(plan.manifest).name), root),  # noqa: PTH118  as text
         "options": {
             "profile": plan.profile,
             "sets": list(plan.sets),
-            "overlays": [_relative(path, root) for path in plan.overlays],
-            "roots": [_relative(path, root) for path in plan.roots],
+            "overlays": [relative(path, root) for path in plan.overlays],
+            "roots": [relative(path, root) for path in plan.roots],
             "jobs": None if plan.jobs is None else list(plan.jobs),
             "starts_over": replaced,
         },
@@ -244,10 +245,6 @@ def made(plan: Plan) -> dict[str, Any]:
     return kept
 
 
-def _relative(path: str, base: Path | str) -> str:
-    return os.path.relpath(path, base).replace(os.sep, "/")
-
-
 def _saved(value: Any, folder: str) -> Any:
     """Return a value of a plan as its file has it, with paths from the manifest's folder."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -266,7 +263,7 @@ def _saved(value: Any, folder: str) -> Any:
 
 def _saved_field(kind: type, name: str, value: Any, folder: str) -> Any:
     if name in _PATHS.get(kind, ()) and value:
-        return _relative(value, folder)
+        return relative(value, folder)
     if name in _OPTIONS.get(kind, ()):
         return {key: _saved_option(option, folder) for key, option in value.items()}
     return _saved(value, folder)

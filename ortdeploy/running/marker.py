@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.names import relative
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.opening import MARKER, read_marker
 from ortdeploy.ledger.records import OutputRecord
@@ -36,10 +37,9 @@ def check_marker(folder: Path, state_dir: Path, job: str, known: OutputRecord | 
 
 def write_marker(folder: Path, state_dir: Path, deployment: str, job: str) -> None:
     """Write the file, unless it is there already. Raises OSError."""
-    ledger = os.path.relpath(state_dir.absolute() / FILE, folder.absolute())
     known = {
         "format_version": FORMAT_VERSION,
-        "ledger": ledger.replace(os.sep, "/"),
+        "ledger": relative(state_dir.absolute() / FILE, folder.absolute()),
         "deployment": deployment,
         "job": job,
     }

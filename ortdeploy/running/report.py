@@ -1,7 +1,6 @@
 """Writes what a run leaves beside its parts, from the ledger: `_run.json`, `_failed.jsonl` and further forms."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -12,7 +11,7 @@ from typing import Any
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.names import REPORT
+from ortdeploy.files.names import REPORT, relative
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
@@ -231,7 +230,7 @@ def _invocation(plan: Plan) -> dict[str, Any]:
     return {
         "arguments": list(plan.arguments),
         "profile": plan.profile,
-        "overlays": [Path(os.path.relpath(path, plan.folder)).as_posix() for path in plan.overlays],
+        "overlays": [relative(path, plan.folder) for path in plan.overlays],
         "sets": list(map(masked_setting, plan.sets)),
     }
 

@@ -14,7 +14,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.listing import as_name, expand, has_magic, in_full
-from ortdeploy.files.names import is_file, is_folder
+from ortdeploy.files.names import is_file, is_folder, relative
 from ortdeploy.files.object_store import MARK, is_web, list_states, list_urls, shown_url, state_of
 from ortdeploy.files.packed import Names, in_blocks
 from ortdeploy.files.urls import Addresses, is_url, parse_url
@@ -299,7 +299,7 @@ def shown(path: str, folder: str) -> str:
     if path.startswith(f"{folder}{os.sep}"):
         name = path[len(folder) + 1 :].replace(os.sep, "/")
         return f"./{name}" if is_url(name) else name
-    return path if is_url(path) else os.path.relpath(path, folder).replace(os.sep, "/")
+    return path if is_url(path) else relative(path, folder)
 
 
 def _shown_names(paths: Sequence[str], folder: str) -> str:
