@@ -5,13 +5,14 @@ from datetime import datetime
 from typing import Any
 
 from ortdeploy.files.names import REPORTS
+from ortdeploy.results.results import Status
 from ortdeploy.running.reports.illustrations import Illustrations
 
 FILE = REPORTS["prometheus"]
 
 _HELP = {
     "ortdeploy_job_rows": "gauge Rows of the job over all its runs, by what became of them.",
-    "ortdeploy_job_up": "gauge 1 when the job's last run is done or running, 0 when it failed or was interrupted.",
+    "ortdeploy_job_up": "gauge 1 unless the job's last run failed or was interrupted, then 0.",
     "ortdeploy_job_started_timestamp_seconds": "gauge When the last run began.",
     "ortdeploy_job_ended_timestamp_seconds": "gauge When the last run ended.",
     "ortdeploy_job_duration_seconds": "gauge Duration of the last run.",
@@ -23,6 +24,7 @@ _HELP = {
     "ortdeploy_job_device_memory_bytes": "gauge Most memory of a device in use during the last run.",
     "ortdeploy_session_run_seconds": "summary Durations of session.run.",
 }
+_UP = frozenset({Status.DONE, Status.PAUSED, "running"})
 _QUANTILES = {"p50": "0.5", "p90": "0.9", "p99": "0.99", "p99.9": "0.999"}
 
 
@@ -42,7 +44,7 @@ def _metrics(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     labels = f'deployment="{_escaped(report["deployment"])}",job="{_escaped(report["job"])}"'
     for state in ("committed", "failed", "skipped"):
         yield f'ortdeploy_job_rows{{{labels},state="{state}"}}', report["rows"][state]
-    yield f"ortdeploy_job_up{{{labels}}}", int(report["status"] in {"done", "running"})
+    yield f"ortdeploy_job_up{{{labels}}}", int(report["status"] in _UP)
     for name in ("started", "ended"):
         if report[name]:
             when = datetime.fromisoformat(report[name]).timestamp()

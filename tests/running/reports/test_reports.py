@@ -193,6 +193,14 @@ def test_the_metrics_are_prometheus_text(report: dict[str, Any]) -> None:
     assert np.isfinite([float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"]).all()
 
 
+@pytest.mark.parametrize(
+    ("status", "up"), [("done", 1), ("running", 1), ("paused", 1), ("failed", 0), ("interrupted", 0)]
+)
+def test_a_job_is_down_only_after_a_failure_or_an_interruption(report: dict[str, Any], status: str, up: int) -> None:
+    text = REPORTS["prometheus"].render({**report, "status": status}, SHOWN)
+    assert re.search(rf"^ortdeploy_job_up{{.*}} {up}$", text, re.MULTILINE)
+
+
 def test_metrics_tell_what_the_machine_tells(report: dict[str, Any]) -> None:
     render = REPORTS["prometheus"].render
     told = copy.deepcopy(report)
