@@ -7,6 +7,7 @@ the part. Nothing here ends a run: what cannot be shown is left out.
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells
+from ortdeploy.files.decoding import is_a_bug
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.steps import RunJob
@@ -106,26 +108,35 @@ def _input_of(row: Mapping[str, Any], part: Part, place: int, step: RunJob) -> s
 
 
 def _example(row: Mapping[str, Any], root: Path, folder: Path, step: RunJob) -> Example:
+    """Return a row for the page; without the picture or the recording if its file was cut or replaced since."""
     source = row["_file"]
     name = source or ", ".join(f"{key} {_short(row[key])}" for key in step.input.key if key in row) or "a row"
     hidden = {"_file", "path", *step.output.images}
     values = {key: _text(row[key]) for key in islice((key for key in row if key not in hidden), _MOST_VALUES)}
-    boxes = next((key for key in step.output.columns if is_boxes(row.get(key))), None)
+    shown = Example(name=str(name), values=values)
+    made = next(filter(_is_small, (folder / str(row[column]) for column in step.output.images if column in row)), None)
     path = root / source if source and not is_url(source) else None
-    picture: Picture | None = None
-    envelope: tuple[tuple[float, float], ...] = ()
-    seconds = 0.0
-    for column in step.output.images:
-        made = folder / str(row.get(column))
-        picture = _picture(made, Drawing(), upright=False) if _is_small(made) else None
-    if picture is None and path is not None and _is_small(path):
-        if step.input.format == "image":
-            if boxes is not None:
-                values[boxes] = str(len(row[boxes]))
-            picture = _picture(path, drawing_of(row, step.output.columns), upright=step.input.exif)
-        elif step.input.format in RECORDINGS:
-            envelope, seconds = _envelope(path, step.input.format)
-    return Example(name=str(name), values=values, picture=picture, envelope=envelope, seconds=seconds)
+    try:
+        if made is not None:
+            return replace(shown, picture=_picture(made, Drawing(), upright=False))
+        return _with_input(shown, path, row, step) if path is not None and _is_small(path) else shown
+    except Exception as error:
+        if is_a_bug(error):
+            raise
+        return shown
+
+
+def _with_input(shown: Example, path: Path, row: Mapping[str, Any], step: RunJob) -> Example:
+    """Return an example with the picture or the recording that the row was made of."""
+    if step.input.format == "image":
+        boxes = next((key for key in step.output.columns if is_boxes(row.get(key))), None)
+        found = {} if boxes is None else {boxes: str(len(row[boxes]))}
+        picture = _picture(path, drawing_of(row, step.output.columns), upright=step.input.exif)
+        return replace(shown, values={**shown.values, **found}, picture=picture)
+    if step.input.format in RECORDINGS:
+        envelope, seconds = _envelope(path, step.input.format)
+        return replace(shown, envelope=envelope, seconds=seconds)
+    return shown
 
 
 def _is_small(path: Path) -> bool:
