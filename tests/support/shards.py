@@ -68,12 +68,16 @@ class Killed(BaseException):
     """Stands for a kill."""
 
 
-def run_shard(folder: Path, plan: Plan, index: int, count: int, model: Any = double) -> JobResult:
-    (result,) = run_shards(folder, plan, index, count, model)
+def run_shard(
+    folder: Path, plan: Plan, index: int, count: int, model: Any = double, observer: Counter | None = None
+) -> JobResult:
+    (result,) = run_shards(folder, plan, index, count, model, observer)
     return result
 
 
-def run_shards(folder: Path, plan: Plan, index: int, count: int, model: Any = double) -> tuple[JobResult, ...]:
+def run_shards(
+    folder: Path, plan: Plan, index: int, count: int, model: Any = double, observer: Counter | None = None
+) -> tuple[JobResult, ...]:
     """Run one shard of each job."""
     with copy_of_ledger(folder / ".ortdeploy") as ledger:
         execution = Execution(
@@ -81,7 +85,7 @@ def run_shards(folder: Path, plan: Plan, index: int, count: int, model: Any = do
             run_id="s1",
             runtime=FakeRuntime(model),
             ledger=ledger,
-            observer=Counter(),
+            observer=observer or Counter(),
             stop=lambda: False,
             shard=Shard(index=index, count=count),
         )

@@ -189,6 +189,8 @@ class ShardRun:
         earlier = decisions.rolled_forward(part)
         if earlier is not None:  # another process was quicker
             self._failed_before += earlier.part.failed
+            self._rows_done += len(part.rows)
+            self._context.observer.rows_done(self._rows_done, self._failed_before + self._counts["failed"])
             self._tell(part, earlier, made_here=False)
             return
         receipt = self._made(decisions, part)

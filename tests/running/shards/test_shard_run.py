@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import effort
-from support.fakes import FakeRuntime, double, refuse_negative
+from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.forks import CAN_FORK, Fork
 from support.jobs import changed, execute, failed, plan_for, report, rows, save, written_as
 from support.nfs import Client
@@ -478,6 +478,21 @@ def test_a_decision_whose_answer_was_lost_is_one_s_own(
     assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
     assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
+
+
+@pytest.mark.parametrize("quicker", [(1, 4), (3, 4)], ids=["between", "last"])
+def test_progress_counts_the_parts_that_others_were_quicker_with(tmp_path: Path, quicker: tuple[int, int]) -> None:
+    plan, observer, others = deployment(tmp_path), Counter(), iter([quicker])
+
+    def model(feeds: Any) -> Any:
+        for index, count in others:
+            run_shard(tmp_path, plan, index, count)
+        return double(feeds)
+
+    run_shard(tmp_path, plan, 0, 1, model, observer)
+    assert observer.started == [("run", 0, ROWS)]
+    assert observer.seen[-1] == (ROWS, 0)
+    assert observer.seen == sorted(observer.seen)
 
 
 @pytest.mark.parametrize("decided", [False, True])
