@@ -10,7 +10,10 @@ from ortdeploy.process.supervision import SOCKET
 
 
 class Program:
-    """A running command. It has a session of its own: a terminal's signals reach it only through `send_signal`."""
+    """A running command. It has a session of its own: a terminal's signals reach it only through `send_signal`.
+
+    Windows has no sessions.
+    """
 
     def __init__(self, arguments: Sequence[str]) -> None:
         """Start the command."""
@@ -33,6 +36,6 @@ class Program:
         return signal.Signals(-code).name if code is not None and code < 0 else None
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the command if it still runs."""
-        if self._process.poll() is None:
+        """Send a signal to the command if it still runs. On Windows, the console sends Ctrl-C to both by itself."""
+        if sys.platform != "win32" and self._process.poll() is None:
             self._process.send_signal(number)
