@@ -3,11 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment.metadata import parsed_names
-from ortdeploy.files.text_lines import lines_of
 from ortdeploy.records import record
 from ortdeploy.starters.subject import Subject
 
@@ -27,7 +25,7 @@ class Labels:
 def find_labels(subject: Subject, classes: int) -> Labels | None:
     """Return labels for this number of classes."""
     beside = subject.beside(*_FILES)
-    if beside is not None and _count(subject.folder / beside) == classes:
+    if beside is not None and _count(subject.lines(beside)) == classes:
         return Labels(path=beside, told=f"the lines of {beside}")
     for told, names in _named(subject):
         content = label_lines(names)
@@ -56,9 +54,6 @@ def _named(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
         yield f"id2label in {subject.beside('config.json')}", parsed_names(json.dumps(found))
 
 
-def _count(path: Path) -> int:
-    """Return how many lines a file has, without empty ones at its end; 0 if it cannot be read."""
-    try:
-        return len(lines_of(path.read_text(encoding="utf-8").rstrip()))
-    except (OSError, ValueError):
-        return 0
+def _count(lines: Sequence[str]) -> int:
+    """Return how many lines there are, without empty ones at the end."""
+    return max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)

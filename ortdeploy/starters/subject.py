@@ -8,6 +8,7 @@ from typing import Any
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.text_lines import lines_of
 from ortdeploy.records import record
 from ortdeploy.runtime.trial_run import Ran
 from ortdeploy.tensors.types import TensorType
@@ -76,6 +77,13 @@ class Subject:
         """Return what the JSON file maps that `beside` finds; empty if there is none that can be read."""
         beside = self.beside(*names)
         return json_mapping(self.folder / beside) if beside is not None else {}
+
+    def lines(self, path: str) -> tuple[str, ...]:
+        """Return the lines of a file that `beside` has found; none if it cannot be read, or is no UTF-8 text."""
+        try:
+            return lines_of((self.folder / path).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return ()
 
     def _neighbours(self, names: tuple[str, ...]) -> Iterator[Path]:
         for folder in (self.model.parent, self.model.parent.parent):

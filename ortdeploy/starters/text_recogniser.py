@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from ortdeploy.facts.models import ModelFacts
-from ortdeploy.files.text_lines import lines_of
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.pictures import SCALE, PictureInput, picture_input, sample_pictures
@@ -56,10 +55,8 @@ def letters_of(subject: Subject, name: str, facts: ModelFacts, classes: int) -> 
         letters = len(written.splitlines())
         return f"model: {scalar(name)}{_space(classes - letters)}", f'"{_CHARACTER}" in the model\'s metadata'
     beside = subject.beside(*_FILES)
-    if beside is None:
-        return None
-    letters = len(lines_of((subject.folder / beside).read_text(encoding="utf-8", errors="replace")))
-    return f"from: {scalar(beside)}{_space(classes - letters)}", f"the lines of {beside}"
+    letters = len(subject.lines(beside)) if beside is not None else 0
+    return (f"from: {scalar(beside)}{_space(classes - letters)}", f"the lines of {beside}") if letters else None
 
 
 def _space(missing: int) -> str:

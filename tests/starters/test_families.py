@@ -230,6 +230,21 @@ def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str
     assert set(rows(tmp_path)[0]["text"]) <= set("0123456789ABC ")
 
 
+def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    families.text_recogniser(tmp_path / "m.onnx", None)
+    (tmp_path / "keys.txt").touch()
+    read_text = Path.read_text
+
+    def refuse(path: Path, *arguments: Any, **named: Any) -> str:
+        if path.name == "keys.txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_text(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    _, said = made(cli, tmp_path)
+    assert "its letters are unknown" in said
+
+
 def test_a_letter_that_ends_lines_elsewhere_counts_once(cli: Cli, tmp_path: Path) -> None:
     families.text_recogniser(tmp_path / "m.onnx", None)
     (tmp_path / "keys.txt").write_bytes("\n".join("0123456789\u2028\x85C").encode())
