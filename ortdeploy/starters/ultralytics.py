@@ -18,6 +18,9 @@ _DECIDED_VALUES, _MOST_DECIDED = 6, 300
 
 _KNOWN = ("v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v26")
 _BATCH = 8
+_LARGEST = 8192
+"""The largest side that the metadata may name: samples of it are made."""
+
 _TASKS = ("detect", "segment", "pose")
 _RANK = 3
 
@@ -99,6 +102,6 @@ def _version(subject: Subject, output: str, classes: int) -> str:
 def _size(subject: Subject, picture: PictureInput) -> tuple[int, int]:
     """Return the height and width that the network takes: of the graph, or as the metadata say."""
     written = parsed_names(subject.facts.metadata.get("imgsz", ""))
-    if picture.open and len(written) == 2 and all(isinstance(one, int) for one in written):  # noqa: PLR2004
+    if picture.open and len(written) == 2 and all(type(one) is int and 0 < one <= _LARGEST for one in written):  # noqa: PLR2004
         return written[0], written[1]
     return picture.height, picture.width

@@ -59,6 +59,19 @@ def test_an_ultralytics_export_finds_its_box_in_the_picture(cli: Cli, tmp_path: 
     np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)  # the first sample is 64 x 64
 
 
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("size", ["[96, 64]", "[0, 0]", "[-64, 64]", "[3000000, 3000000]", "[true, true]"])
+def test_a_size_in_the_metadata_counts_if_pictures_have_it(cli: Cli, tmp_path: Path, size: str) -> None:
+    model = onnx.load(str(families.yolo(tmp_path / "m.onnx")))
+    for axis, name in ((2, "h"), (3, "w")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    families.with_metadata(tmp_path / "m.onnx", task="detect", stride="32", names="['cat', 'dog']", imgsz=size)
+    manifest, _ = made(cli, tmp_path)
+    wanted = [96, 64] if size == "[96, 64]" else [224, 224]
+    assert manifest["pipelines"]["find"]["steps"][0]["in"]["size"] == wanted
+
+
 def test_what_a_model_says_of_itself_stays_in_its_comment(cli: Cli, tmp_path: Path) -> None:
     size = "[64, 64]\x00\x85\u2028\r\nname: other\n#"
     families.with_metadata(
