@@ -9,6 +9,7 @@ import logging
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -209,7 +210,10 @@ class RayCrew:
 
     def answers(self, seconds: float) -> Sequence[Answer]:
         """Return the answers that have come; a lost actor gives one answer, whatever else it was asked."""
-        done, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds) if self._asked else ([], [])
+        if not self._asked:  # while lost actors start again
+            time.sleep(seconds)
+            return ()
+        done, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds)
         if done and len(self._asked) > 1:
             done, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         found = []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.running.shards import ray_crew
 from ortdeploy.running.shards.drive import Answer
 from ortdeploy.running.shards.ray_crew import Needs, RayCrew, joined
 
@@ -74,7 +75,15 @@ def ray() -> FakeRay:
 
 
 @pytest.fixture
-def crew(ray: FakeRay) -> RayCrew:
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds for which the crew has slept."""
+    slept: list[float] = []
+    monkeypatch.setattr(ray_crew, "time", SimpleNamespace(sleep=slept.append))
+    return slept
+
+
+@pytest.fixture
+def crew(ray: FakeRay, slept: list[float]) -> RayCrew:  # noqa: ARG001  nobody waits in tests
     return RayCrew(ray, 2, Needs(cpus=3, gpus=1), "module", {"job": "read"})
 
 
@@ -119,6 +128,11 @@ def test_of_a_lost_actor_one_answer_comes_and_nothing_of_what_else_it_was_asked(
     assert lost == Answer(worker=0, part=3, said=None, reason=reason, gone=gone)
     assert other.worker == 1
     assert list(crew.answers(1.0)) == []
+
+
+def test_a_crew_that_was_asked_nothing_waits_as_long_as_it_may(crew: RayCrew, slept: list[float]) -> None:
+    assert list(crew.answers(1.0)) == []
+    assert slept == [1.0]
 
 
 @pytest.mark.parametrize(
