@@ -297,8 +297,8 @@ def slow(feeds):
         (endless if {endless} else signalled).wait()
     return double(feeds)
 def heard(number):
+    signalled.set()  # before the next signal is asked for: its handler would wait for the lock that this one holds
     say("signal")
-    signalled.set()
 if {stuck}:
     Ledger.end = lambda *_, **__: (say("stuck"), endless.wait())
 endless, signalled = threading.Event(), threading.Event()
