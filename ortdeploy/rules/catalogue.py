@@ -6,6 +6,7 @@ A rule has the name of its module. A module is imported when its rule is needed,
 import importlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum, auto
+from functools import cache
 from typing import cast
 
 from ortdeploy.rules.protocol import RuleModule
@@ -176,6 +177,7 @@ def rules_of(area: Area) -> tuple[str, ...]:
     return tuple(rule for rule, (_, own) in _TABLE.items() if own is area)
 
 
+@cache
 def load_rule(rule: str) -> RuleModule:
     """Return the module of a rule of this catalogue."""
     return cast("RuleModule", importlib.import_module(f"ortdeploy.rules.{rule.replace('-', '_')}"))
