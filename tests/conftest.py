@@ -23,7 +23,9 @@ from support import forks, markers, s3, shell_programs
 from support.effort import effort
 from support.models import scale_model
 
+from ortdeploy.cli import arguments
 from ortdeploy.cli.main import main
+from ortdeploy.deployment.threads import SPINNING
 from ortdeploy.events import log
 from ortdeploy.files import gate
 from ortdeploy.ledger import versions
@@ -31,7 +33,7 @@ from ortdeploy.planning import nothing_to_do
 from ortdeploy.planning.preflight import openings
 from ortdeploy.process import memory
 from ortdeploy.process.cores import usable_cores
-from ortdeploy.runtime import probe
+from ortdeploy.runtime import probe, session
 
 REPOSITORY = Path(__file__).parent.parent
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there
@@ -114,16 +116,25 @@ def quick_looks() -> Iterator[None]:
 
     Shared pages are counted over all that is loaded, each of a thousand loaded modules is a file that an answer rests
     on, packages are looked for in every folder that Python imports from, and a new ledger gets its tables by way of all
-    versions.
+    versions. The flags of a command are the same each time. Threads of sessions sleep when they wait: they would spin
+    for longer than all else in a job of a few rows.
     """
     find_packages = probe._runtime_packages  # noqa: SLF001
     packages = cache(lambda _: find_packages())
+    make_options = session.session_options
+    parsers = cache(lambda only, _width: arguments.build_parser(only))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "proportional_memory", memory.resident_memory)
+        patch.setattr(f"{main.__module__}.build_parser", lambda only=None: parsers(only, arguments._columns()))  # noqa: SLF001
         patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])
         patch.setattr(versions, "_NEW", tables_of_a_new_ledger())
         patch.setattr(probe, "_EXTRAS", tuple(filter(importlib.util.find_spec, probe._EXTRAS)))  # noqa: SLF001
         patch.setattr(probe, "_runtime_packages", lambda: packages(tuple(sys.path)))
+        patch.setattr(
+            session,
+            "session_options",
+            lambda options: make_options({**options, "config": {SPINNING: "0", **options.get("config", {})}}),
+        )
         yield
 
 
