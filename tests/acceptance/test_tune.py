@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from conftest import Cli
 
-from ortdeploy.process.child import ask
+from ortdeploy.cli.commands import tune
+from ortdeploy.process.child import Answer, ask
 
 LONG = 30.0
 """Seconds after which a trial that does not end is ended."""
@@ -50,6 +51,16 @@ def test_a_trial_of_a_job_without_rows_ends_and_says_so(
 def test_a_trial_that_must_pause_says_why(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     told = trial(deployment, tmp_path_factory.mktemp("trial"), "jobs.run.pause={below: {free_disk: 9999999GiB}}")
     assert "free disk" in told["refused"]
+
+
+def test_the_last_words_of_a_trial_that_ended_its_process_are_told(
+    deployment: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = Answer(messages=[], code=1, late=False, printed="Traceback: …\nZeroDivisionError: division by zero\n")
+    monkeypatch.setattr(tune, "ask", lambda *_: crashed)
+    trials = cli("tune", deployment, "--job", "run", "--format", "json").json["trials"]
+    words = 'the process that ran it was ended with code 1. It printed: "ZeroDivisionError: division by zero"'
+    assert {one["refused"] for one in trials} == {words}
 
 
 @pytest.mark.slow

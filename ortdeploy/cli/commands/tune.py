@@ -30,6 +30,7 @@ from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.process.cores import usable_cores
+from ortdeploy.process.native_output import appended_reason
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, tuning
@@ -222,5 +223,6 @@ def _try(setting: Setting, spec: Spec, job: JobSpec, arguments: argparse.Namespa
         except OSError as error:
             raise OrtdeployError(f"a trial cannot be started: {error.strerror}") from error
     if answer.code != 0 or not answer.messages:
-        return Trial(setting=setting, refused=f"the process that ran it {how_it_ended(answer.code)}")
+        why = f"{how_it_ended(answer.code)}{appended_reason(answer.printed)}"
+        return Trial(setting=setting, refused=f"the process that ran it {why}")
     return Trial(setting=setting, **answer.messages[-1])
