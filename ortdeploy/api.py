@@ -47,6 +47,7 @@ Event = Mapping[str, Any]
 _Path = str | os.PathLike[str]
 _LOCKED, _USAGE = 4, 64
 _LAST_LINES = 20
+_STOPPED_EARLY = "it was stopped before any job began"
 _LOOK_SECONDS = 0.1  # how often a thread asks whether a run is over that it may have to stop
 
 
@@ -334,6 +335,8 @@ def _run(
     stop: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Run a command in a process of its own, and return the JSON document that it prints. Raises what it ended with."""
+    if stop is not None and stop.is_set():
+        raise OrtdeployError(_STOPPED_EARLY)
     said: list[str] = []
     with _started(command, arguments) as process:
         printed: list[bytes] = []
@@ -353,7 +356,7 @@ def _run(
         answer: dict[str, Any] = json.loads(printed[0])
     except ValueError:
         if stop is not None and stop.is_set():
-            raise OrtdeployError("it was stopped before any job began") from None
+            raise OrtdeployError(_STOPPED_EARLY) from None
         raise _failure(code, "\n".join(said)) from None
     return answer
 

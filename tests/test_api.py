@@ -146,10 +146,18 @@ def test_events_come_to_the_caller(deployment: Path) -> None:
     assert {"part.committed", "job.finished"} <= {str(one["event"]) for one in events}
 
 
-def test_a_run_that_is_stopped_goes_on_later(deployment: Path) -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_run_that_is_stopped_goes_on_later(deployment: Path, *, ignored: bool) -> None:
+    """Also where SIGINT is ignored, as it is by what a shell starts in the background."""
     stop = threading.Event()
     manifest = many_rows(deployment)
-    outcome = api.apply(manifest, stop=stop, on_event=lambda one: stop.set() if one["event"] == "job.started" else None)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        outcome = api.apply(
+            manifest, stop=stop, on_event=lambda one: stop.set() if one["event"] == "job.started" else None
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     (result,) = outcome.jobs
     assert result.status is api.Status.INTERRUPTED
     assert not outcome.done
@@ -169,15 +177,11 @@ def test_an_exception_of_the_caller_ends_the_run_first(deployment: Path) -> None
 
 
 def test_a_run_that_is_stopped_too_early_says_so(deployment: Path) -> None:
-    """Also where SIGINT is ignored, as it is by what a shell starts in the background."""
     stop = threading.Event()
     stop.set()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with pytest.raises(api.OrtdeployError, match="stopped before any job began"):
-            api.apply(many_rows(deployment), stop=stop)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(api.OrtdeployError, match="stopped before any job began"):
+        api.apply(many_rows(deployment), stop=stop)
+    assert not (deployment / "out").exists()
 
 
 def test_two_runs_of_one_output_are_refused(deployment: Path) -> None:
