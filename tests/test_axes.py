@@ -18,6 +18,7 @@ ANY_RANK = {
     "numpy_archives.Archive.load": "a file holds arrays of any shape",
     "numpy_archives.read_npz": "a file holds arrays of any shape",
     "numpy_files.map_npy": "a file holds an array of any shape",
+    "numpy_archives.write_npz": "takes arrays of any shape",
     "onnx_data.read_tensor": "a file holds a tensor of any shape",
     "releasable.ReleasableSession.run": "passes on what its session takes and gives",
     "run_limit.LimitedSession.run": "passes on what its session takes and gives",

@@ -78,7 +78,7 @@ def image_axes(tensor: TensorType) -> tuple[int, int, int]:
 
 
 def floating_type(array: Array) -> "np.dtype[Any]":
-    """Return the type in which a step computes: float32 for integers and booleans; floating types stay as they are.
+    """Return the type in which a step computes on an array […]: float32 for integers and booleans, else its own.
 
     numpy converts piece by piece on the way, if it is told the type; a converted copy of large pictures takes longer to
     make than the step itself.
