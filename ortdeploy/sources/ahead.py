@@ -77,21 +77,33 @@ class DecodedAhead:
         """Yield the rows. Raises what decoding one raises, in its turn."""
         try:
             while True:
+                yield from self._quick_rows()
                 self._fill()
-                if self._ahead:
-                    raw, future = self._ahead.popleft()
-                    decoded = future.result()
-                elif (one := next(self._raw_rows, None)) is not None:
-                    raw, decoded = one, self._timed(one)
-                else:
+                if not self._ahead:
                     return
-                self._wanted = self._useful(decoded)
-                yield raw, decoded.found
-                del decoded  # which may be large
+                while self._ahead:
+                    raw, future = self._ahead.popleft()
+                    self._fill()
+                    decoded = future.result()
+                    self._wanted = self._useful(decoded)
+                    yield raw, decoded.found
+                    del decoded, future  # which may be large
         finally:
             self._ahead.clear()
             for _ in self._workers:
                 self._waiting.put(None)
+
+    def _quick_rows(self) -> Iterator[tuple[RawRow, Found]]:
+        """Decode rows in this thread, up to the first slow one; a small picture takes less than a call or two more."""
+        decode, clock, slow = self._decode, time.perf_counter, SLOW
+        for raw in self._raw_rows:
+            begin = clock()
+            found = decode(raw)
+            seconds = clock() - begin
+            yield raw, found
+            if seconds >= slow and (wanted := self._useful(Decoded(found=found, seconds=seconds))) > 1:
+                self._wanted = wanted
+                return
 
     def _fill(self) -> None:
         """Let threads decode the next rows, if one is not enough."""
