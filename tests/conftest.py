@@ -125,7 +125,7 @@ def quick_looks() -> Iterator[None]:
     parsers = cache(lambda only, _width: arguments.build_parser(only))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "proportional_memory", memory.resident_memory)
-        patch.setattr(f"{main.__module__}.build_parser", lambda only=None: parsers(only, arguments._columns()))  # noqa: SLF001
+        patch.setattr("ortdeploy.cli.main.build_parser", lambda only=None: parsers(only, arguments._columns()))  # noqa: SLF001
         patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])
         patch.setattr(versions, "_NEW", tables_of_a_new_ledger())
         patch.setattr(probe, "_EXTRAS", tuple(filter(importlib.util.find_spec, probe._EXTRAS)))  # noqa: SLF001
