@@ -254,6 +254,7 @@ def test_a_process_that_ends_before_it_opens_anything_proves_nothing(monkeypatch
     assert try_to_open([TrialRequest(outline="o", file="m.onnx", on_cpu=True)] * 2) == [None, None]
 
 
+@pytest.mark.opens_models
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the child is a Python of its own")
 def test_a_fork_that_a_model_ends_or_holds_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One opens, one ends its process, one never answers."""
@@ -274,6 +275,7 @@ def test_a_fork_that_a_model_ends_or_holds_up_is_told(monkeypatch: pytest.Monkey
     assert found == [Opening(with_kernels=True), refused, Opening(with_kernels=True), None]
 
 
+@pytest.mark.opens_models
 def test_both_kinds_of_child_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scale_model(tmp_path / "good.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")

@@ -18,6 +18,8 @@ from ortdeploy.graph import activations, model, shapes
 from ortdeploy.planning import known_graphs
 from ortdeploy.providers.catalogue import CPU
 
+pytestmark = pytest.mark.reads_graphs
+
 EXAMPLES = Path(__file__).parents[2] / "deployments/models"
 
 CUDA = "CUDAExecutionProvider"

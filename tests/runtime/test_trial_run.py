@@ -16,6 +16,7 @@ from ortdeploy.runtime.trial_run import Ran, SyntheticTensor, try_to_run
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.opens_models,
     pytest.mark.skipif(sys.platform != "linux", reason="A trial is a fork on Linux alone"),
 ]
 INPUT = SyntheticTensor(name="x", dtype="float32", shape=("batch", 4))
