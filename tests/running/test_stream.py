@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.fakes import FakeRuntime, double
+from support.forks import Fork
 from support.jobs import (
     changed,
     execute,
@@ -279,38 +280,39 @@ def test_slow_is_not_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert execute(tmp_path, plan, runtime).status is Status.DONE
 
 
-SIGNALLED = """\
-import os, signal, sys, threading
-from pathlib import Path
-from typing import Any
-sys.path.insert(0, {tests!r})
-from support.jobs import execute, plan_for
-from support.fakes import FakeRuntime, double
-from ortdeploy.cli.signals import StopFlag
-from ortdeploy.ledger.ledger import Ledger
-folder = Path({folder!r})
-def say(what):
-    os.write(2, (what + "\\n").encode())  # whole, and not among the log lines
-def slow(feeds):
-    if (feeds["x"] == 20).any():
-        say("hangs")
-        (endless if {endless} else signalled).wait()
-    return double(feeds)
-def heard(number):
-    signalled.set()  # before the next signal is asked for: its handler would wait for the lock that this one holds
-    say("signal")
-if {stuck}:
-    Ledger.end = lambda *_, **__: (say("stuck"), endless.wait())
-endless, signalled = threading.Event(), threading.Event()
-stop = StopFlag(heard)
-signal.alarm({alarm})  # a program that does not end is ended, by another signal than the test expects
-with stop.installed():
-    result = execute(folder, plan_for(folder, 4000, rows_per_part={rows_per_part}), FakeRuntime(slow), stop=stop)
-say(f"{{result.status}} {{result.committed}}")
-os._exit(stop.exit_code)
-"""
 ALARM = 600
 """Seconds after which a program that should have ended counts as one that hangs, on the slowest machine."""
+
+
+def be_signalled(folder: Path, *, endless: bool, stuck: bool, rows_per_part: int) -> None:
+    """Run a job whose sixth batch hangs, say what happens, and end this process as signals have asked."""
+    for_ever, signalled = threading.Event(), threading.Event()
+
+    def say(what: str) -> None:
+        os.write(2, f"{what}\n".encode())  # whole, and not among the log lines
+
+    def slow(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 20).any():
+            say("hangs")
+            (for_ever if endless else signalled).wait()
+        return double(feeds)
+
+    def heard(_number: int) -> None:
+        signalled.set()  # before the next signal is asked for: its handler would wait for the lock that this one holds
+        say("signal")
+
+    def stick(*_: Any, **__: Any) -> None:
+        say("stuck")
+        for_ever.wait()
+
+    stop = StopFlag(heard)
+    signal.alarm(ALARM)  # a program that does not end is ended, by another signal than the test expects
+    with pytest.MonkeyPatch.context() as patch, stop.installed():
+        if stuck:
+            patch.setattr(Ledger, "end", stick)
+        result = execute(folder, plan_for(folder, 4000, rows_per_part=rows_per_part), FakeRuntime(slow), stop=stop)
+    say(f"{result.status} {result.committed}")
+    os._exit(stop.exit_code)
 
 
 def run_signalled(
@@ -322,12 +324,12 @@ def run_signalled(
     signal is sent when the one before has come: the system makes one of two that wait.
     """
     save(folder, range(4000))
-    tests = str(Path(__file__).parents[1])
-    script = SIGNALLED.format(
-        tests=tests, folder=str(folder), endless=endless, stuck=stuck, rows_per_part=rows_per_part, alarm=ALARM
+    process = Fork(
+        lambda: be_signalled(folder, endless=endless, stuck=stuck, rows_per_part=rows_per_part),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
     )
-    command = [sys.executable, "-c", script]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8")
     assert process.stderr is not None
     last = ""
     with process.stderr as said:
