@@ -52,6 +52,7 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("in_a_node", [True, False])
 def test_no_weights_are_copied(tmp_path: Path, *, in_a_node: bool) -> None:
     onnx.save(_model(in_a_node=in_a_node, floats=8 * MIB), str(tmp_path / "m.onnx"))
