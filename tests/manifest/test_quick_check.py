@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def _judge(schema: str, data: Any, patch: pytest.MonkeyPatch) -> bool:
         return not schema_check.check_document(_document(data), schema)
 
 
+@cache
 def _corpus() -> list[Any]:
     documents = (parse_document(file.read_bytes(), str(file))[0] for file in _FILES)
     return [one.data for one in documents if one is not None]
@@ -88,7 +90,7 @@ def test_every_keyword_of_the_schemas_is_known(name: str) -> None:
 @settings(deadline=None)
 @given(data=st.data())
 def test_marred_documents_are_told_as_by_jsonschema(data: st.DataObject) -> None:
-    document = copy.deepcopy(data.draw(st.sampled_from(_CORPUS), label="document"))
+    document = copy.deepcopy(data.draw(st.sampled_from(_corpus()), label="document"))
     for _ in range(data.draw(st.integers(1, 2))):
         _mar(document, data)
     with pytest.MonkeyPatch.context() as patch:
@@ -154,6 +156,3 @@ def test_what_is_not_known_is_not_told() -> None:
         quick_check.fits_schema({"oneOf": [True]}, 1)
     with pytest.raises(quick_check.NotToldError):
         quick_check.fits_schema({"type": "object"}, {1, 2})
-
-
-_CORPUS = _corpus()
