@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from conftest import MANIFEST, Cli, read_rows, run_fork
+from support.forks import start_program
 
 from ortdeploy.cli.streams import LastingFile, failure_of, lasting
 
@@ -81,8 +82,8 @@ def test_diagnostics_that_cannot_be_written_are_not_lost_in_silence(deployment: 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_job_goes_on_when_its_readers_go_away(deployment: Path, stream: str) -> None:
     make_long(deployment, 2_000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ortdeploy", "apply", "-v", "m.yaml"],
+    process = start_program(
+        ["apply", "-v", "m.yaml"],
         cwd=deployment,
         stdout=subprocess.PIPE if stream == "stdout" else subprocess.DEVNULL,
         stderr=subprocess.PIPE if stream == "stderr" else subprocess.DEVNULL,

@@ -51,10 +51,16 @@ def known_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def painter(tmp_path: Path, known_graphs: Path) -> Path:
     """The example in few steps, and with a graph that ONNX Runtime opens in a third of the time."""
     shutil.copytree(known_graphs, tmp_path / ".ortdeploy" / FOLDER)
-    manifest = copy_painter(tmp_path) / "painter.yaml"
-    text = manifest.read_text().replace("steps: 6", "steps: 2")
-    manifest.write_text(text.replace("session: {intra_op_num_threads: 1}", f"session: {SESSION}"))
+    copy_painter(tmp_path)
+    change(tmp_path, "steps: 6", "steps: 2")
+    change(tmp_path, "session: {intra_op_num_threads: 1}", f"session: {SESSION}")
     return tmp_path
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    """Change the example's manifest."""
+    manifest = folder / "painter.yaml"
+    manifest.write_text(manifest.read_text().replace(old, new))
 
 
 def as_optimum(folder: Path) -> None:
@@ -96,6 +102,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The example in a layout, opened once for all schedulers."""
     folder = copy_painter(tmp_path_factory.mktemp("opened"))
     shutil.copytree(known_graphs, folder / ".ortdeploy" / FOLDER)
+    change(folder, "session: {intra_op_num_threads: 1}", f"session: {SESSION}")
     if request.param == "optimum":
         as_optimum(folder)
     plan = plan_of(folder)
