@@ -114,3 +114,8 @@ def test_every_file_that_contributing_names_is_there() -> None:
     assert len(named) > 20
     for name in named:
         assert (REPOSITORY / name).exists() or (PACKAGE / name).exists(), name
+
+
+def test_a_test_that_uses_nothing_is_a_unit_test(request: pytest.FixtureRequest) -> None:
+    """A fixture that all tests have must name nothing that marks them as about processes."""
+    assert request.node.get_closest_marker("unit")
