@@ -42,7 +42,7 @@ def cut_off(context: JobContext, known: OutputRecord) -> OutputRecord:
         log.warning("part.begun_again", part=begun.part.number, rows=begun.part.rows, reason=reason)
     dropped = _left_out(files, same, source)
     if touched:
-        ledger.note_contents(output, InputContents(context).of(touched))
+        ledger.note_contents(output, InputContents.for_job(context).of(touched))
     if source.first_row == known.first_row and not dropped and kept:
         return known
     ledger.cut_off(output, through, source.first_row, dropped, kept=kept)

@@ -22,15 +22,21 @@ _MOST_OF_A_RUN = 1024**3
 class InputContents:
     """Digests of the input files of one run. Those of a job whose files are not compared are none."""
 
-    def __init__(self, context: JobContext) -> None:
-        """Take the job."""
-        self._folder = context.plan.folder
-        self._is_compared = context.step.input.upstream is None and context.most_rows is None
+    def __init__(self, folder: str, *, are_compared: bool) -> None:
+        """Take the manifest's folder."""
+        self._folder = folder
+        self._are_compared = are_compared
         self._left = _MOST_OF_A_RUN
+
+    @classmethod
+    def for_job(cls, context: JobContext) -> "InputContents":
+        """Return those of a job that this process runs."""
+        are_compared = context.step.input.upstream is None and context.most_rows is None
+        return cls(context.plan.folder, are_compared=are_compared)
 
     def of(self, files: Iterable[FileState]) -> Iterator[FileContent]:
         """Yield what files hold, each as it is in this state; those that are not to be read are left out."""
-        for state in files if self._is_compared else ():
+        for state in files if self._are_compared else ():
             self._left -= state.size
             if self._left < 0:
                 return

@@ -66,7 +66,7 @@ class PartLoop:
         self._reported = time.monotonic()
         self._part, self._digits = position.part, position.part_digits
         self._committed_state: str | None = position.statistics.get("state")
-        self._contents = InputContents(context)
+        self._contents = InputContents.for_job(context)
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""

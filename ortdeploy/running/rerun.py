@@ -99,7 +99,7 @@ class RerunRun:
         context = self._context
         changes = self._sorted(self._own_record())
         known = self._take_up(changes)
-        context.ledger.note_contents(context.output, InputContents(context).of(context.step.input.rerun))
+        context.ledger.note_contents(context.output, InputContents.for_job(context).of(context.step.input.rerun))
         parts = [part for part in known.parts if any(_rows_of(one, part) for one in known.reruns)]
         self._announce(known, parts)
         for part in parts:

@@ -121,6 +121,17 @@ def test_new_files_after_a_finished_plan_are_the_next_one_s(cli: Cli, deployment
     assert len(read_rows(deployment / "outbox/run")) == 60
 
 
+def test_a_file_that_is_only_touched_after_its_plan_is_not_a_new_one(cli: Cli, deployment: Path) -> None:
+    manifest, plan = deployment / "m.yaml", deployment / "plan.json"
+    manifest.write_text(SMALL.replace("path: data.npy", "path: data.npy, on_change: append"))
+    assert cli("plan", manifest, "--out", plan).code == 0
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    assert cli("finish", plan).code == 0
+    os.utime(deployment / "data.npy", (1, 1))
+    assert "outbox/run is finished" in cli("apply", manifest).words
+    assert len(read_rows(deployment / "outbox/run")) == 20
+
+
 @pytest.mark.quick("short")
 @pytest.mark.parametrize("last", ["short", "drop"])
 def test_rows_behind_an_unfinished_last_part_get_parts_as_long_as_on_one_machine(

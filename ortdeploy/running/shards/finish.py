@@ -24,6 +24,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.shares import Shares
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.error_budget import BudgetError, ErrorBudget
+from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
 from ortdeploy.running.report import RAN_UNKNOWN, committed, write_report
@@ -98,6 +99,9 @@ class Finish:
         ending, ended = self._judged(table, missing, len(shares.workers)), now()
         if receipts or not (missing or is_known):
             self._write(decisions, receipts, ending, shares, ended)
+        if not (missing or is_known):
+            contents = InputContents(self.plan.folder, are_compared=self.step.input.upstream is None)
+            self.ledger.note_contents(self._output, contents.of(self.step.input.files))
         if is_closed:
             decisions.tidy()  # the process that closed it may have been killed before this
         elif not missing:
