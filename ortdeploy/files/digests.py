@@ -82,6 +82,11 @@ def content_digest(path: str, size: int, mtime_ns: int) -> bytes | None:
     return None
 
 
+def shortened(sha256: str) -> bytes:
+    """Return what `content_digest` returns of a file whose SHA-256 is known. Raises ValueError if it is none."""
+    return bytes.fromhex(sha256)[:_OF_A_CONTENT]
+
+
 def digest_of(content: bytes) -> bytes:
     """Return the first 16 bytes of the SHA-256 of a file's content."""
     return hashlib.sha256(content).digest()[:_OF_A_CONTENT]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ortdeploy.facts.contents import FileContent, FileContents
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.digests import shortened
 from ortdeploy.files.packed import OF_A_BLOCK
 from ortdeploy.ledger.damage import undamaged
 
@@ -38,6 +39,13 @@ def put_contents(db: sqlite3.Connection, output: str, contents: Iterable[FileCon
 def read_contents(db: sqlite3.Connection, output: str) -> Mapping[FileState, bytes]:
     """Return the digests of files by the states in which they were read. Raises ValueError for damaged ones."""
     return dict(_entries(db, output))
+
+
+def read_repaired(db: sqlite3.Connection, output: str) -> dict[FileState, bytes]:
+    """Return the digests of repaired files by the states in which their failed rows ran again. Raises ValueError."""
+    query = "SELECT path, size, mtime_ns, sha256 FROM repairs WHERE output = ? AND sha256 IS NOT NULL"
+    rows = db.execute(query, (output,)).fetchall()
+    return {FileState(os.fsdecode(path), *state): shortened(sha256) for path, *state, sha256 in rows}
 
 
 def _are_worn(db: sqlite3.Connection, output: str) -> bool:

@@ -65,7 +65,7 @@ from ortdeploy.ledger.changes import (
     read_withdrawn,
     total_rows,
 )
-from ortdeploy.ledger.contents import put_contents, read_contents
+from ortdeploy.ledger.contents import put_contents, read_contents, read_repaired
 from ortdeploy.ledger.damage import translated, undamaged
 from ortdeploy.ledger.forgetting import BEGUN_WITH, forget_parts, read_forgotten
 from ortdeploy.ledger.letters import UNREADABLE, failed_before, letter
@@ -353,9 +353,9 @@ class Ledger:
             put_contents(db, output, packed)
 
     def contents(self, output: str) -> Mapping[FileState, bytes]:
-        """Return the digests of input files by the states in which their rows were run."""
+        """Return the digests of input files by the states in which their rows were run, or failed ones again."""
         with undamaged():
-            return read_contents(self._connection, output)
+            return {**read_repaired(self._connection, output), **read_contents(self._connection, output)}
 
     def note_gone(self, output: str, paths: Sequence[str]) -> None:
         """Note that input files whose rows are accounted for are gone."""

@@ -15,7 +15,7 @@ from ortdeploy.plan.steps import JobInput
 from ortdeploy.results.results import Status
 from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_context import JobContext
-from ortdeploy.sources.arrivals import KnownContents, Progress, accounted_for
+from ortdeploy.sources.arrivals import KnownContents, Progress, accounted_for, holds_what_it_held
 from ortdeploy.sources.catalogue import FILE_IS_ROW
 
 
@@ -76,10 +76,11 @@ def _same(context: JobContext, files: KnownFiles, through: int) -> tuple[int, li
             state = next(planned, None)
             if state is None or state.path != cells[0]:
                 break
-            if cells[:3] != state and not files.make(cells).is_known(state):
-                if not known.are_in(FileState._make(cells[:3]), state):
+            if cells[:3] != state:
+                one = files.make(cells)
+                if not holds_what_it_held(one, state, known.are_in):
                     break
-                touched.append(state)
+                touched += [] if one.is_known(state) else [state]
         count += 1
     return count, touched
 

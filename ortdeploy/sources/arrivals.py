@@ -119,7 +119,7 @@ def sort_arrivals(
             differing = compare(present, files, gone_again=gone_again)
     others = [(one, differing.now[one.state.path]) for one in differing.known]
     underway = [(one, now) for one, now in others if not one.done]
-    altered = [(one, now) for one, now in underway if not _holds_what_it_held(one, now, holds_the_same)]
+    altered = [(one, now) for one, now in underway if not holds_what_it_held(one, now, holds_the_same)]
     rerun = [one for one, now in altered if policy.on_change == "rerun" and now is not None]
     again = {one.state.path for one in rerun}
     unfinished = [(one, now) for one, now in underway if one.state.path not in again]
@@ -194,7 +194,7 @@ def _fate(
     """Return what becomes of a file whose rows are accounted for; `now` is its state, None if it is not there."""
     if now is None:  # unless it is there, and what it becomes is the next run's business
         return _Fate.STAYS if one.state.path in unsettled else _Fate.GONE
-    if one.rerun is None and _holds_what_it_held(one, now, same):
+    if one.rerun is None and holds_what_it_held(one, now, same):
         return _Fate.STAYS
     if one.unreadable and one.span is not None:  # its failed row makes room for all that it holds now
         return _Fate.AGAIN
@@ -286,8 +286,11 @@ def _is_as_known(one: KnownFile, now: FileState | None) -> bool:
     return now is not None and one.is_known(now)
 
 
-def _holds_what_it_held(one: KnownFile, now: FileState | None, holds_the_same: HoldsTheSame) -> bool:
-    return now is not None and (one.is_known(now) or holds_the_same(one.state, now))
+def holds_what_it_held(one: KnownFile, now: FileState | None, holds_the_same: HoldsTheSame) -> bool:
+    """Return whether a file is there, and holds what it held when its rows were run, or its failed ones again."""
+    if now is None:
+        return False
+    return one.is_known(now) or any(holds_the_same(before, now) for before in (one.state, *one.repaired))
 
 
 def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row: int) -> int:

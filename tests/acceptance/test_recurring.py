@@ -260,6 +260,22 @@ def test_a_picture_is_known_by_what_was_read_when_its_row_ran(
     assert len(read_rows(deployment / "out")) == 3
 
 
+def test_a_repaired_file_that_is_only_touched_is_as_it_was(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("")
+    path = deployment / "m.yaml"
+    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
+    path.write_text(text + "    errors: {max_failed: 1}\n", encoding="utf-8")
+    put_lines(deployment, "a", 1)
+    with (deployment / "inbox/a.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"x": "broken"}\n')
+    assert cli("apply", path, "-q").code == 0
+    put_lines(deployment, "a", 1, lines=3)
+    assert cli("retry", path, "--job", "run", "-q").code == 0
+    os.utime(deployment / "inbox/a.jsonl", ns=(1, 1))
+    assert "out is finished" in cli("apply", path).words
+    assert values(deployment) == [("a", 1)] * 3
+
+
 def test_a_digest_that_is_damaged_is_an_error(cli: Cli, deployment: Path, arrivals: Write) -> None:
     arrivals("on_change: append")
     put(deployment, "a", 1)
