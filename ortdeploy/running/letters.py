@@ -14,6 +14,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.files.atomic import make_durable_folder
+from ortdeploy.files.digests import shortened
 from ortdeploy.files.gate import require_inside
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.records import OutputRecord, failed_part
@@ -125,11 +126,14 @@ class Letters:
         start = record.rows
         rows = range(start, start + len(letters))
         part = failed_part(record, len(letters), context.made_by.digest)
+        digests = {state: self._digests.of(state) for _, state in letters}
         failures = [
-            _failed_row(one, number, self._digests.of(state), context.run_id)
+            _failed_row(one, number, digests[state], context.run_id)
             for number, (one, state) in zip(count(start), letters, strict=False)
         ]
-        files = tuple(dict.fromkeys(state for _, state in letters))
+        files = tuple(digests)
+        contents = ((state, shortened(sha256)) for state, sha256 in digests.items() if sha256 is not None)
+        context.ledger.note_contents(context.output, contents)
         context.ledger.adopt(context.output, part, failures, files, context.made_by)
         log.info("row.taken", rows=len(letters), files=[state.path for state in files])
         return rows

@@ -13,6 +13,7 @@ from support.upstream_jobs import killing
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.digests import content_digest
 from ortdeploy.ledger.letters import read_letters
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.plan.made_by import made_by
@@ -20,6 +21,7 @@ from ortdeploy.plan.selection import run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter, Plan
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.job_report import JobReport
+from ortdeploy.sources.files import file_states
 
 ROWS = 20
 BAD = (3, 4, 11)
@@ -85,6 +87,13 @@ def test_rows_that_failed_elsewhere_run_here_once(here: Path, there: tuple[DeadL
         assert ledger is not None
         (file,) = ledger.inputs("../out")
     assert file.done, "apply does not read the file"
+
+
+def test_a_file_whose_rows_were_taken_is_known_by_what_it_held(here: Path, there: tuple[DeadLetter, ...]) -> None:
+    retry(here, there)
+    (state,) = file_states([str(here / "data.npy")], str(here))
+    with open_ledger(here / ".ortdeploy") as ledger:
+        assert ledger.contents(ledger.key(here / "out")) == {state: content_digest(str(here / "data.npy"), *state[1:])}
 
 
 def test_rows_that_fail_here_too_are_dead_letters_of_this_machine(here: Path, there: tuple[DeadLetter, ...]) -> None:
