@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -125,9 +126,13 @@ class DecodedAhead:
 
         if len(self._workers) <= len(self._ahead):
             worker = threading.Thread(target=self._work, name="ortdeploy-decoder", daemon=True)
-            worker.start()
-            self._workers.append(worker)
-        self._waiting.put(work)
+            with suppress(RuntimeError):  # a job near its memory limit may have no room for a thread's stack
+                worker.start()
+                self._workers.append(worker)
+        if self._workers:
+            self._waiting.put(work)
+        else:
+            work()
         return future
 
     def _work(self) -> None:

@@ -105,6 +105,15 @@ def test_a_thread_that_hangs_is_not_waited_for() -> None:
 
 
 @pytest.mark.usefixtures("slow")
+def test_rows_are_decoded_although_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert numbers(decoded(lambda raw: ({"n": raw.value}, 1), 4)) == list(range(ROWS))
+
+
+@pytest.mark.usefixtures("slow")
 def test_threads_have_the_context_of_the_one_that_reads() -> None:
     told: ContextVar[str] = ContextVar("told", default="nothing")
     token = told.set("how often to try")
