@@ -339,7 +339,8 @@ def test_a_job_that_was_let_through_is_still_held(wide: Path) -> None:
     ended = subprocess.run(command, cwd=wide, capture_output=True, encoding="utf-8", check=False)
     report = json.loads((wide / "out/_run.json").read_text())
     assert "Traceback" not in ended.stdout + ended.stderr
-    assert report["peak_memory_bytes"] < 180 * MIB
+    stacks = 4 * 8 * MIB  # of threads that may be to come, at most; without a limit it takes 370 MiB
+    assert report["peak_memory_bytes"] < 180 * MIB + stacks
     if ended.returncode:
         assert "memory" in report["reason"]
     else:
