@@ -89,7 +89,7 @@ def open_rows(
     files = InputPaths(folder, job.input.files)
     indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
     wanted = replace(wanted_columns(job), indexes=indexes, threads=_decoding_threads(job))
-    with at_hand(job.input.format, files, job.input.patterns, job.input.files) as there:
+    with at_hand(job.input.format, files, job.input.patterns, job.input.files, ahead=wanted.threads) as there:
 
         def open_some(only: Sequence[int] | None) -> AbstractContextManager[Source]:
             return open_wanted(job, there, folder, replace(wanted, only=only))

@@ -220,12 +220,13 @@ def fetch_file(address: str, target: Path) -> None:
 class Fetched(Sequence[str]):
     """A sequence of files that fetches each URL when it is asked for; the last few fetched files are kept."""
 
-    def __init__(self, files: Sequence[str], folder: Path, addresses: Addresses) -> None:
-        """Take the files by their names without secrets, and the folder for fetched ones."""
+    def __init__(self, files: Sequence[str], folder: Path, addresses: Addresses, kept: int = _KEPT) -> None:
+        """Take the files by their names without secrets, the folder for fetched ones, and how many are kept."""
         _FETCHED_INTO.add(str(folder))
         self._files = files
         self._folder = folder
         self._addresses = addresses
+        self._kept = kept
         self._here: dict[int, Path] = {}
 
     def __len__(self) -> int:
@@ -239,14 +240,14 @@ class Fetched(Sequence[str]):
     def __getitem__(self, index: int | slice) -> "str | Fetched":
         """Return the local path of a file; a URL is fetched first. Raises OrtdeployError."""
         if isinstance(index, slice):
-            return Fetched(self._files[index], self._folder, self._addresses)
+            return Fetched(self._files[index], self._folder, self._addresses, self._kept)
         name = self._files[index]
         if not is_url(name):
             return name
         place = index % len(self._files)
         if place not in self._here:
             self._here[place] = self._fetch(name)
-            for other in [one for one in self._here if one < place - _KEPT]:
+            for other in [one for one in self._here if one < place - self._kept]:
                 self._here.pop(other).unlink(missing_ok=True)
         return str(self._here[place])
 
@@ -260,11 +261,11 @@ class Fetched(Sequence[str]):
 
 
 @contextmanager
-def fetched(files: Sequence[str], patterns: Sequence[str] = ()) -> Iterator[Sequence[str]]:
+def fetched(files: Sequence[str], patterns: Sequence[str] = (), *, ahead: int = 0) -> Iterator[Sequence[str]]:
     """Yield files that can be opened; fetched ones are deleted afterwards.
 
     `patterns` are the input's paths as the manifest has them. `files` has URLs without users and queries; the patterns
-    complete them.
+    complete them. `ahead`: how many files are asked for before the first of them is read.
     """
     if not any(map(is_url, patterns or files)):  # only URLs stand for URLs
         yield files
@@ -272,7 +273,7 @@ def fetched(files: Sequence[str], patterns: Sequence[str] = ()) -> Iterator[Sequ
     import tempfile  # noqa: PLC0415  only for URLs
 
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
-        yield Fetched(files, Path(folder), Addresses.of(patterns))
+        yield Fetched(files, Path(folder), Addresses.of(patterns), _KEPT + ahead)
 
 
 class Upload:

@@ -429,13 +429,19 @@ def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -
 
 @contextmanager
 def at_hand(
-    name: str, files: Sequence[str], patterns: Sequence[str], states: Sequence[FileState] | None = None
+    name: str,
+    files: Sequence[str],
+    patterns: Sequence[str],
+    states: Sequence[FileState] | None = None,
+    *,
+    ahead: int = 0,
 ) -> Iterator[Sequence[str]]:
     """Yield files as a format reads them: those on stores are fetched one by one, and of text read in place.
 
-    `patterns` are the paths of the input as the manifest has them, `states` what the plan says of each file.
+    `patterns` are the paths of the input as the manifest has them, `states` what the plan says of each file. `ahead`:
+    how many files are asked for before the first of them is read.
     """
-    with in_place(files, patterns, states) if name in STREAMED else fetched(files, patterns) as there:
+    with in_place(files, patterns, states) if name in STREAMED else fetched(files, patterns, ahead=ahead) as there:
         yield there
 
 

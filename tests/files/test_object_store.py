@@ -2,19 +2,25 @@
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MANIFEST, Cli
+from onnx import TensorProto, helper
 from support.jobs import Killed
-from support.models import scale_model
+from support.models import Shape, save_model, scale_model
 
 from ortdeploy import retries
+from ortdeploy.feeds import feeder
 from ortdeploy.files.object_store import Fetched, Upload, fetched, mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.sources import ahead, file_per_row
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.rows import Decode, Found, RawRow, decode_row
 
 
 def put_rows(system: Any, path: str, first: int, rows: int) -> None:
@@ -221,6 +227,46 @@ def test_only_what_is_asked_for_is_fetched_and_old_files_go(store: Any) -> None:
     assert not folder.exists()
     with fetched(["/a/b.npy"]) as plain:
         assert plain == ["/a/b.npy"]
+
+
+def test_files_that_are_read_ahead_are_kept(store: Any) -> None:
+    urls = []
+    for number in range(12):
+        store.pipe_file(f"/in/{number}.bin", bytes([number]))
+        urls.append(f"memory://in/{number}.bin")
+    with fetched(urls, ahead=8) as files:
+        asked_for = iter(files)
+        first = [next(asked_for) for _ in range(9)]
+        assert [Path(path).read_bytes()[0] for path in first] == list(range(9))
+
+
+def test_pictures_on_a_store_are_there_until_each_of_many_threads_has_read_one(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = 8
+    image = pytest.importorskip("PIL.Image")
+    for number in range(2 * threads + 1):
+        image.new("L", (4, 1), number).save(tmp_path / "picture.png")
+        store.pipe_file(f"/in/{number:02}.png", (tmp_path / "picture.png").read_bytes())
+    all_are_fetched = threading.Barrier(threads)
+
+    def decode(raw: RawRow, decode: Decode, wanted: Wanted) -> Found:
+        if threading.current_thread().name == "ortdeploy-decoder":
+            all_are_fetched.wait(60)
+        return decode_row(raw, decode, wanted)
+
+    monkeypatch.setattr(file_per_row, "decode_row", decode)
+    monkeypatch.setattr(ahead, "SLOW", 0.0)
+    monkeypatch.setattr(feeder, "usable_cores", lambda: threads)
+    manifest = deployment(tmp_path, "memory://in/*.png", "outbox/run")
+    manifest.write_text(manifest.read_text().replace("key: [row, path]", "columns: {x: pixels}, key: [row]"))
+    size: Shape = ["batch", 1, 4, 1]
+    x, y = ({name: (TensorProto.UINT8, size)} for name in "xy")
+    save_model(tmp_path / "double.onnx", [helper.make_node("Add", ["x", "x"], ["y"])], x, y)
+    done = cli("apply", manifest)
+    assert done.code == 0, done.out + done.err
+    rows = [json.loads(line) for line in (tmp_path / "outbox/run/part-00000000.jsonl").read_text().splitlines()]
+    assert [row["y"][0][0][0] for row in rows] == [2 * number for number in range(2 * threads + 1)]
 
 
 def test_paths_and_urls_are_told_apart() -> None:
