@@ -228,6 +228,8 @@ class Execution:
             step = settings.with_found_batch(step, opened) if step.batching.auto else step
         except StuckTrialError as error:
             return self._stuck_result(step, error)
+        if self.on_run is not None:  # else a file that crashes its decoder would do so during a run of other rows
+            step = replace(step, limits=replace(step.limits, threads=1))
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with bound(job=step.job, model=step.model, providers=providers):
             folder, upload = Path(self.plan.folder) / step.output.path, step.output.upload

@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_ses
 from support.logs import capture_logs
 
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.feeds import feeder
 from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.opening import MARKER, open_ledger, read_outputs
 from ortdeploy.plan.made_by import made_by
@@ -25,6 +27,8 @@ from ortdeploy.results.results import Status
 from ortdeploy.running import executor
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.report import FAILED
+from ortdeploy.sources.catalogue import open_input
+from ortdeploy.sources.protocol import Source, Wanted
 
 
 def test_rows_come_out_in_order_in_parts(tmp_path: Path) -> None:
@@ -327,6 +331,24 @@ def test_all_sessions_take_batches_at_once_and_the_order_is_the_inputs(tmp_path:
         ("cpu", 3, 12),
     ]
     assert report(tmp_path)["session_run"]["count"] == 9
+
+
+@pytest.mark.parametrize(("is_told", "threads"), [(False, 4), (True, 1)])
+def test_no_row_is_decoded_beside_a_run_that_may_be_blamed_for_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool, threads: int
+) -> None:
+    save(tmp_path, range(4))
+    wanted: list[Wanted] = []
+
+    def opened(kind: str, files: Sequence[str], folder: str, columns: Wanted) -> AbstractContextManager[Source]:
+        wanted.append(columns)
+        return open_input(kind, files, folder, columns)
+
+    monkeypatch.setattr(feeder, "open_input", opened)
+    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    on_run = (lambda _job, _rows: None) if is_told else None
+    execute(tmp_path, plan_for(tmp_path, 4), FakeRuntime(double), on_run=on_run)
+    assert [one.threads for one in wanted] == [threads]
 
 
 def test_a_session_is_opened_as_often_as_the_manifest_says(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def execute(
     stop: Callable[[], bool] = lambda: False,
     stuck: Sequence[frozenset[int]] = (),
     run_id: str | None = None,
+    on_run: Callable[[str, Sequence[int]], None] | None = None,
 ) -> JobResult:
     with open_ledger(folder / ".ortdeploy") as ledger:
         execution = Execution(
@@ -95,6 +96,7 @@ def execute(
             observer=observer or Counter(),
             stop=stop,
             fatal={"run": tuple(FatalRun(rows=rows) for rows in stuck)},
+            on_run=on_run,
         )
         (result,) = execution.run()
     return result
