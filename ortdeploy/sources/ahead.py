@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from contextvars import copy_context
+from itertools import chain
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.files.room import room
 from ortdeploy.records import record
-from ortdeploy.sources.rows import Found, RawRow, RowError
+from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
 from ortdeploy.tensors.columns import size_bytes
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class DecodedAhead:
         decoding: float,
     ) -> None:
         """Begin with one thread, that of the caller."""
-        self._raw_rows = raw_rows
+        self._raw_rows = self._new_rows = raw_rows
+        self._put_back: deque[RawRow] = deque()
         self._decode = decode
         self._threads = threads
         self._memory_limit = memory_limit
@@ -86,6 +88,8 @@ class DecodedAhead:
                     raw, future = self._ahead.popleft()
                     self._fill()
                     decoded = future.result()
+                    if _lacked_memory(decoded.found):
+                        decoded = self._alone(raw)
                     self._wanted = self._useful(decoded)
                     yield raw, decoded.found
                     del decoded, future  # which may be large
@@ -144,12 +148,32 @@ class DecodedAhead:
         begin = time.perf_counter()
         return Decoded(found=self._decode(raw), seconds=time.perf_counter() - begin)
 
+    def _alone(self, raw: RawRow) -> Decoded:
+        """Decode a row again with nothing ahead, which may have taken the memory that it needs."""
+        from concurrent.futures import wait  # noqa: PLC0415  as above
+
+        wait([future for _, future in self._ahead])
+        self._put_back.extendleft(ahead for ahead, _ in reversed(self._ahead))
+        self._raw_rows = chain(_taken_from(self._put_back), self._new_rows)
+        self._ahead.clear()
+        return self._timed(raw)
+
     def _useful(self, decoded: Decoded) -> int:
         """Return how many rows like this one are to be decoded at once."""
         row = decoded.found[0]
         if decoded.seconds < SLOW or isinstance(row, RowError):
             return 1 if decoded.seconds < SLOW else self._wanted
         return rows_at_once(_bytes_of(row), self._decoding, self._threads, room(self._memory_limit))
+
+
+def _lacked_memory(found: Found) -> bool:
+    error = found[0]
+    return isinstance(error, RowError) and (error.code == TOO_LARGE or isinstance(error.__cause__, MemoryError))
+
+
+def _taken_from(rows: deque[RawRow]) -> Iterator[RawRow]:
+    while rows:
+        yield rows.popleft()
 
 
 def _bytes_of(row: Mapping[str, Any]) -> int:

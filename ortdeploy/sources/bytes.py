@@ -20,7 +20,7 @@ from ortdeploy.retries import may_pass
 from ortdeploy.sources.ahead import DECODING
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import DATA, Wanted
-from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -52,7 +52,7 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error
     except OrtdeployError as error:
-        raise RowError(str(error), "too-large") from error
+        raise RowError(str(error), TOO_LARGE) from error
     except OSError as error:
         raise RowError(
             f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)

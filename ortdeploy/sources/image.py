@@ -22,7 +22,7 @@ from ortdeploy.sources.ahead import DECODING
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
 from ortdeploy.sources.whole_files import WholeFiles, open_whole
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -67,7 +67,7 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles
             pixels = _pixels(_upright(image) if wanted.exif else image)
             return {"pixels": pixels, **{side: np.asarray(pixels.shape[_SIDES.index(side)]) for side in sides}}
     except OrtdeployError as error:
-        raise RowError(str(error), "too-large") from error
+        raise RowError(str(error), TOO_LARGE) from error
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error
     except OSError as error:

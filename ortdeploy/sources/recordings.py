@@ -15,7 +15,7 @@ from ortdeploy.records import ordered_record
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import RowError
+from ortdeploy.sources.rows import TOO_LARGE, RowError
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -63,7 +63,7 @@ def in_words(path: str, name: str, what: str, code: str) -> Iterator[None]:
             f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)
         ) from error
     except OrtdeployError as error:
-        raise RowError(str(error), "too-large") from error
+        raise RowError(str(error), TOO_LARGE) from error
     except Exception as error:
         if is_a_bug(error):
             raise

@@ -23,6 +23,10 @@ _EXACT = 2**24
 """Up to here, the usual type, float32, holds all whole numbers."""
 
 
+TOO_LARGE = "too-large"
+"""The code of a row for which there is too little memory."""
+
+
 class RowError(Exception):
     """A row cannot be read; the message says why. Its code and its known keys go into _failed.jsonl."""
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from itertools import repeat
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from PIL import Image
 
 from ortdeploy.sources import ahead, image
 from ortdeploy.sources.ahead import DecodedAhead, rows_at_once
+from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import Found, RawRow, RowError
+from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
 
 PATIENCE = 60.0
 ROWS = 9
@@ -121,6 +122,78 @@ def test_threads_have_the_context_of_the_one_that_reads() -> None:
         assert numbers(decoded(lambda _: ({"n": told.get()}, 1), 3)) == ["how often to try"] * ROWS
     finally:
         told.reset(token)
+
+
+class Clock(threading.local):
+    """The clock of one thread, which goes on when the thread decodes."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@given(
+    costs=st.lists(st.sampled_from([0.0, 1.0]), max_size=40),
+    broken=st.sets(st.integers(0, 39)),
+    large=st.sets(st.integers(0, 39)),
+    too_large=st.sets(st.integers(0, 39)),
+    sizes=st.lists(st.integers(1, 9), min_size=1),
+    threads=st.integers(2, 5),
+)
+def test_rows_are_those_of_one_thread(
+    costs: list[float], broken: set[int], large: set[int], too_large: set[int], sizes: list[int], threads: int
+) -> None:
+    """`large` are rows for which there is too little memory beside others, `too_large` those that never fit."""
+    clock = Clock()
+
+    def blocks(threads: int) -> list[tuple[Any, ...]]:
+        whole: dict[str, tuple[int, int, bytes]] = {}
+
+        def decode(raw: RawRow) -> dict[str, Any]:
+            row = int(raw.value)
+            clock.now += costs[row]
+            whole[raw.path] = (row, 0, bytes(16))
+            is_beside = threading.current_thread().name == "ortdeploy-decoder"
+            if row in too_large or (row in large and is_beside):
+                raise RowError("it takes 9 GiB", TOO_LARGE)
+            if row in broken:
+                raise RowError("broken", known={"n": row})
+            return {"n": np.asarray(row)}
+
+        files = [str(row) for row in range(len(costs))]
+        source = FilePerRow(files, "", Wanted(dtypes={"n": None}, keys=("path",), threads=threads), decode, 1.0, whole)
+        found = [
+            (block.start, block.count, list(block.rows), list(block.columns["n"]), block.failed, block.contents.names)
+            for block in source.blocks(0, cycle(sizes))
+            if block.contents is not None
+        ]
+        assert not whole
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead, "time", clock)
+        assert blocks(threads) == blocks(1)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_row_that_has_too_little_memory_beside_others_is_decoded_alone() -> None:
+    at_work: list[int] = []
+    together = threading.Barrier(4)
+
+    def decode(raw: RawRow) -> Found:
+        if threading.current_thread().name != "ortdeploy-decoder":
+            return {"n": raw.value, "beside": list(at_work)}, 1
+        at_work.append(raw.value)
+        if raw.value <= 4:
+            together.wait(PATIENCE)
+        at_work.remove(raw.value)
+        return (RowError("it takes 9 GiB", TOO_LARGE), 1) if raw.value == 2 else ({"n": raw.value, "beside": []}, 1)
+
+    rows = decoded(decode, 4).rows()
+    found = [next(rows)[1][0] for _ in range(3)]
+    rows.close()
+    assert found == [{"n": number, "beside": []} for number in range(3)]
 
 
 @given(size=st.integers(0, 10**9), decoding=st.floats(0, 4), threads=st.integers(1, 64), memory=st.integers(0, 10**11))
