@@ -47,7 +47,8 @@ class Block:
     """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
 
     `places` say of each of them where it stands, if its file has lines. `contents` is what files held that were read
-    whole for these rows, in their order; None if the source reads none whole.
+    whole for these rows, in their order; None if the source reads none whole. `decoding_cpu` are the processor seconds
+    in which other threads than the one that reads decoded them.
     """
 
     start: int
@@ -57,6 +58,7 @@ class Block:
     failed: list[FailedRow]
     places: Sequence[str] = ()
     contents: "ContentColumns | None" = None
+    decoding_cpu: float = 0.0
 
     def without_values(self) -> "Block":
         """Return the block without what its rows held, which may be megabytes and is of no use once they ran."""

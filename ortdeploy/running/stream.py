@@ -64,7 +64,7 @@ class Stream:
         self._error: BaseException | None = None
         self._closed = False
         self._stall = StallWatch(job.errors.progress_timeout, self.members)
-        self._reader_cpu = 0.0
+        self._reader_cpu = self._decoding_cpu = 0.0
         self.read_times, self.prepare_times = Histogram(), Histogram()
         self.stopped = False
 
@@ -162,7 +162,12 @@ class Stream:
     @property
     def cpu_seconds(self) -> float:
         """Processor seconds of the job's threads, without the sessions' own threads."""
-        return self._reader_cpu + sum(member.cpu_seconds for member in self.members)
+        return self._reading_cpu + sum(member.cpu_seconds for member in self.members)
+
+    @property
+    def _reading_cpu(self) -> float:
+        """Processor seconds of the reader's thread and of those that decode for it."""
+        return self._reader_cpu + self._decoding_cpu
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
         """Start a daemon thread with the logging context of this one."""
@@ -187,12 +192,12 @@ class Stream:
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():
-                    cpu_before = self._reader_cpu
+                    cpu_before = self._reading_cpu
                     with self._alone:
                         prepared = self._read_block(blocks)
                     if prepared is None:
                         break
-                    ticket = Ticket(prepared, self._reader_cpu - cpu_before)
+                    ticket = Ticket(prepared, self._reading_cpu - cpu_before)
                     self._in_flight.acquire(ticket.size_bytes)
                     self._in_order.put(ticket)
                     self._submit(ticket)
@@ -208,7 +213,9 @@ class Stream:
             block = next(blocks, None)
             if block is None:
                 return None
-            self.read_times.add(time.perf_counter() - begin, time.thread_time() - self._reader_cpu)
+            cpu = time.thread_time() - self._reader_cpu + block.decoding_cpu
+            self.read_times.add(time.perf_counter() - begin, cpu)
+            self._decoding_cpu += block.decoding_cpu
             return self._prepare(block)
         finally:
             self._stall.reading = None

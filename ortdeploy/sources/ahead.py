@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import replace
 from itertools import chain
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,11 @@ SHARE = 1 / 8
 
 @record
 class Decoded:
-    """What decoding a row gave, and the seconds that it took."""
+    """What decoding a row gave, and the seconds that it took, also of the processor if that was another thread's."""
 
     found: Found
     seconds: float
+    cpu: float = 0.0
 
 
 def rows_at_once(size: int, decoding: float, threads: int, memory: int) -> int:
@@ -52,8 +54,8 @@ def rows_at_once(size: int, decoding: float, threads: int, memory: int) -> int:
 class DecodedAhead:
     """Rows with what decoding them gives, in their order; as many are decoded ahead as there are `threads`.
 
-    `decoding` is what decoding a row takes, in units of its size. The threads are not waited for at the end: one may
-    hang on a file.
+    `decoding` is what decoding a row takes, in units of its size. `spent` is told the processor seconds in which
+    another thread decoded a row. The threads are not waited for at the end: one may hang on a file.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class DecodedAhead:
         threads: int,
         memory_limit: int | None,
         decoding: float,
+        spent: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         """Begin with one thread, that of the caller."""
         self._raw_rows = self._new_rows = raw_rows
@@ -71,6 +74,7 @@ class DecodedAhead:
         self._threads = threads
         self._memory_limit = memory_limit
         self._decoding = decoding
+        self._spent = spent
         self._wanted = 1
         self._ahead: deque[tuple[RawRow, Future[Decoded]]] = deque()
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -91,6 +95,7 @@ class DecodedAhead:
                     if _lacked_memory(decoded.found):
                         decoded = self._alone(raw)
                     self._wanted = self._useful(decoded)
+                    self._spent(decoded.cpu)
                     yield raw, decoded.found
                     del decoded, future  # which may be large
         finally:
@@ -124,7 +129,7 @@ class DecodedAhead:
 
         def work() -> None:
             try:
-                future.set_result(context.run(self._timed, raw))
+                future.set_result(context.run(self._beside, raw))
             except BaseException as error:  # noqa: BLE001  whoever wants the row raises it
                 future.set_exception(error)
 
@@ -147,6 +152,11 @@ class DecodedAhead:
     def _timed(self, raw: RawRow) -> Decoded:
         begin = time.perf_counter()
         return Decoded(found=self._decode(raw), seconds=time.perf_counter() - begin)
+
+    def _beside(self, raw: RawRow) -> Decoded:
+        begin = time.thread_time()
+        decoded = self._timed(raw)
+        return replace(decoded, cpu=time.thread_time() - begin)
 
     def _alone(self, raw: RawRow) -> Decoded:
         """Decode a row again with nothing ahead, which may have taken the memory that it needs."""

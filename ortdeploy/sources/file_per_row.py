@@ -14,6 +14,17 @@ from ortdeploy.sources.rows import Decode, Found, RawRow, block_rows, decode_row
 from ortdeploy.sources.whole_files import WholeFiles
 
 
+class _Noted:
+    """What is noted of the rows of a block: their names, and the processor seconds of other threads."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.cpu_seconds = 0.0
+
+    def spent(self, seconds: float) -> None:
+        self.cpu_seconds += seconds
+
+
 @ordered_record
 class FilePerRow:
     """Files that are one row each; `decode` gets a file's path as the raw row's value.
@@ -34,22 +45,24 @@ class FilePerRow:
         places = range(start - self.wanted.first_row, len(self.files))
         files = (self.files[place] for place in places) if places.start else iter(self.files)
         raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
-        names: list[str] = []
-        for block in block_rows(raw_rows, partial(self._decoded, names=names), self.wanted, start, sizes):
-            block.contents = self._contents(names)
+        noted = _Noted()
+        for block in block_rows(raw_rows, partial(self._decoded, noted=noted), self.wanted, start, sizes):
+            block.contents = self._contents(noted.names)
+            block.decoding_cpu, noted.cpu_seconds = noted.cpu_seconds, 0.0
             yield block
             del block  # whoever has run it lets go of it while the next one is read
 
-    def _decoded(self, raw_rows: Iterator[RawRow], names: list[str]) -> Generator[tuple[RawRow, Found]]:
+    def _decoded(self, raw_rows: Iterator[RawRow], noted: _Noted) -> Generator[tuple[RawRow, Found]]:
         """Yield decoded rows, and note whose they are."""
         decode, wanted = partial(decode_row, decode=self.decode, wanted=self.wanted), self.wanted
         if wanted.threads > 1:
-            decoded = DecodedAhead(raw_rows, decode, wanted.threads, wanted.memory_limit, self.decoding).rows()
+            limit = wanted.memory_limit
+            decoded = DecodedAhead(raw_rows, decode, wanted.threads, limit, self.decoding, noted.spent).rows()
         else:
             decoded = one_by_one(raw_rows, self.decode, wanted)
         with closing(decoded):
             for raw, found in decoded:
-                names.append(raw.path)
+                noted.names.append(raw.path)
                 yield raw, found
 
     def _contents(self, names: list[str]) -> ContentColumns | None:

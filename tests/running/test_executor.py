@@ -2,9 +2,10 @@
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,11 @@ from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.plan.timing import JobTiming
 from ortdeploy.results.results import Status
-from ortdeploy.running import executor
+from ortdeploy.results.rows import Block
+from ortdeploy.running import executor, statistics
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.report import FAILED
+from ortdeploy.sources.arrays import ArraySource
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Source, Wanted
 
@@ -331,6 +334,24 @@ def test_all_sessions_take_batches_at_once_and_the_order_is_the_inputs(tmp_path:
         ("cpu", 3, 12),
     ]
     assert report(tmp_path)["session_run"]["count"] == 9
+
+
+def test_threads_that_decode_are_no_threads_of_sessions_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = ArraySource.blocks
+
+    def decoded(source: ArraySource, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        return (replace(block, decoding_cpu=100.0) for block in blocks(source, start, sizes))
+
+    monkeypatch.setattr(ArraySource, "blocks", decoded)
+    calls = count()
+    monkeypatch.setattr(statistics, "process_usage", lambda: {"cpu_seconds_user": 250.0 * (next(calls) > 0)})
+    save(tmp_path, range(8))
+    execute(tmp_path, plan_for(tmp_path, 8), FakeRuntime(double))
+    stages = report(tmp_path)["stages"]
+    assert int(stages["read"]["cpu_seconds"]) == 200
+    assert int(stages["run"]["cpu_seconds"]) in {49, 50}, "what is left is the sessions'"
 
 
 @pytest.mark.parametrize(("is_told", "threads"), [(False, 4), (True, 1)])

@@ -132,6 +132,8 @@ class Clock(threading.local):
     def perf_counter(self) -> float:
         return self.now
 
+    thread_time = perf_counter
+
 
 @given(
     costs=st.lists(st.sampled_from([0.0, 1.0]), max_size=40),
@@ -174,6 +176,20 @@ def test_rows_are_those_of_one_thread(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ahead, "time", clock)
         assert blocks(threads) == blocks(1)
+
+
+def test_a_block_tells_the_processor_seconds_of_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(ahead, "time", clock)
+
+    def decode(raw: RawRow) -> dict[str, Any]:
+        clock.now += 1.0 + int(raw.value)
+        return {"n": np.asarray(0)}
+
+    wanted = Wanted(dtypes={"n": None}, threads=3)
+    source = FilePerRow([str(row) for row in range(ROWS)], "", wanted, decode, 1.0)
+    found = [block.decoding_cpu for block in source.blocks(0, repeat(4))]
+    assert found == [2.0 + 3.0 + 4.0, 5.0 + 6.0 + 7.0 + 8.0, 9.0], "and the first row was decoded by the reader"
 
 
 @pytest.mark.usefixtures("slow")
