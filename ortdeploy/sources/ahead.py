@@ -110,8 +110,10 @@ class DecodedAhead:
             begin = clock()
             found = decode(raw)
             seconds = clock() - begin
+            wanted = 1 if seconds < slow else self._useful(Decoded(found=found, seconds=seconds))
             yield raw, found
-            if seconds >= slow and (wanted := self._useful(Decoded(found=found, seconds=seconds))) > 1:
+            del found  # it may be large
+            if wanted > 1:
                 self._wanted = wanted
                 return
 

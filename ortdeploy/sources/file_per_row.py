@@ -64,6 +64,7 @@ class FilePerRow:
             for raw, found in decoded:
                 noted.names.append(raw.path)
                 yield raw, found
+                del found  # as above
 
     def _contents(self, names: list[str]) -> ContentColumns | None:
         """Return what the files of a block held, which others may have been read after; none of their names is left."""

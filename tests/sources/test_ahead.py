@@ -1,6 +1,7 @@
 """Rows that are slow to decode are decoded on several threads: in their order, in their blocks, within the memory."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from itertools import cycle, repeat
@@ -190,6 +191,25 @@ def test_a_block_tells_the_processor_seconds_of_other_threads(monkeypatch: pytes
     source = FilePerRow([str(row) for row in range(ROWS)], "", wanted, decode, 1.0)
     found = [block.decoding_cpu for block in source.blocks(0, repeat(4))]
     assert found == [2.0 + 3.0 + 4.0, 5.0 + 6.0 + 7.0 + 8.0, 9.0], "and the first row was decoded by the reader"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_that_was_taken_is_let_go_of_before_the_next_one_is_decoded(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(ahead, "SLOW", PATIENCE)
+    decoded: list[weakref.ref[Any]] = []
+
+    def decode(_raw: RawRow) -> dict[str, Any]:
+        assert not any(row() is not None for row in decoded)
+        values = np.zeros(2, np.float32)
+        decoded.append(weakref.ref(values))
+        return {"n": values}
+
+    wanted = Wanted(dtypes={"n": None}, threads=threads)
+    for block in FilePerRow(["0", "1", "2"], "", wanted, decode, 1.0).blocks(0, repeat(1)):
+        assert (block.rows, block.failed) == ([block.start], [])
+    assert len(decoded) == 3
 
 
 @pytest.mark.usefixtures("slow")
