@@ -76,6 +76,7 @@ class DecodedAhead:
         self._decoding = decoding
         self._spent = spent
         self._wanted = 1
+        self._failure: Exception | None = None
         self._ahead: deque[tuple[RawRow, Future[Decoded]]] = deque()
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._workers: list[threading.Thread] = []
@@ -87,7 +88,7 @@ class DecodedAhead:
                 yield from self._quick_rows()
                 self._fill()
                 if not self._ahead:
-                    return
+                    break
                 while self._ahead:
                     raw, future = self._ahead.popleft()
                     self._fill()
@@ -98,6 +99,8 @@ class DecodedAhead:
                     self._spent(decoded.cpu)
                     yield raw, decoded.found
                     del decoded, future  # which may be large
+            if self._failure is not None:
+                raise self._failure
         finally:
             self._ahead.clear()
             for _ in self._workers:
@@ -119,8 +122,16 @@ class DecodedAhead:
 
     def _fill(self) -> None:
         """Let threads decode the next rows, if one is not enough."""
-        while 1 < self._wanted > len(self._ahead) and (raw := next(self._raw_rows, None)) is not None:
+        while 1 < self._wanted > len(self._ahead) and (raw := self._next()) is not None:
             self._ahead.append((raw, self._begin(raw)))
+
+    def _next(self) -> RawRow | None:
+        """Return the next row; None at the end, also if it is an error, which waits for the rows before it."""
+        try:
+            return next(self._raw_rows, None)
+        except Exception as error:  # noqa: BLE001  a file on a store cannot be fetched, and it is raised later
+            self._failure = error
+            return None
 
     def _begin(self, raw: RawRow) -> "Future[Decoded]":
         """Let a thread decode a row, in the context of this one, which says how often it is tried."""

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.sources import ahead, image
 from ortdeploy.sources.ahead import DecodedAhead, rows_at_once
 from ortdeploy.sources.file_per_row import FilePerRow
@@ -76,6 +77,18 @@ def test_what_decoding_raises_is_raised_in_its_turn() -> None:
     rows = decoded(decode, 3).rows()
     assert [next(rows)[0].value for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError):
+        next(rows)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_file_that_cannot_be_fetched_ends_the_rows_in_its_turn() -> None:
+    def fetched() -> Iterator[RawRow]:
+        yield from raw_rows(5)
+        raise OrtdeployError("the store has no 5.png")
+
+    rows = DecodedAhead(fetched(), lambda raw: ({"n": raw.value}, 1), 3, memory_limit=None, decoding=1.0).rows()
+    assert [next(rows)[0].value for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(OrtdeployError):
         next(rows)
 
 
