@@ -272,7 +272,8 @@ def fetched(files: Sequence[str], patterns: Sequence[str] = (), *, ahead: int = 
         return
     import tempfile  # noqa: PLC0415  only for URLs
 
-    with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
+    # Windows deletes no file that a thread still reads, which is not waited for when a job is stopped
+    with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-", ignore_cleanup_errors=True) as folder:
         yield Fetched(files, Path(folder), Addresses.of(patterns), _KEPT + ahead)
 
 

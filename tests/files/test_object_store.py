@@ -1,6 +1,8 @@
 """Inputs and outputs on object stores, through fsspec's store in memory."""
 
 import json
+import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -238,6 +240,17 @@ def test_files_that_are_read_ahead_are_kept(store: Any) -> None:
         asked_for = iter(files)
         first = [next(asked_for) for _ in range(9)]
         assert [Path(path).read_bytes()[0] for path in first] == list(range(9))
+
+
+def test_a_fetched_file_that_is_still_read_does_not_spoil_the_end(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: str, **_place: int) -> None:
+        raise PermissionError(13, "as Windows does while a file is open")
+
+    store.pipe_file("/in/a.bin", b"a")
+    with monkeypatch.context() as patch, fetched(["memory://in/a.bin"]) as files:
+        folder = Path(files[0]).parent
+        patch.setattr(os, "unlink", refuse)
+    shutil.rmtree(folder)
 
 
 def test_pictures_on_a_store_are_there_until_each_of_many_threads_has_read_one(
