@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,10 +92,9 @@ def block_rows(
     `as_written` decodes a row so that no number is rounded, if `decode` does not; it is asked where that may matter.
     """
     if wanted.only is not None:
-        for first, count in pieces_of(wanted.only, sizes):
-            wanted_rows = islice(raw_rows, first - start, first - start + count)
-            yield _block_of(list(decode(wanted_rows)), wanted, first, as_written)
-            start = first + count
+        with closing(decode(_some_of(raw_rows, start, wanted.only))) as decoded:
+            for first, count in pieces_of(wanted.only, sizes):
+                yield _block_of(list(islice(decoded, count)), wanted, first, as_written)
         return
     with closing(decode(raw_rows)) as decoded:
         for size in sizes:
@@ -105,6 +104,14 @@ def block_rows(
             count = len(rows)
             yield _block_of(rows, wanted, start, as_written)
             start += count
+
+
+def _some_of(raw_rows: Iterator[RawRow], start: int, only: Sequence[int]) -> Iterator[RawRow]:
+    """Return those rows that have some numbers; the first one of all has the number `start`."""
+    if isinstance(only, range):  # the rows of a part, which may be a million lines
+        return islice(raw_rows, only.start - start, only.stop - start)
+    gaps = (row - before - 1 for before, row in pairwise((start - 1, *only)))
+    return chain.from_iterable(islice(raw_rows, gap, gap + 1) for gap in gaps)
 
 
 def _block_of(decoded: list[tuple[RawRow, Found]], wanted: Wanted, start: int, as_written: Decode | None) -> Block:

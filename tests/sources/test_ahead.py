@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import cycle, repeat
 from pathlib import Path
@@ -204,6 +204,22 @@ def test_a_block_tells_the_processor_seconds_of_other_threads(monkeypatch: pytes
     source = FilePerRow([str(row) for row in range(ROWS)], "", wanted, decode, 1.0)
     found = [block.decoding_cpu for block in source.blocks(0, repeat(4))]
     assert found == [2.0 + 3.0 + 4.0, 5.0 + 6.0 + 7.0 + 8.0, 9.0], "and the first row was decoded by the reader"
+
+
+@pytest.mark.parametrize("only", [[2, 3, 5, 8, 12], range(2, 13)])
+@pytest.mark.usefixtures("slow")
+def test_some_rows_are_decoded_ahead_of_their_blocks_too(only: Sequence[int]) -> None:
+    decoders = set()
+
+    def decode(raw: RawRow) -> dict[str, Any]:
+        decoders.add(threading.current_thread().name)
+        return {"n": np.asarray(int(raw.value), np.float32)}
+
+    wanted = Wanted(dtypes={"n": None}, only=only, threads=3)
+    source = FilePerRow([str(row) for row in range(10)], "", wanted, decode, 1.0)
+    found = [(block.start, block.count, list(block.columns["n"])) for block in source.blocks(2, repeat(1))]
+    assert found == [(row, 1, [row]) if row < 10 else (row, 0, []) for row in only]
+    assert "ortdeploy-decoder" in decoders
 
 
 @pytest.mark.parametrize("threads", [1, 2])
