@@ -4,6 +4,7 @@ The limit follows from the job's `limits: {memory}` and from the free memory of 
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.process.memory import available_memory, memory_of_the_group
@@ -22,15 +23,23 @@ LINE_OF_VALUES = 24
 """What a line of JSON or CSV takes at most while its values are Python objects, in units of its bytes."""
 
 
+_share: ContextVar[int | None] = ContextVar("share of the room", default=None)
+
+
 class RoomError(OrtdeployError):
     """There is too little memory for something; with more, or a higher limit, it can be read."""
 
 
 def room(limit: int | None) -> int:
     """Return the bytes that one thing may take, beside the memory of the process. `limit` is the job's, in bytes."""
-    bounds = [None if limit is None else limit - PROCESS, available_memory(), memory_of_the_group()]
+    bounds = [None if limit is None else limit - PROCESS, available_memory(), memory_of_the_group(), _share.get()]
     known = [bound for bound in bounds if bound is not None]
     return max(min(known, default=1 << 62), _LEAST)
+
+
+def share_room(size: int) -> None:
+    """Let one thing take no more bytes than these in this context, because others are read at the same time."""
+    _share.set(size)
 
 
 def check_room(size: int, what: str | Callable[[], str], limit: int | None) -> None:

@@ -15,7 +15,7 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.files.room import room
+from ortdeploy.files.room import room, share_room
 from ortdeploy.records import record
 from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
 from ortdeploy.tensors.columns import size_bytes
@@ -51,6 +51,11 @@ def rows_at_once(size: int, decoding: float, threads: int, memory: int) -> int:
     return max(1, min(threads, 1 + int(memory * SHARE / of_a_row))) if of_a_row else threads
 
 
+def room_of_one(memory: int, count: int) -> int:
+    """Return what each of some rows that are decoded at once may take; the estimates of formats differ by half."""
+    return 2 * int(memory * SHARE / max(count - 1, 1))
+
+
 class DecodedAhead:
     """Rows with what decoding them gives, in their order; as many are decoded ahead as there are `threads`.
 
@@ -76,6 +81,7 @@ class DecodedAhead:
         self._decoding = decoding
         self._spent = spent
         self._wanted = 1
+        self._room_of_one = 0
         self._failure: Exception | None = None
         self._ahead: deque[tuple[RawRow, Future[Decoded]]] = deque()
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -94,7 +100,7 @@ class DecodedAhead:
                     self._fill()
                     decoded = future.result()
                     if _lacked_memory(decoded.found):
-                        decoded = self._alone(raw)
+                        decoded = self._again(raw)
                     self._wanted = self._useful(decoded)
                     self._spent(decoded.cpu)
                     yield raw, decoded.found
@@ -139,6 +145,7 @@ class DecodedAhead:
 
         future: Future[Decoded] = Future()
         context = copy_context()
+        context.run(share_room, self._room_of_one)
 
         def work() -> None:
             try:
@@ -171,8 +178,12 @@ class DecodedAhead:
         decoded = self._timed(raw)
         return replace(decoded, cpu=time.thread_time() - begin)
 
-    def _alone(self, raw: RawRow) -> Decoded:
-        """Decode a row again with nothing ahead, which may have taken the memory that it needs."""
+    def _again(self, raw: RawRow) -> Decoded:
+        """Decode a row that is too large for another thread; if need be with nothing ahead, which takes memory too."""
+        decoded = self._timed(raw)
+        if not (self._ahead and _lacked_memory(decoded.found)):
+            return decoded
+        del decoded
         from concurrent.futures import wait  # noqa: PLC0415  as above
 
         wait([future for _, future in self._ahead])
@@ -186,7 +197,10 @@ class DecodedAhead:
         row = decoded.found[0]
         if decoded.seconds < SLOW or isinstance(row, RowError):
             return 1 if decoded.seconds < SLOW else self._wanted
-        return rows_at_once(_bytes_of(row), self._decoding, self._threads, room(self._memory_limit))
+        memory = room(self._memory_limit)
+        count = rows_at_once(_bytes_of(row), self._decoding, self._threads, memory)
+        self._room_of_one = room_of_one(memory, count)
+        return count
 
 
 def _lacked_memory(found: Found) -> bool:

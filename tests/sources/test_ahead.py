@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.room import PROCESS, RoomError, check_room
 from ortdeploy.sources import ahead, image
-from ortdeploy.sources.ahead import DecodedAhead, rows_at_once
+from ortdeploy.sources.ahead import DecodedAhead, room_of_one, rows_at_once
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
@@ -242,12 +243,35 @@ def test_a_row_that_was_taken_is_let_go_of_before_the_next_one_is_decoded(
 
 
 @pytest.mark.usefixtures("slow")
+def test_a_row_much_larger_than_those_before_it_is_decoded_by_the_thread_that_reads() -> None:
+    memory = 1 << 30
+    large = {4, 5, 8}
+    seen: dict[int, str] = {}
+
+    def decode(raw: RawRow) -> Found:
+        try:
+            check_room(memory // 2 if raw.value in large else 9 << 20, "a row", memory + PROCESS)
+        except RoomError as error:
+            return RowError(str(error), TOO_LARGE), 1
+        seen[raw.value] = threading.current_thread().name
+        return {"n": np.zeros(1 << 20, np.uint8)}, 1
+
+    rows = DecodedAhead(raw_rows(), decode, 4, memory + PROCESS, 2.0).rows()
+    assert [raw.value for raw, (row, _) in rows if not isinstance(row, RowError)] == list(range(ROWS))
+    assert {row for row, thread in seen.items() if thread != "ortdeploy-decoder"} == {0, *large}
+
+
+@pytest.mark.usefixtures("slow")
 def test_a_row_that_has_too_little_memory_beside_others_is_decoded_alone() -> None:
     at_work: list[int] = []
+    tried: list[int] = []
     together = threading.Barrier(4)
 
     def decode(raw: RawRow) -> Found:
         if threading.current_thread().name != "ortdeploy-decoder":
+            tried.append(raw.value)
+            if tried == [0, 2]:
+                return (RowError("it takes 9 GiB beside what is ahead", TOO_LARGE), 1)
             return {"n": raw.value, "beside": list(at_work)}, 1
         at_work.append(raw.value)
         if raw.value <= 4:
@@ -269,6 +293,8 @@ def test_rows_at_once_take_no_more_than_their_share_beyond_the_first(
     assert 1 <= count <= threads
     assert (count - 1) * size * (1 + decoding) <= memory * ahead.SHARE * 1.001
     assert count == threads or count * size * (1 + decoding) * 1.001 >= memory * ahead.SHARE
+    assert count == 1 or 2 * size * (1 + decoding) <= room_of_one(memory, count) * 1.001 + 2, "its like have room"
+    assert count == 1 or count * room_of_one(memory, count) <= memory / 2
 
 
 @pytest.mark.usefixtures("slow")
