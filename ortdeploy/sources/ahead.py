@@ -146,18 +146,19 @@ class DecodedAhead:
         future: Future[Decoded] = Future()
         context = copy_context()
         context.run(share_room, self._room_of_one)
-
-        def work() -> None:
-            try:
-                future.set_result(context.run(self._beside, raw))
-            except BaseException as error:  # noqa: BLE001  whoever wants the row raises it
-                future.set_exception(error)
-
         if len(self._workers) <= len(self._ahead):
             worker = threading.Thread(target=self._work, name="ortdeploy-decoder", daemon=True)
             with suppress(RuntimeError):  # a job near its memory limit may have no room for a thread's stack
                 worker.start()
                 self._workers.append(worker)
+        decode = self._beside if self._workers else self._timed
+
+        def work() -> None:
+            try:
+                future.set_result(context.run(decode, raw))
+            except BaseException as error:  # noqa: BLE001  whoever wants the row raises it
+                future.set_exception(error)
+
         if self._workers:
             self._waiting.put(work)
         else:

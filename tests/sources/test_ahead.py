@@ -126,7 +126,10 @@ def test_rows_are_decoded_although_no_thread_can_be_started(monkeypatch: pytest.
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert numbers(decoded(lambda raw: ({"n": raw.value}, 1), 4)) == list(range(ROWS))
+    spent: list[float] = []
+    rows = DecodedAhead(raw_rows(), lambda raw: ({"n": raw.value}, 1), 4, None, 1.0, spent.append)
+    assert numbers(rows) == list(range(ROWS))
+    assert sum(spent) == 0  # it is the reader's own time
 
 
 @pytest.mark.usefixtures("slow")
