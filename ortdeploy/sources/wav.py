@@ -88,8 +88,13 @@ def _samples(data: bytes, width: int) -> Array:
     if width == 3:  # noqa: PLR2004  24 bits: numpy has no such type
         wide = np.zeros((len(data) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
-        return np.asarray(wide.view("<i4")[:, 0] / 2**31, np.float32)
-    return np.asarray(np.frombuffer(data, f"<i{width}") / 2 ** (8 * width - 1), np.float32)
+        return _scaled(wide.view("<i4")[:, 0])
+    return _scaled(np.frombuffer(data, f"<i{width}"))
+
+
+def _scaled(samples: Array) -> Array:
+    """Return signed samples [frames] as float32 from -1 to 1; a power of two rounds nothing, so none is a double."""
+    return np.multiply(samples, np.float32(2.0 ** (1 - 8 * samples.itemsize)), dtype=np.float32)
 
 
 @contextmanager
