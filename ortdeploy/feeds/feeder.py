@@ -130,7 +130,7 @@ def open_wanted(job: RunJob, files: Sequence[str], folder: str, wanted: Wanted) 
 
 
 class Made(NamedTuple):
-    """The bytes of what a step made, and of what it made that from unless that was read so, for some rows together."""
+    """Bytes that a step takes for some rows together: its result, and what it was given, unless that was read so."""
 
     size: int = 0
     rows: int = 1

@@ -52,7 +52,7 @@ def rows_at_once(size: int, decoding: float, threads: int, memory: int) -> int:
 
 
 def room_of_one(memory: int, count: int) -> int:
-    """Return what each of some rows that are decoded at once may take; the estimates of formats differ by half."""
+    """Return what each of some rows that are decoded at once may take: twice its share, for estimates are rough."""
     return 2 * int(memory * SHARE / max(count - 1, 1))
 
 
