@@ -96,20 +96,20 @@ def forget_kept_rows(db: sqlite3.Connection, output: str) -> None:
     """Forget the kept rows of a part, and which files they are of."""
     db.execute("DELETE FROM begun WHERE output = ?", (output,))
     query = (
-        "DELETE FROM spans WHERE output = ?1 AND first_row >= ?2 AND EXISTS "
-        "(SELECT * FROM inputs WHERE inputs.output = ?1 AND inputs.path = spans.path AND NOT done)"
+        "DELETE FROM spans WHERE output = :output AND first_row >= :total AND EXISTS "
+        "(SELECT * FROM inputs WHERE inputs.output = :output AND inputs.path = spans.path AND NOT done)"
     )
-    db.execute(query, (output, total_rows(db, output)))
+    db.execute(query, {"output": output, "total": total_rows(db, output)})
 
 
 def files_before(db: sqlite3.Connection, output: str, row: int) -> int:
     """Return how many files of an unfinished run there are up to the last one with rows before `row`."""
     query = (
-        "SELECT COUNT(*) FROM inputs WHERE output = ?1 AND NOT done AND number <= (SELECT MAX(number) FROM inputs "
+        "SELECT COUNT(*) FROM inputs WHERE output = :output AND NOT done AND number <= (SELECT MAX(number) FROM inputs "
         "JOIN spans ON spans.output = inputs.output AND spans.path = inputs.path "
-        "WHERE inputs.output = ?1 AND NOT done AND first_row < ?2 AND rows > 0)"
+        "WHERE inputs.output = :output AND NOT done AND first_row < :row AND rows > 0)"
     )
-    return int(db.execute(query, (output, row)).fetchone()[0])
+    return int(db.execute(query, {"output": output, "row": row}).fetchone()[0])
 
 
 def _seal(path: bytes, *cells: Any) -> str:
@@ -129,10 +129,10 @@ def forget_those_taken_up(db: sqlite3.Connection, output: str, states: Iterable[
     for table in ("spans", "reruns"):
         if db.execute(f"SELECT EXISTS (SELECT * FROM {table} WHERE output = ?)", (output,)).fetchone() == (1,):  # noqa: S608  ours
             query = (
-                f"DELETE FROM {table} WHERE output = ?1 AND path = ?2 AND NOT EXISTS "  # noqa: S608  ours
-                "(SELECT * FROM inputs WHERE output = ?1 AND path = ?2 AND NOT done)"
+                f"DELETE FROM {table} WHERE output = :output AND path = :path AND NOT EXISTS "  # noqa: S608  ours
+                "(SELECT * FROM inputs WHERE output = :output AND path = :path AND NOT done)"
             )
-            db.executemany(query, ((output, os.fsencode(state[0])) for state in states))
+            db.executemany(query, ({"output": output, "path": os.fsencode(state[0])} for state in states))
 
 
 def note_empty_files(db: sqlite3.Connection, output: str) -> None:

@@ -254,12 +254,12 @@ class Ledger:
             query = "SELECT path, size, mtime_ns, done, -1, -1 FROM inputs WHERE output = ? ORDER BY number"
             return db.execute(query, (output,))
         query = (
-            "SELECT inputs.path, size, mtime_ns, done, CASE WHEN first_row <= ?2 THEN first_row ELSE -1 END, "
-            "CASE WHEN first_row <= ?2 THEN MIN(rows, ?2 - first_row) ELSE -1 END FROM inputs LEFT JOIN spans ON "
-            "spans.output = inputs.output AND spans.path = inputs.path AND (?3 OR NOT done) "
-            "WHERE inputs.output = ?1 ORDER BY number"
+            "SELECT inputs.path, size, mtime_ns, done, CASE WHEN first_row <= :total THEN first_row ELSE -1 END, "
+            "CASE WHEN first_row <= :total THEN MIN(rows, :total - first_row) ELSE -1 END FROM inputs LEFT JOIN spans "
+            "ON spans.output = inputs.output AND spans.path = inputs.path AND (:spans OR NOT done) "
+            "WHERE inputs.output = :output ORDER BY number"
         )
-        return db.execute(query, (output, total_rows(db, output), spans))
+        return db.execute(query, {"output": output, "total": total_rows(db, output), "spans": spans})
 
     def _beside(self, output: str, files: KnownFiles) -> dict[str, KnownFile]:
         """Return the files that were repaired, or whose rows run again, by path, complete with that."""
