@@ -117,12 +117,10 @@ def quick_looks() -> Iterator[None]:
     """Let no command look for milliseconds at what is much here and stays as it is.
 
     Shared pages are counted over all that is loaded, each of a thousand loaded modules is a file that an answer rests
-    on, packages are looked for in every folder that Python imports from, and a new ledger gets its tables by way of all
+    on, packages are looked for in a folder of hundreds, and a new ledger gets its tables by way of all
     versions. The flags of a command are the same each time. Threads of sessions sleep when they wait: they would spin
     for longer than all else in a job of a few rows.
     """
-    find_packages = probe._runtime_packages  # noqa: SLF001
-    packages = cache(lambda _: find_packages())
     make_options = session.session_options
     parsers = cache(lambda only, _width: arguments.build_parser(only))
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +129,7 @@ def quick_looks() -> Iterator[None]:
         patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])
         patch.setattr(versions, "_NEW", tables_of_a_new_ledger())
         patch.setattr(probe, "_EXTRAS", tuple(filter(importlib.util.find_spec, probe._EXTRAS)))  # noqa: SLF001
-        patch.setattr(probe, "_runtime_packages", lambda: packages(tuple(sys.path)))
+        patch.setattr(probe, "runtime_packages", cache(probe.runtime_packages))
         patch.setattr(
             session,
             "session_options",

@@ -2,7 +2,6 @@
 
 import importlib.util
 import locale
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def probe_runtime(
             for name, names in (libraries or {}).items()
             if (name in built_in or name in of_plugins) and (missing := find_missing(of_plugins.get(name), names))
         },
-        runtime_packages=_runtime_packages(),
+        runtime_packages=runtime_packages(Path(ort.__file__).parents[1]),
         attributes=known_attributes(),
         has_default_locale=_has_locale(DEFAULT_LOCALE),
         kernels=known_kernels(kernels),
@@ -67,10 +66,12 @@ def _has_locale(name: str) -> bool:
     return True
 
 
-def _runtime_packages() -> tuple[str, ...]:
-    """Return the installed distributions that contain the module onnxruntime; several overwrite each other."""
-    folders = {Path(entry) for entry in sys.path}
-    found = {info for folder in folders if folder.is_dir() for info in folder.glob("onnxruntime*.dist-info")}
+def runtime_packages(folder: Path) -> tuple[str, ...]:
+    """Return the distributions of a folder that contain the module onnxruntime; several overwrite each other.
+
+    One in another folder overwrites nothing: Python imports what comes first in its path.
+    """
+    found = folder.glob("onnxruntime*.dist-info")
     return tuple(sorted(_name_of(info) for info in found if _carries_runtime(info)))
 
 

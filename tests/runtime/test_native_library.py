@@ -11,7 +11,7 @@ from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.runtime import native_library, probe
 from ortdeploy.runtime.native_library import find_missing, loading_problem
-from ortdeploy.runtime.probe import probe_runtime
+from ortdeploy.runtime.probe import probe_runtime, runtime_packages
 
 
 def test_a_provider_without_a_library_of_its_own_has_no_problem() -> None:
@@ -87,8 +87,9 @@ def test_its_provider_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_packages_that_carry_onnxruntime_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert probe_runtime({}).runtime_packages == ("onnxruntime",)
+    """One that lies in another folder is hidden by the first, and overwrites none of its files."""
     for name, file in (
+        ("onnxruntime", "onnxruntime/__init__.py"),
         ("onnxruntime_gpu", "onnxruntime/__init__.py"),
         ("onnxruntime_qnn", "onnxruntime_qnn/__init__.py"),
     ):
@@ -97,4 +98,5 @@ def test_the_packages_that_carry_onnxruntime_are_found(monkeypatch: pytest.Monke
         (info / "RECORD").write_text(f"{name}.txt,,\n{file},sha256=x,1\n")
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.31.1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert probe_runtime({}).runtime_packages == ("onnxruntime", "onnxruntime-gpu")
+    assert runtime_packages(tmp_path) == ("onnxruntime", "onnxruntime-gpu")
+    assert probe_runtime({}).runtime_packages == ("onnxruntime",)
