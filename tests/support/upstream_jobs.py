@@ -179,6 +179,11 @@ class Site:
         self.arrived += rows
 
     @property
+    def ran(self) -> dict[str, list[int]]:
+        """The numbers that each job's model has seen, sorted: several threads run batches."""
+        return {job: sorted(numbers) for job, numbers in self.seen.items()}
+
+    @property
     def numbers_now(self) -> list[int]:
         """The numbers that input files hold now, and those of files that were taken away, in order."""
         return sorted([*(number for numbers in self.files_of.values() for number in numbers), *self.taken_away])
