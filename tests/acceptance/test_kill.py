@@ -93,7 +93,9 @@ def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_apply(
     events = [json.loads(line) for line in result.err.splitlines() if line.startswith("{")]
     assert "lock.was_left" in {one["event"] for one in events}
     (watched,) = [one for one in events if one["event"] == "run.watched"]
-    assert watched["reason"] == "Fatal Python error: Floating point exception"
+    assert (
+        watched["reason"].replace("-", " ") == "Fatal Python error: Floating point exception"
+    )  # as of 3.13 with a hyphen
     crashes = [(one["first"], one["last"]) for one in events if one["event"] == "run.crashed"]
     assert crashes == [(150, 151), (150, 150)]
     (letter,) = [json.loads(line) for line in (tmp_path / "outbox/run/_failed.jsonl").read_text().splitlines()]
