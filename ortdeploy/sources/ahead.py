@@ -4,19 +4,15 @@ Rows keep their order. Quick ones are decoded by the thread that reads, because 
 longer than to decode a small picture. Pillow and libsndfile let other threads work meanwhile.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
-from contextvars import copy_context
-from dataclasses import replace
+from functools import partial
 from itertools import chain
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.files.room import room, share_room
-from ortdeploy.records import record
+from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
 from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
 from ortdeploy.tensors.columns import size_bytes
 
@@ -34,15 +30,6 @@ Pillow's own picture takes four bytes a pixel, and its bytes three. Samples are 
 
 SHARE = 1 / 8
 """Of the room for one thing that must be read whole: what rows that are decoded at once may take beyond the first."""
-
-
-@record
-class Decoded:
-    """What decoding a row gave, and the seconds that it took, also of the processor if that was another thread's."""
-
-    found: Found
-    seconds: float
-    cpu: float = 0.0
 
 
 def rows_at_once(size: int, decoding: float, threads: int, memory: int) -> int:
@@ -83,9 +70,8 @@ class DecodedAhead:
         self._wanted = 1
         self._room_of_one = 0
         self._failure: Exception | None = None
-        self._ahead: deque[tuple[RawRow, Future[Decoded]]] = deque()
-        self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._workers: list[threading.Thread] = []
+        self._ahead: deque[tuple[RawRow, Future[Timed[Found]]]] = deque()
+        self._decoders = DaemonThreads("ortdeploy-decoder")
 
     def rows(self) -> Generator[tuple[RawRow, Found]]:
         """Yield the rows. Raises what decoding one raises, in its turn."""
@@ -99,18 +85,17 @@ class DecodedAhead:
                     raw, future = self._ahead.popleft()
                     self._fill()
                     decoded = future.result()
-                    if _lacked_memory(decoded.found):
+                    if _lacked_memory(decoded.value):
                         decoded = self._again(raw)
                     self._wanted = self._useful(decoded)
                     self._spent(decoded.cpu)
-                    yield raw, decoded.found
+                    yield raw, decoded.value
                     del decoded, future  # which may be large
             if self._failure is not None:
                 raise self._failure
         finally:
             self._ahead.clear()
-            for _ in self._workers:
-                self._waiting.put(None)
+            self._decoders.close()
 
     def _quick_rows(self) -> Iterator[tuple[RawRow, Found]]:
         """Decode rows in this thread, up to the first slow one; a small picture takes less than a call or two more."""
@@ -119,7 +104,7 @@ class DecodedAhead:
             begin = clock()
             found = decode(raw)
             seconds = clock() - begin
-            wanted = 1 if seconds < slow else self._useful(Decoded(found=found, seconds=seconds))
+            wanted = 1 if seconds < slow else self._useful(Timed(found, seconds))
             yield raw, found
             del found  # it may be large
             if wanted > 1:
@@ -139,63 +124,33 @@ class DecodedAhead:
             self._failure = error
             return None
 
-    def _begin(self, raw: RawRow) -> "Future[Decoded]":
+    def _begin(self, raw: RawRow) -> "Future[Timed[Found]]":
         """Let a thread decode a row, in the context of this one, which says how often it is tried."""
-        from concurrent.futures import Future  # noqa: PLC0415  only for what is slow to decode
+        size = self._room_of_one
 
-        future: Future[Decoded] = Future()
-        context = copy_context()
-        context.run(share_room, self._room_of_one)
-        if len(self._workers) <= len(self._ahead):
-            worker = threading.Thread(target=self._work, name="ortdeploy-decoder", daemon=True)
-            with suppress(RuntimeError):  # a job near its memory limit may have no room for a thread's stack
-                worker.start()
-                self._workers.append(worker)
-        decode = self._beside if self._workers else self._timed
+        def decode() -> Found:
+            share_room(size)
+            return self._decode(raw)
 
-        def work() -> None:
-            try:
-                future.set_result(context.run(decode, raw))
-            except BaseException as error:  # noqa: BLE001  whoever wants the row raises it
-                future.set_exception(error)
+        return self._decoders.begin(decode, len(self._ahead))
 
-        if self._workers:
-            self._waiting.put(work)
-        else:
-            work()
-        return future
-
-    def _work(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            work()
-            del work  # with its row
-
-    def _timed(self, raw: RawRow) -> Decoded:
-        begin = time.perf_counter()
-        return Decoded(found=self._decode(raw), seconds=time.perf_counter() - begin)
-
-    def _beside(self, raw: RawRow) -> Decoded:
-        begin = time.thread_time()
-        decoded = self._timed(raw)
-        return replace(decoded, cpu=time.thread_time() - begin)
-
-    def _again(self, raw: RawRow) -> Decoded:
+    def _again(self, raw: RawRow) -> Timed[Found]:
         """Decode a row that is too large for another thread; if need be with nothing ahead, which takes memory too."""
-        decoded = self._timed(raw)
-        if not (self._ahead and _lacked_memory(decoded.found)):
+        decoded = timed(partial(self._decode, raw))
+        if not (self._ahead and _lacked_memory(decoded.value)):
             return decoded
         del decoded
-        from concurrent.futures import wait  # noqa: PLC0415  as above
+        from concurrent.futures import wait  # noqa: PLC0415  only where memory is short
 
         wait([future for _, future in self._ahead])
         self._put_back.extendleft(ahead for ahead, _ in reversed(self._ahead))
         self._raw_rows = chain(_taken_from(self._put_back), self._new_rows)
         self._ahead.clear()
-        return self._timed(raw)
+        return timed(partial(self._decode, raw))
 
-    def _useful(self, decoded: Decoded) -> int:
+    def _useful(self, decoded: Timed[Found]) -> int:
         """Return how many rows like this one are to be decoded at once."""
-        row = decoded.found[0]
+        row = decoded.value[0]
         if decoded.seconds < SLOW or isinstance(row, RowError):
             return 1 if decoded.seconds < SLOW else self._wanted
         memory = room(self._memory_limit)

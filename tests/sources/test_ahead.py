@@ -16,6 +16,7 @@ from PIL import Image
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.room import PROCESS, RoomError, check_room
+from ortdeploy.process import daemon_threads
 from ortdeploy.sources import ahead, image
 from ortdeploy.sources.ahead import DecodedAhead, room_of_one, rows_at_once
 from ortdeploy.sources.file_per_row import FilePerRow
@@ -152,6 +153,11 @@ class Clock(threading.local):
 
     thread_time = perf_counter
 
+    def tell(self, patch: pytest.MonkeyPatch) -> None:
+        """Be the clock of whatever decodes."""
+        for module in (ahead, daemon_threads):
+            patch.setattr(module, "time", self)
+
 
 @given(
     costs=st.lists(st.sampled_from([0.0, 1.0]), max_size=40),
@@ -192,13 +198,13 @@ def test_rows_are_those_of_one_thread(
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ahead, "time", clock)
+        clock.tell(patch)
         assert blocks(threads) == blocks(1)
 
 
 def test_a_block_tells_the_processor_seconds_of_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(ahead, "time", clock)
+    clock.tell(monkeypatch)
 
     def decode(raw: RawRow) -> dict[str, Any]:
         clock.now += 1.0 + int(raw.value)
