@@ -95,7 +95,8 @@ class RowRoom:
 
     `read`: as it was read; `fed`: as it is fed, if that is not the same array. `decoding`: what decoding rows takes for
     a while, of as many as are decoded at once. `made`: what prepare steps make of a row meanwhile; if `by_row`, of one
-    at a time, because rows differ in shape.
+    at a time, because rows differ in shape. `scratch`: what they take beside that for one row at a time. `beside`: what
+    the blocks take that are prepared at the same time as one.
     """
 
     read: int = 0
@@ -103,6 +104,8 @@ class RowRoom:
     decoding: int = 0
     made: int = 0
     by_row: bool = False
+    scratch: int = 0
+    beside: int = 0
 
 
 _SHOWN_ROWS = 5

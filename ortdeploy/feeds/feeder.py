@@ -88,7 +88,7 @@ def open_rows(
     """
     files = InputPaths(folder, job.input.files)
     indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
-    wanted = replace(wanted_columns(job), indexes=indexes, threads=_decoding_threads(job))
+    wanted = replace(wanted_columns(job), indexes=indexes, threads=_reading_threads(job))
     with at_hand(job.input.format, files, job.input.patterns, job.input.files, ahead=wanted.threads) as there:
 
         def open_some(only: Sequence[int] | None) -> AbstractContextManager[Source]:
@@ -98,9 +98,22 @@ def open_rows(
             yield source
 
 
-def _decoding_threads(job: RunJob) -> int:
-    """Return how many threads may decode a job's rows at once."""
+def _reading_threads(job: RunJob) -> int:
+    """Return how many threads may decode a job's rows at once, and how many may prepare them."""
     return min(usable_cores(), job.limits.threads or sys.maxsize)
+
+
+def prepared_at_once(job: RunJob, block: int) -> int:
+    """Return how many blocks of a job are prepared at once, if one takes `block` bytes.
+
+    Steps that are operators are not: one session runs them. Without steps there is next to nothing to do.
+    """
+    steps = [step for planned in job.inputs for step in planned.steps]
+    if not steps or any(step.op is not None for step in steps):
+        return 1
+    from ortdeploy.sources.ahead import rows_at_once  # noqa: PLC0415  only for what takes long
+
+    return rows_at_once(block, 0.0, _reading_threads(job), room(job.limits.memory))
 
 
 def decoding_bytes(job: RunJob, row: int) -> int:
@@ -110,7 +123,7 @@ def decoding_bytes(job: RunJob, row: int) -> int:
     decoding = DECODING.get(job.input.format)
     if decoding is None:
         return 0
-    at_once = rows_at_once(row, decoding, _decoding_threads(job), room(job.limits.memory))
+    at_once = rows_at_once(row, decoding, _reading_threads(job), room(job.limits.memory))
     ahead = at_once if at_once > 1 else 0
     return int(at_once * decoding * row) + ahead * row
 
@@ -130,7 +143,7 @@ def open_wanted(job: RunJob, files: Sequence[str], folder: str, wanted: Wanted) 
 
 
 class Made(NamedTuple):
-    """Bytes that a step takes for some rows together: its result, and what it was given, unless that was read so."""
+    """Bytes of what a step gives for some rows together, and of what it was given, unless that was read so."""
 
     size: int = 0
     rows: int = 1
@@ -164,6 +177,11 @@ class Feeder:
     def made(self) -> Sequence[Made]:
         """What steps took at most for the rows that were prepared last, for each input."""
         return [one.made for one in self._inputs]
+
+    @property
+    def scratch(self) -> int:
+        """The bytes that steps took beside that for one of these rows at a time."""
+        return max((one.scratch for one in self._inputs), default=0)
 
     def run_less(self, size: int) -> None:
         """Note that each later run has fewer rows than planned."""
@@ -268,11 +286,27 @@ def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
     }
 
 
-Step = Callable[[Array, int | None], Array]
-"""A prepare step: takes rows [rows, …] and their sample rate in Hz, or None; returns [rows, …]."""
+_Apply = Callable[[Array, int | None], Array]
+"""What a prepare step does: takes rows [rows, …] and their sample rate in Hz, or None; returns [rows, …]."""
 
 
-def _build_prepare(step: PlannedStep, ops: OpRunners) -> Step:
+class _Step(NamedTuple):
+    """A prepare step. `scratch` says of a row […] how many bytes the step takes for a while, if these may be many."""
+
+    name: str
+    apply: _Apply
+    scratch: Callable[[Array], int] | None
+
+
+def _scratch_of(step: PlannedStep) -> Callable[[Array], int] | None:
+    if step.op is not None:
+        return None
+    from ortdeploy.transforms.catalogue import PREPARE  # noqa: PLC0415  only for steps
+
+    return PREPARE[step.name].scratch(step.options)
+
+
+def _build_prepare(step: PlannedStep, ops: OpRunners) -> _Apply:
     """Return a step on rows; it gets their sample rate too if it needs that."""
     if step.op is not None:
         line, run = step.op, ops[step.op.name]
@@ -320,18 +354,18 @@ class _PreparedInput:
         self.name = planned.name
         self.ragged = ragged
         self._planned = planned
-        built = [(step.name, _build_prepare(step, ops)) for step in planned.steps]
-        casts_first = planned.stacked and bool(built) and built[0][0] == "cast"
+        built = [_Step(step.name, _build_prepare(step, ops), _scratch_of(step)) for step in planned.steps]
+        casts_first = planned.stacked and bool(built) and built[0].name == "cast"
         self._of_columns, self._steps = (built[:1], built[1:]) if casts_first else ([], built)
         self._is_even = all(map(_is_even, planned.steps))
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
         self._needs_rates = _need_rates(planned)
-        self.made = Made()
+        self.made, self.scratch = Made(), 0
 
     def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
         """Return some rows, stacked as [rows, …] and taken through the steps. Raises StageError."""
-        self.made = Made()
+        self.made, self.scratch = Made(), 0
         parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
         column = self._stack(parts) if self._planned.stacked else parts[0]
         if isinstance(column, list) or self._needs_rates or not self._is_even:
@@ -385,13 +419,15 @@ class _PreparedInput:
     def _apply(self, array: Array, rate: Any = None) -> Array:
         return self._take(self._steps, array, rate)
 
-    def _take(self, steps: Sequence[tuple[str, Step]], array: Array, rate: Any = None) -> Array:
+    def _take(self, steps: Sequence["_Step"], array: Array, rate: Any = None) -> Array:
         given = 0  # what was read counts as that
-        for name, step in steps:
+        for step in steps:
+            if step.scratch is not None and len(array):
+                self.scratch = max(self.scratch, step.scratch(array[0]))
             try:
-                array = step(array, None if rate is None else int(rate))
+                array = step.apply(array, None if rate is None else int(rate))
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:
-                raise StageError("prepare", name, f"{self.name}: {error}") from error
+                raise StageError("prepare", step.name, f"{self.name}: {error}") from error
             self.made = max(self.made, Made(given + array.nbytes, len(array)))
             given = array.nbytes
         return array

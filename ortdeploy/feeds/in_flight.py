@@ -23,17 +23,25 @@ class InFlight:
 
     def __init__(self, sessions: int) -> None:
         """Begin empty."""
-        self._least, self._most = LEAST * sessions + 1, MOST * sessions
         self._changed = threading.Condition()
         self._blocks = self._bytes = 0
         self._results: int | None = None
         self._closed = False
+        self._serve(sessions)
+
+    def _serve(self, sessions: int) -> None:
+        self._sessions = sessions
+        self._least, self._most = LEAST * sessions + 1, MOST * sessions
 
     def serve(self, sessions: int) -> None:
         """Let another number of sessions take blocks from now on."""
         with self._changed:
-            self._least, self._most = LEAST * sessions + 1, MOST * sessions
+            self._serve(sessions)
             self._changed.notify()
+
+    def lacks_blocks(self) -> bool:
+        """Return whether there are fewer blocks than sessions."""
+        return self._blocks < self._sessions
 
     def wait(self) -> bool:
         """Wait until there is room for another block; return False if none is wanted."""

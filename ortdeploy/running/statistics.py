@@ -110,8 +110,8 @@ class JobStatistics:
     def _stages(self) -> dict[str, Histogram]:
         rows = [member.rows for member in self._stream.members]
         now = {
-            "read": [self._stream.read_times],
-            "prepare": [self._stream.prepare_times],
+            "read": [self._stream.reader.read_times],
+            "prepare": [self._stream.reader.prepare_times],
             "run": [one.run_times for one in rows],
             "postprocess": [one.postprocess_times for one in rows],
             "write": [self._writer.write_times],

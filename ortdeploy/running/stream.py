@@ -13,12 +13,10 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
-from ortdeploy.durations import Histogram, timed
 from ortdeploy.events import log
-from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.feeds.prepared import Prepared
-from ortdeploy.results.rows import Block
+from ortdeploy.running.block_reader import BlockReader
 from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.lanes import Lane
@@ -56,7 +54,6 @@ class Stream:
         self._threads: list[threading.Thread] = []
         self._dispensable = context.opened.dispensable
         self._stop = context.stop
-        self._feeder = Feeder(job, sessions[0].ops)
         self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))
         self._alone: AbstractContextManager[object] = threading.Lock() if context.on_run else nullcontext()
@@ -64,8 +61,9 @@ class Stream:
         self._error: BaseException | None = None
         self._closed = False
         self._stall = StallWatch(job.errors.progress_timeout, self.members)
-        self._reader_cpu = self._decoding_cpu = 0.0
-        self.read_times, self.prepare_times = Histogram(), Histogram()
+        self.reader = BlockReader(
+            job, sessions[0].ops, self._stall, self._in_flight.lacks_blocks, alone=context.on_run is not None
+        )
         self.stopped = False
 
     def run(self, open_source: OpenSource, start: int) -> Iterator[Finished]:
@@ -162,12 +160,7 @@ class Stream:
     @property
     def cpu_seconds(self) -> float:
         """Processor seconds of the job's threads, without the sessions' own threads."""
-        return self._reading_cpu + sum(member.cpu_seconds for member in self.members)
-
-    @property
-    def _reading_cpu(self) -> float:
-        """Processor seconds of the reader's thread and of those that decode for it."""
-        return self._reader_cpu + self._decoding_cpu
+        return self.reader.cpu_seconds + sum(member.cpu_seconds for member in self.members)
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
         """Start a daemon thread with the logging context of this one."""
@@ -192,34 +185,20 @@ class Stream:
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():
-                    cpu_before = self._reading_cpu
                     with self._alone:
-                        prepared = self._read_block(blocks)
-                    if prepared is None:
+                        read = self.reader.next(blocks)
+                    if read is None:
                         break
-                    ticket = Ticket(prepared, self._reading_cpu - cpu_before)
+                    ticket = Ticket(*read)
                     self._in_flight.acquire(ticket.size_bytes)
                     self._in_order.put(ticket)
                     self._submit(ticket)
-                    del prepared, ticket  # as in `run`
+                    del read, ticket  # as in `run`
             self._in_order.put(None)
         except BaseException as error:  # noqa: BLE001  the caller raises it
             self._in_order.put(error)
-
-    def _read_block(self, blocks: Iterator[Block]) -> Prepared | None:
-        """Read a block and make tensors of it; None at the end."""
-        begin = self._stall.reading = time.perf_counter()
-        try:
-            block = next(blocks, None)
-            if block is None:
-                return None
-            cpu = time.thread_time() - self._reader_cpu + block.decoding_cpu
-            self.read_times.add(time.perf_counter() - begin, cpu)
-            self._decoding_cpu += block.decoding_cpu
-            return self._prepare(block)
         finally:
-            self._stall.reading = None
-            self._reader_cpu = time.thread_time()
+            self.reader.close()
 
     def _may_read(self) -> bool:
         """Wait for room; return whether another block is wanted."""
@@ -227,10 +206,6 @@ class Stream:
             self.stopped = True
             return False
         return self._in_flight.wait()
-
-    def _prepare(self, block: Block) -> Prepared:
-        with timed(self.prepare_times):
-            return Prepared(block=block, feeds=self._feeder.prepare_block(block))
 
     def _serve(self, lane: Lane, member: Member, sizes: BlockSizes) -> None:
         """Body of a session's thread: run waiting blocks until there are no more or the provider fails."""

@@ -1,10 +1,12 @@
 """What a prepare or postprocess step is.
 
-A step is a module with a contract, one function and no state. Arrays are [rows, …], so a step needs one numpy call for
+A step is a module with a contract, one function and no state. If it takes more memory for a while than its result, a
+second function called `scratch` says how much. Arrays are [rows, …], so a step needs one numpy call for
 a whole batch. `options` is the step as the manifest has it, already checked against the schema.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +58,11 @@ class HeldTransform:
             return apply(array)
 
         return held
+
+    def scratch(self, options: Options) -> Callable[[Array], int] | None:
+        """Return what says of a row […] how many bytes the step takes for a while, beside it and its result."""
+        of_step: Callable[[Options, Array], int] | None = getattr(self.module, "scratch", None)
+        return None if of_step is None else partial(of_step, options)
 
     def bare(self, options: Options, tensor: TensorType) -> Apply:
         """Return the function that computes the results, without checks of the contract."""

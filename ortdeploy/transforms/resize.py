@@ -23,7 +23,7 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.fitting import SIZES, hold_sizes, new_size
 from ortdeploy.transforms.protocol import Apply, Options
-from ortdeploy.transforms.sampling import SAMPLING, hold_method, sampler
+from ortdeploy.transforms.sampling import SAMPLING, hold_method, sampler, scratch_bytes
 
 
 def _fit(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
@@ -61,9 +61,15 @@ CONTRACT = Contract(
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor
-    sizes, sample = options["resize"], sampler(options)
+    sample = sampler(options)
+    return lambda batch: (np.stack([sample(image, *_size_of(options, image)) for image in batch]),)
 
-    def size_of(image: Array) -> tuple[int, int]:
-        return new_size(sizes, *image.shape[:2]) if isinstance(sizes, Mapping) else tuple(sizes)
 
-    return lambda batch: (np.stack([sample(image, *size_of(image)) for image in batch]),)
+def scratch(options: Options, image: Array) -> int:
+    """Return the bytes that resizing one image [height, width, channels] takes for a while."""
+    return scratch_bytes(options, image, *_size_of(options, image))
+
+
+def _size_of(options: Options, image: Array) -> tuple[int, int]:
+    sizes = options["resize"]
+    return new_size(sizes, *image.shape[:2]) if isinstance(sizes, Mapping) else tuple(sizes)

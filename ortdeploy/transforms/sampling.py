@@ -58,6 +58,30 @@ def sampler(options: Options) -> Sampler:
     return partial(_by_pillow, method=Image.Resampling[method.upper()])
 
 
+def scratch_bytes(options: Options, image: Array, height: int, width: int) -> int:
+    """Return what resizing one image [height, width, channels] takes for a while, beside the image and its result.
+
+    Pillow's own picture takes four bytes a pixel. Of anything else than RGB it makes one for each channel, of a copy.
+    OpenCV's arithmetic is done in int32 or float32, with two products and their sum of the new width; `area` takes
+    three copies as float64.
+    """
+    size, itemsize = int(image.size), int(image.itemsize)
+    old_height, old_width, channels = map(int, image.shape)
+    if options.get("sampling") != "opencv":
+        return size // channels * (4 if _is_rgb(image) else 4 + itemsize)
+    method = options.get("method", "bilinear")
+    if method == "nearest":
+        return size * itemsize * height // old_height
+    if method == "area":
+        return 3 * 8 * size
+    copy = 4 * size if image.dtype == np.uint8 else 0
+    return copy + 3 * 4 * size * width // old_width
+
+
+def _is_rgb(image: Array) -> bool:
+    return image.shape[2] == 3 and image.dtype == np.uint8  # noqa: PLR2004
+
+
 def _by_pillow(image: Array, height: int, width: int, *, method: int) -> Array:
     """Resize [height, width, channels]: three uint8 channels at once, anything else channel by channel."""
     from PIL import Image  # noqa: PLC0415
@@ -66,7 +90,7 @@ def _by_pillow(image: Array, height: int, width: int, *, method: int) -> Array:
         made = Image.fromarray(np.ascontiguousarray(plane)).resize((width, height), Image.Resampling(method))
         return np.asarray(made)
 
-    if image.shape[2] == 3 and image.dtype == np.uint8:  # noqa: PLR2004  RGB
+    if _is_rgb(image):
         return resize_plane(image)
     return np.stack([resize_plane(image[:, :, channel]) for channel in range(image.shape[2])], axis=2)
 

@@ -16,6 +16,7 @@ from ortdeploy.feeds.feeder import Feeder, cut, padded
 from ortdeploy.plan.steps import PlannedAdapters, PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.tensors.columns import Array, Column
+from ortdeploy.tensors.types import ROWS
 
 VALUES = np.arange(20, dtype=np.float32).reshape(10, 2)
 """The rows of a block, float32 [10, 2]."""
@@ -65,6 +66,21 @@ def test_batches_are_those_of_the_input_without_failed_rows(rows: set[int], size
     batches = cut(block({}, present, 41), size)
     assert [place for batch in batches for place in batch] == list(range(len(present)))
     assert all(len({present[place] // size for place in batch}) == 1 for batch in batches)
+
+
+def test_what_steps_take_for_a_while_is_told_of_the_rows_that_were_prepared_last(job: RunJob) -> None:
+    step = PlannedStep(
+        name="resize",
+        options={"resize": [2, 2], "sampling": "opencv", "method": "area"},
+        results=(),
+        dtype="uint8",
+        shape=(ROWS, None, None, 3),
+        layout="NHWC",
+    )
+    feeder = Feeder(with_input(job, steps=(step,), dtype="uint8", shape=("batch", 2, 2, 3)))
+    for side in (20, 10):
+        feeder.prepare_batch(block({"array": np.zeros((3, side, side, 3), np.uint8)}), range(3))
+        assert feeder.scratch == 3 * 8 * side * side * 3, "for one row at a time"
 
 
 def test_a_short_batch_is_filled_up_with_its_last_row(job: RunJob) -> None:

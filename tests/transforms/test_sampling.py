@@ -1,5 +1,6 @@
 """New sizes of images, held against OpenCV, torchvision, ultralytics and Pillow."""
 
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -176,3 +177,22 @@ def test_padding_fills_right_and_below_and_up_to_a_multiple(layout: str) -> None
         np.testing.assert_array_equal(made[:10, :20], image)
         assert (made[10:] == 3).all()
         assert (made[:, 20:] == 3).all()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [[70, 45], [120, 240]])
+def test_what_opencvs_arithmetic_takes_for_a_while_is_known(method: str, dtype: str, size: list[int]) -> None:
+    """numpy tells tracemalloc of its arrays; Pillow tells nobody."""
+    image = np.zeros((300, 300, 3), dtype)
+    options = {"resize": size, "sampling": "opencv", "method": method}
+    scratch, resize = PREPARE["resize"].scratch(options), PREPARE["resize"].bare(options, NHWC)
+    assert scratch is not None
+    resize(image[None, :8])  # what is imported on the way does not count
+    tracemalloc.start()
+    try:
+        resize(image[None])
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken == pytest.approx(scratch(image), rel=0.3, abs=2 * size[0] * size[1] * 3 * image.itemsize)

@@ -23,7 +23,7 @@ class RowSizes:
     `read_ahead`: bytes of a file that are read at once. The sink holds copies of what it writes at once, which are a
     block or `gathered` bytes, or of a part. `on_disk`: the results have the same size on disk. Decoding rows
     takes `decoding` for a while; then prepare steps take what they have `made` of each row of a block, or of one at a
-    time if that is `by_row`.
+    time if that is `by_row`, and `scratch`. Blocks that are prepared `beside` one take that much at most.
     """
 
     batch: int
@@ -40,11 +40,20 @@ class RowSizes:
     decoding: int = 0
     made: int = 0
     by_row: bool = False
+    scratch: int = 0
+    beside: int = 0
 
     def of_rows(self, room: RowRoom) -> "RowSizes":
         """Return the sizes for rows of which the first take this room."""
-        read = max(self.read, room.read + room.fed)
-        return replace(self, read=read, decoding=room.decoding, made=room.made, by_row=room.by_row)
+        return replace(
+            self,
+            read=max(self.read, room.read + room.fed),
+            decoding=room.decoding,
+            made=room.made,
+            by_row=room.by_row,
+            scratch=room.scratch,
+            beside=room.beside,
+        )
 
     def bytes(self, rows: int | None) -> int:
         """Return the bytes of blocks on their way or of the part being written; `rows` None: only a batch is known.
@@ -59,7 +68,9 @@ class RowSizes:
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
         at_once = min(max(self.batch, BLOCK_BYTES // row), total)
-        for_a_while = max(self.decoding, self.made * (1 if self.by_row else at_once))
+        preparing = self.made * (1 if self.by_row else at_once) + self.scratch
+        beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
+        for_a_while = self.decoding + preparing + beside if beside else max(self.decoding, preparing)
         read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
         part = self._rows_of_part(total) * result
         written_at_once = min(max(self.gathered, result), part) if self.gathered else at_once * result

@@ -4,6 +4,7 @@ Nothing is run. What is wrong with the rows is a fact; rules decide what it mean
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import BytesIO
 from itertools import islice, repeat
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom
-from ortdeploy.feeds.feeder import Feeder, Made, decoding_bytes, open_wanted, wanted_columns
+from ortdeploy.feeds.feeder import Feeder, Made, decoding_bytes, open_wanted, prepared_at_once, wanted_columns
+from ortdeploy.feeds.in_flight import BLOCK_BYTES
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
@@ -130,14 +132,24 @@ class _Looker:
         """Note how much room rows took that were prepared together."""
         most = max(self._feeder.made, default=Made())
         room = self.room
-        read = max(room.read, size_bytes(prepared.block.columns) // rows)
-        self.room = RowRoom(
-            read=read,
+        found = RowRoom(
+            read=max(room.read, size_bytes(prepared.block.columns) // rows),
             fed=max(room.fed, prepared.fed_bytes // rows),
-            decoding=decoding_bytes(self._step, read),
             made=max(room.made, most.size // most.rows),
             by_row=most.rows < rows,
+            scratch=max(room.scratch, self._feeder.scratch),
         )
+        decoding, beside = decoding_bytes(self._step, found.read), self._bytes_beside(found)
+        self.room = replace(found, decoding=decoding, beside=beside)
+
+    def _bytes_beside(self, room: RowRoom) -> int:
+        """Return what blocks take that are prepared beside one, if they are large; small ones are soon prepared."""
+        batch = self._step.batching.run_size
+        if batch * (room.read + room.fed) <= BLOCK_BYTES:
+            return 0
+        made = room.made * (1 if room.by_row else batch)
+        block = batch * room.read + max(batch * room.fed, made) + room.scratch
+        return (prepared_at_once(self._step, block) - 1) * block
 
 
 def _is_odd(column: Column) -> bool:

@@ -81,3 +81,16 @@ def test_a_row_is_decoded_and_then_a_block_is_prepared() -> None:
     assert LARGE.of_rows(replace(rows, by_row=True)).bytes(ROWS) - LARGE.bytes(ROWS) == 30 * KIB
     decoded = LARGE.of_rows(replace(rows, by_row=True, decoding=40 * KIB))
     assert decoded.bytes(ROWS) - LARGE.bytes(ROWS) == 40 * KIB
+
+
+def test_what_a_step_takes_for_one_row_at_a_time_counts_once() -> None:
+    rows = RowRoom(read=10 * KIB, made=30 * KIB, scratch=7 * KIB)
+    assert LARGE.of_rows(rows).bytes(ROWS) - LARGE.bytes(ROWS) == (100 * 30 + 7) * KIB
+
+
+def test_blocks_that_are_prepared_beside_one_come_on_top_while_others_are_decoded() -> None:
+    rows = RowRoom(read=10 * KIB, made=30 * KIB, scratch=7 * KIB, decoding=40 * KIB, beside=9 * MIB)
+    alone = LARGE.bytes(ROWS)
+    assert LARGE.of_rows(rows).bytes(ROWS) - alone == (40 + 100 * 30 + 7) * KIB + 9 * MIB
+    assert LARGE.of_rows(rows).bytes(110) - LARGE.bytes(110) == (40 + 100 * 30 + 7) * KIB + 10 * (10 + 30 + 7) * KIB
+    assert LARGE.of_rows(rows).bytes(100) - LARGE.bytes(100) == (100 * 30 + 7) * KIB

@@ -1,0 +1,256 @@
+"""Blocks that are slow to prepare are prepared on several threads: in their order, and what goes wrong in its turn."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Cli, read_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from PIL import Image
+from support.fakes import FakeRuntime, double
+from support.jobs import execute, failed, plan_for, rows, save
+from support.models import save_model
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.feeds import feeder
+from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.process import daemon_threads
+from ortdeploy.results.rows import Block, StageError
+from ortdeploy.running import block_reader
+from ortdeploy.running.block_reader import BlockReader
+from ortdeploy.running.stall_watch import StallWatch
+
+PATIENCE = 60.0
+BLOCKS = 9
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> RunJob:
+    save(tmp_path, range(4))
+    (found,) = run_jobs(plan_for(tmp_path, 4))
+    return found
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every block count as slow to prepare, and four be prepared at once."""
+    monkeypatch.setattr(block_reader, "SLOW", 0.0)
+    monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, _bytes: 4)
+
+
+def block(number: int) -> Block:
+    return Block(start=number, count=1, rows=[number], columns={"array": np.full((1, 2), number)}, failed=[])
+
+
+def blocks(count: int = BLOCKS) -> Iterator[Block]:
+    return map(block, range(count))
+
+
+class Steps:
+    """Prepare steps that do what `work` does with the number of a block."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, work: Any) -> None:
+        def prepare(_: Feeder, block: Block) -> dict[str, Any]:
+            work(block.start)
+            return {"x": block.columns["array"]}
+
+        monkeypatch.setattr(Feeder, "prepare_block", prepare)
+
+
+def reader(job: RunJob, *, are_waiting: bool = True, alone: bool = False) -> BlockReader:
+    return BlockReader(job, {}, StallWatch(None, []), lambda: are_waiting, alone=alone)
+
+
+def numbers(reader: BlockReader, read: Iterator[Block]) -> list[int]:
+    found: list[int] = []
+    while (taken := reader.next(read)) is not None:
+        assert taken[0].feeds is not None
+        assert taken[0].feeds["x"][0, 0] == taken[0].block.start
+        found.append(taken[0].block.start)
+    reader.close()
+    return found
+
+
+@pytest.mark.usefixtures("four")
+def test_slow_blocks_are_prepared_at_once_and_keep_their_order(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(4)
+    Steps(monkeypatch, lambda number: number and together.wait(PATIENCE))  # the first one tells that they are slow
+    assert numbers(reader(job), blocks()) == list(range(BLOCKS))
+
+
+@pytest.mark.parametrize("settings", [{"are_waiting": False}, {"alone": True}, {}])
+def test_one_thread_prepares_what_is_quick_or_not_waited_for_or_is_to_be_done_in_turn(
+    job: RunJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, bool]
+) -> None:
+    monkeypatch.setattr(block_reader, "SLOW", 0.0 if settings else PATIENCE)
+    monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, _bytes: 4)
+    seen: set[int] = set()
+    Steps(monkeypatch, lambda _: seen.add(threading.get_ident()))
+    assert numbers(reader(job, **settings), blocks()) == list(range(BLOCKS))
+    assert seen == {threading.get_ident()}
+
+
+@pytest.mark.usefixtures("four")
+def test_what_preparing_raises_is_raised_in_its_turn(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(number: int) -> None:
+        if number == 5:
+            raise KeyError(number)
+
+    Steps(monkeypatch, work)
+    one, read = reader(job), blocks()
+    assert [one.next(read)[0].block.start for _ in range(5)] == [0, 1, 2, 3, 4]  # type: ignore[index]
+    with pytest.raises(KeyError):
+        one.next(read)
+
+
+@pytest.mark.usefixtures("four")
+def test_an_input_that_breaks_off_ends_the_blocks_in_its_turn(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[Block]:
+        yield from blocks(5)
+        raise OrtdeployError("the share is gone")
+
+    Steps(monkeypatch, lambda _: None)
+    one, read = reader(job), broken()
+    assert [one.next(read)[0].block.start for _ in range(5)] == [0, 1, 2, 3, 4]  # type: ignore[index]
+    with pytest.raises(OrtdeployError, match="the share is gone"):
+        one.next(read)
+
+
+@pytest.mark.usefixtures("four")
+def test_a_block_that_has_too_little_memory_beside_others_is_prepared_alone(
+    job: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    tried: list[int] = []
+
+    def work(number: int) -> None:
+        if threading.get_ident() != here and number in {3, 4}:
+            tried.append(number)
+            raise MemoryError
+
+    Steps(monkeypatch, work)
+    assert numbers(reader(job), blocks()) == list(range(BLOCKS))
+    assert tried.count(3) == 1
+    assert len(tried) <= 2
+
+
+@pytest.mark.usefixtures("four")
+def test_a_block_that_never_fits_ends_the_job(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(number: int) -> None:
+        if number == 2:
+            raise MemoryError
+
+    Steps(monkeypatch, work)
+    one, read = reader(job), blocks()
+    assert [one.next(read)[0].block.start for _ in range(2)] == [0, 1]  # type: ignore[index]
+    with pytest.raises(MemoryError):
+        one.next(read)
+
+
+class Clock(threading.local):
+    """The clock of one thread, which goes on when the thread prepares."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    thread_time = perf_counter
+
+
+@pytest.mark.usefixtures("four")
+def test_the_processor_seconds_of_other_threads_count(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    for module in (block_reader, daemon_threads):
+        monkeypatch.setattr(module, "time", clock)
+
+    def work(number: int) -> None:
+        clock.now += 1.0 + number
+
+    Steps(monkeypatch, work)
+    one, read = reader(job), blocks()
+    found = [one.next(read)[1] for _ in range(BLOCKS)]  # type: ignore[index]
+    assert found == [1.0 + number for number in range(BLOCKS)]
+    assert one.cpu_seconds == sum(found)
+    assert (one.prepare_times.count, one.prepare_times.total, one.prepare_times.cpu) == (BLOCKS, sum(found), sum(found))
+    assert one.read_times.cpu == 0
+
+
+@given(broken=st.sets(st.integers(0, 39)), stop_after=st.integers(1, 40), size=st.integers(1, 5))
+def test_rows_are_those_of_one_thread(
+    tmp_path_factory: pytest.TempPathFactory, broken: set[int], stop_after: int, size: int
+) -> None:
+    """Rows that cannot be fed fail alone, and a run that was stopped goes on where it was."""
+    real = Feeder._prepare  # noqa: SLF001
+
+    def refuse(self: Feeder, block: Block, rows: Sequence[int]) -> dict[str, Any]:
+        if broken.intersection(block.rows[row] for row in rows):
+            raise StageError("prepare", "broken", "it is broken")
+        return real(self, block, rows)
+
+    def made(threads: int) -> tuple[list[tuple[int, float]], list[int]]:
+        folder = tmp_path_factory.mktemp("job")
+        save(folder, range(40))
+        plan = plan_for(folder, 40, size=size, max_failed="100%")
+        done: list[int] = []
+
+        def double_and_count(feeds: Any) -> Any:
+            done.append(len(feeds["x"]))
+            return double(feeds)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(block_reader, "SLOW", 0.0)
+            patch.setattr(block_reader, "prepared_at_once", lambda _job, _bytes: threads)
+            patch.setattr(Feeder, "_prepare", refuse)
+            execute(folder, plan, FakeRuntime(double_and_count), stop=lambda: sum(done) >= stop_after)
+            execute(folder, plan, FakeRuntime(double))
+        return rows(folder), [one["row"] for one in failed(folder)]
+
+    assert made(4) == made(1)
+
+
+PICTURES = """\
+version: 1
+models:
+  m: {path: m.onnx}
+jobs:
+  run:
+    model: m
+    input: {path: pictures, key: [path]}
+    prepare: {x: [{resize: [4, 4]}, {scale: 0.00392}, {layout: NCHW}]}
+    batch: {size: 2}
+    limits: {threads: THREADS}
+    output: {path: out}
+"""
+
+
+def test_pictures_give_the_same_rows_on_every_number_of_threads(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_reader, "SLOW", 0.0)
+    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    (tmp_path / "pictures").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(12):
+        pixels = random.integers(0, 255, (5 + number, 7, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"pictures/{number:02}.png")
+    save_model(
+        tmp_path / "m.onnx",
+        [helper.make_node("Flatten", ["x"], ["y"])],
+        {"x": (TensorProto.FLOAT, ["batch", 3, 4, 4])},
+        {"y": (TensorProto.FLOAT, ["batch", 48])},
+    )
+    found = []
+    for threads in (1, 4):
+        (tmp_path / "m.yaml").write_text(PICTURES.replace("THREADS", str(threads)))
+        assert cli("apply", tmp_path / "m.yaml", "--new-run").code == 0
+        found.append(read_rows(tmp_path / "out"))
+    assert found[0] == found[1]
+    assert len(found[0]) == 12
