@@ -4,7 +4,7 @@ A plan depends on the command line, the environment, this code, the machine and 
 file by device, inode, size and times, as for remembered digests, and by its folder's real path, because the gate
 follows links. If anything differs, or may differ, the plan is made. It is also made if anything changed shortly before
 the command began, because a file may change again within one tick of its times. `rests_on` says for which plans this
-works: not for those that depend on a clock, a server, or a device that comes and goes.
+works: not for those that depend on a clock or a server.
 
 Imports almost nothing, because imports take most of the time of a process with nothing to do.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NAME = "nothing-to-do.json"
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 _MOST = 16
 """The most command lines whose answers are kept."""
 _MOST_TEXT = 32 * 1024 * 1024
@@ -47,6 +47,15 @@ _OF_THE_SYSTEM = (
     "/usr/share/lib/zoneinfo", "/usr/share/zoneinfo",
 )  # fmt: skip
 """Files and folders of locales and time zones, which plans use."""
+_DEVICES = "/dev"
+_FOLDERS_OF_DEVICES = ("accel", "bus", "dri")
+"""Where Linux shows which accelerators there are: there, and in these folders."""
+_DRIVERS = "/sys/module"
+_OF_DRIVERS = (
+    "/etc/OpenCL/vendors", "/etc/ld.so.cache", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d",
+    "/usr/share/vulkan/icd.d",
+)  # fmt: skip
+"""Files and folders that change when libraries of drivers are installed."""
 _LIMITS = (
     "/sys/fs/cgroup/{}/cpu.max", "/sys/fs/cgroup/{}/memory.max", "/sys/fs/cgroup/memory/{}/memory.limit_in_bytes",
     "/sys/fs/cgroup/cpu/{}/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/{}/cpu.cfs_period_us",
@@ -164,6 +173,10 @@ class _Look:
         self._add([(path, os.path.lexists(path)) for path in rests_on["absent"]])
         self._add([(path, os.access(path, os.W_OK | os.X_OK)) for path in rests_on["writable"]])
         self._add([(link, os.readlink(link)) for link in links_below(rests_on["state_dir"])])  # noqa: PTH115  text
+        if rests_on["devices"]:
+            for path in _OF_DRIVERS:
+                self._at(path, data=False)
+            self._add([*_devices(), *_drivers()])
 
     def _at_files(self, files: "Sequence[str]", folder: str) -> None:
         for file in files:
@@ -223,6 +236,25 @@ def _process() -> "list[Any]":
         _text("/proc/self/cgroup"),
         [_text(limit.format(group)) for group in _groups() for limit in _LIMITS],
     ]
+
+
+def _devices() -> "Iterator[tuple[str, int]]":
+    """Yield the path of each device that is a stream of bytes, as accelerators are, with its driver's numbers."""
+    for folder, inside, names in os.walk(_DEVICES):
+        inside[:] = sorted(name for name in inside if folder != _DEVICES or name in _FOLDERS_OF_DEVICES)
+        for name in sorted(names):
+            path = os.path.join(folder, name)  # noqa: PTH118  text
+            with suppress(OSError):
+                found = os.lstat(path)
+                if stat.S_ISCHR(found.st_mode):
+                    yield path, found.st_rdev
+
+
+def _drivers() -> "Iterator[tuple[str, str]]":
+    """Yield the name of each module of the kernel, and the version of its source."""
+    with suppress(OSError):
+        for name in sorted(os.listdir(_DRIVERS)):  # noqa: PTH208  text
+            yield name, _text(os.path.join(_DRIVERS, name, "srcversion"))  # noqa: PTH118  text
 
 
 def _groups() -> "Iterator[str]":

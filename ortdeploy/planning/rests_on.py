@@ -1,12 +1,14 @@
 """Lists what a plan without steps, or a status, rests on, so that neither is made again while none of it has changed.
 
-Some plans have no such list: those with providers other than the CPU's, whose devices and drivers come and go; with
-URLs; with presets, whose folders have parts of their own; with inputs that wait until their files are settled, which
-only takes time; with inputs that are gone, which the next run must note; and with jobs that pause by sensors.
+Some plans have no such list: those with providers other than the CPU's where the system does not show all devices and
+drivers in folders, or where one of them cannot be used; with URLs; with presets, whose folders have parts of their own;
+with inputs that wait until their files are settled, which only takes time; with inputs that are gone, which the next
+run must note; and with jobs that pause by sensors.
 """
 
 import glob
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,11 @@ from ortdeploy.providers.catalogue import CPU, full_name
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.host import RuntimeFacts
     from ortdeploy.manifest.spec import Spec
+
+_ANSWERED_ELSEWHERE = frozenset({"AzureExecutionProvider"})
+"""Providers that ask a server."""
 
 _READ = frozenset({"document", "file", "folder", "tokenizer", "vocabulary"})
 """Kinds of paths in options that are read and not written."""
@@ -35,7 +41,8 @@ def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_di
     """Return what plans for `paths` rest on beside code and machine; None if there is no such list.
 
     `files` are compared by their states, `trees` with everything in them; `absent` must not exist, `writable` must be
-    writable, `patterns` name files or folders that are all compared, and `state_dir` must hold the same links.
+    writable, `patterns` name files or folders that are all compared, and `state_dir` must hold the same links. With
+    `devices`, those of this machine are compared, and their drivers.
     """
     if not deployments or not all(map(_is_told, deployments)):
         return None
@@ -47,6 +54,7 @@ def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_di
         "trees": sorted({str(one) for each in deployments for one in _trees(each)}),
         "writable": sorted({str(_there(folder)) for each in deployments for folder in _outputs(each)}),
         "patterns": [*text["patterns"], *(one for each in deployments for one in _patterns(each))],
+        "devices": _needs_devices(deployments),
     }
 
 
@@ -64,6 +72,7 @@ def rests_on_beside_data(
         "writable": [],
         "patterns": list(_manifests(paths)),
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
+        "devices": _needs_devices(deployments),
     }
 
 
@@ -82,6 +91,7 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
             *(os.path.join(folder, PARTS, "*") for folder in escaped_outputs(specs)),  # noqa: PTH118
         ],
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
+        "devices": False,
     }
 
 
@@ -95,13 +105,30 @@ def escaped_outputs(specs: "Sequence[Spec]") -> list[str]:
     return [glob.escape(str(path_from_manifest(spec, job.output.path))) for spec in specs for job in spec.jobs]
 
 
+def _accelerators(deployment: "Deployment") -> set[str]:
+    """Return the providers of all chains but the CPU's."""
+    chosen = {one.name for model in deployment.models for each in model.sessions for one in each.chain}
+    written = {full_name(one.name) for chain in deployment.spec.written_chains() for one in chain}
+    return (chosen | written) - {CPU}
+
+
+def _needs_devices(deployments: "Sequence[Deployment]") -> bool:
+    return any(map(_accelerators, deployments))
+
+
+def _are_comparable(providers: set[str], runtime: "RuntimeFacts") -> bool:
+    """Return whether all that providers depend on shows in files, devices and drivers, and can be used now."""
+    if not providers:
+        return True
+    unusable = {*runtime.plugin_problems, *runtime.missing_libraries, *_ANSWERED_ELSEWHERE}
+    return sys.platform == "linux" and "onnxruntime" in sys.modules and providers.isdisjoint(unusable)
+
+
 def _is_told(deployment: "Deployment") -> bool:
     spec = deployment.spec
-    chosen = {one.name for model in deployment.models for each in model.sessions for one in each.chain}
-    chosen |= {full_name(one.name) for chain in spec.written_chains() for one in chain}
     named = [path for job in spec.jobs for path in (*job.input.paths, job.output.url or job.output.path)]
     return (
-        chosen <= {CPU}
+        _are_comparable(_accelerators(deployment), deployment.facts.runtime)
         and all(pipeline.preset is None for pipeline in spec.pipelines)
         and not any(map(is_url, named))
         and all(option.kind in _READ for option in find_option_paths(spec))
@@ -144,8 +171,11 @@ def _there(folder: Path) -> Path:
 
 
 def _trees(deployment: "Deployment") -> Iterator[Path]:
-    """Yield the paths of options, and the folders of golden checks, which planning looks into."""
+    """Yield the paths of options, the folders of golden checks, and those of providers' libraries."""
     spec = deployment.spec
+    if _accelerators(deployment):
+        yield Path(str(sys.modules["onnxruntime"].__file__)).with_name("capi")
+        yield from {Path(device.library).parent for device in deployment.facts.runtime.devices}
     yield from (path_from_manifest(spec, option.path) for option in find_option_paths(spec))
     checks = [*(one.checks for one in spec.models), *(one.checks for one in spec.adapters)]
     yield from (path_from_manifest(spec, check.path) for one in checks for check in one)

@@ -10,13 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import Cli
 from support.models import scale_model
+from support.plugins import needs_qnn
 from support.remembered_plans import Plans, everything_is_old, files_opened_by
 
 from ortdeploy.cli import plans as plans_of_commands
@@ -29,8 +31,9 @@ from ortdeploy.facts.facts import Facts
 from ortdeploy.files.names import names_aside
 from ortdeploy.ledger import opening
 from ortdeploy.manifest.spec import InputSpec, JobSpec, OutputSpec
-from ortdeploy.planning import nothing_to_do, workflow
+from ortdeploy.planning import nothing_to_do, rests_on, workflow
 from ortdeploy.planning.nothing_to_do import code_files
+from ortdeploy.runtime import probe
 
 MANIFEST = """\
 version: 1
@@ -277,6 +280,50 @@ def test_whatever_changes_around_it_there_is_no_answer(
     assert known.answer() is None
 
 
+DRIVER_CHANGES: dict[str, Callable[[Path], object]] = {
+    "another driver": lambda at: (at / "modules/npu/srcversion").write_text("2"),
+    "a driver more": lambda at: (at / "modules/gpu").mkdir(),
+    "a driver less": lambda at: shutil.rmtree(at / "modules/npu"),
+    "another library": lambda at: (at / "ld.so.cache").write_text("2"),
+}
+
+
+@pytest.mark.parametrize("change", ["a device less", *DRIVER_CHANGES])
+def test_where_an_accelerator_is_used_its_device_and_driver_are_looked_at(
+    known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    (tmp_path / "modules/npu").mkdir(parents=True)
+    (tmp_path / "modules/npu/srcversion").write_text("1")
+    (tmp_path / "ld.so.cache").write_text("1")
+    devices = [("/dev/accel/accel0", 66816), ("/dev/null", 259)]
+    monkeypatch.setattr(nothing_to_do, "_DRIVERS", str(tmp_path / "modules"))
+    monkeypatch.setattr(nothing_to_do, "_OF_DRIVERS", (str(tmp_path / "ld.so.cache"),))
+    monkeypatch.setattr(nothing_to_do, "_devices", lambda: iter(devices))
+    recollection, state_dir = nothing_to_do.Recollection(known.arguments), str(known.folder / ".ortdeploy")
+    rests_on = next(_entries(known.folder))["rests_on"]
+    assert isinstance(rests_on, dict)
+    recollection.keep({**rests_on, "devices": True}, state_dir, "all done\n")
+    assert known.answer() == "all done\n"
+    if change in DRIVER_CHANGES:
+        DRIVER_CHANGES[change](tmp_path)
+    else:
+        devices.pop(0)
+    assert known.answer() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="devices are in /dev on Linux")
+def test_devices_are_the_character_devices_of_the_system() -> None:
+    found = dict(nothing_to_do._devices())  # noqa: SLF001  what answers rest on
+    assert found["/dev/null"] == Path("/dev/null").stat().st_rdev
+    assert "/dev/pts/0" not in found
+    assert "/dev/stdin" not in found
+
+
+def test_without_an_accelerator_no_device_is_looked_at(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nothing_to_do, "_devices", pytest.fail)
+    assert known.answer() is not None
+
+
 def test_what_is_loaded_is_the_code_but_for_python_itself() -> None:
     files = code_files()
     assert {nothing_to_do.__file__, np.__file__} <= set(files)
@@ -359,17 +406,17 @@ def test_a_folder_of_manifests_counts_whole(cli: Cli, folder: Path, plans: Plans
     assert plans.made == 3
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["providers: [{provider: OpenVINO}, CPU]", "providers: [CPU], cpu_fallback: allow"],
-    ids=["another provider", "the CPU's"],
-)
-def test_of_providers_with_drivers_nothing_is_remembered(cli: Cli, folder: Path, plans: Plans, line: str) -> None:
-    text = MANIFEST.replace("checks: [checks/double]", f"{line}, on_unavailable: next")
-    (folder / "m.yaml").write_text(text)
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is remembered of accelerators")
+def test_a_provider_that_is_not_installed_is_looked_for_in_the_packages(
+    cli: Cli, folder: Path, plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "m.yaml").write_text(ACCELERATED.replace("CHAIN]", "CUDA, CPU], on_unavailable: next"))
     for _ in range(3):
-        cli("apply", folder / "m.yaml")
-    assert plans.made == (3 if "OpenVINO" in line else 2)
+        assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 2
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 3
 
 
 def test_an_input_that_waits_is_not_remembered(cli: Cli, folder: Path, plans: Plans) -> None:
@@ -556,3 +603,53 @@ def test_what_plans_rest_on_is_known_here() -> None:
 
 
 _NAMING = (ArrivalPolicy, InputSpec, JobSpec, OutputSpec)
+
+
+FIXED = "double.onnx, session: {free_dimension_overrides: {batch: 4}},"
+
+ACCELERATED = """\
+version: 1
+models:
+  double: {path: models/double.onnx, providers: [CHAIN]}
+jobs:
+  run:
+    model: double
+    input: {path: inbox/*.npy}
+    output: {path: outbox/run}
+"""
+
+
+@needs_qnn
+def test_an_accelerator_is_asked_for_once(
+    cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New files are run on it with the plan that was made, and where nothing is to be done nobody asks at all."""
+    chain = "{provider: QNN, options: {backend_type: htp}}"
+    (folder / "m.yaml").write_text(ACCELERATED.replace("CHAIN", chain).replace("double.onnx,", FIXED))
+    for made in (1, 2, 2):
+        assert cli("apply", folder / "m.yaml").code == 0
+        assert plans.made == made
+    np.save(folder / "inbox/c.npy", np.ones((8, 4), np.float32))
+    assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 2
+    assert json.loads((folder / "outbox/run/_run.json").read_text())["placement"] == {"QNNExecutionProvider": 1}
+    devices = [*nothing_to_do._devices()]  # noqa: SLF001  what answers rest on
+    monkeypatch.setattr(nothing_to_do, "_devices", lambda: iter(devices[1:]))
+    assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 3
+
+
+@pytest.mark.parametrize("problems", [{"CUDAExecutionProvider": "No libcublasLt.so.13."}, {}])
+def test_an_accelerator_that_cannot_be_used_is_asked_for_each_time(
+    cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch, problems: dict[str, str]
+) -> None:
+    """Someone may mend it in a way that no file shows; and only Linux shows all devices and drivers in folders."""
+    (folder / "m.yaml").write_text(ACCELERATED.replace("CHAIN]", "CUDA, CPU], on_unavailable: next"))
+    find = probe.probe_runtime
+    monkeypatch.setattr(probe, "probe_runtime", lambda *asked: replace(find(*asked), plugin_problems=problems))
+    monkeypatch.setattr(
+        rests_on, "sys", SimpleNamespace(platform="linux" if problems else "win32", modules=sys.modules)
+    )
+    for made in (1, 2, 3):
+        assert cli("apply", folder / "m.yaml").code == 0
+        assert plans.made == made
