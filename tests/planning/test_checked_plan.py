@@ -502,7 +502,6 @@ def _edited(before: str, after: str) -> Callable[[Path], None]:
 
 NOT_KEPT: dict[str, Callable[[Path], object]] = {
     "a warning": lambda at: np.save(at / "inbox/a.npy", np.full((4, 4), np.nan, np.float32)),
-    "a provider with drivers": _edited("double.onnx,", "double.onnx, on_unavailable: next, providers: [CUDA, CPU],"),
     "layouts to measure": _edited("[checks/double], session: {intra_op_num_threads: 1}", "[checks/double], threads: auto"),
     "a step that is an operator": _edited("{argmax: y, as: most}", "{op: Neg, in: {X: $y}, out: z}, {argmax: z, as: most}"),
     "a job that reads another one": _edited("adapter: low\n    input: {path: inbox/*.npy}", "adapter: low\n    input: {job: run, columns: {x: y}}"),
@@ -512,9 +511,7 @@ NOT_KEPT: dict[str, Callable[[Path], object]] = {
 """Deployments whose plans follow from more than their files, or show more than steps."""
 
 
-@pytest.mark.quick(
-    "a warning", "a provider with drivers", "a job that reads another one", "a pause", "somebody to tell"
-)
+@pytest.mark.quick("a warning", "a job that reads another one", "a pause", "somebody to tell")
 @pytest.mark.parametrize("case", NOT_KEPT)
 def test_what_follows_from_more_than_files_is_not_kept(cli: Cli, folder: Path, case: str) -> None:
     NOT_KEPT[case](folder)
