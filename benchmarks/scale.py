@@ -34,6 +34,7 @@ from onnx import TensorProto, helper
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import PartTable, PlannedPart
+from ortdeploy.running.file_spans import Spans
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.handout import Handout
 from ortdeploy.running.shards.receipt import Receipt
@@ -365,6 +366,7 @@ def _commit(log: CommitLog, part: PlannedPart) -> None:
         statistics={"seconds": 0.0},
         ran={},
         worker={"host": "here"},
+        spans=Spans(),
     )
     if log.decided(part) is None:
         log.publish(log.decide(part, receipt))

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ortdeploy.facts.data import FileState, FileStates
+from ortdeploy.files.packed import Packed
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedSession, RunJob, Step
@@ -36,7 +37,7 @@ def decode_check(data: Any) -> PlannedCheck:
 def encode(value: Any, *, packed: bool = False) -> Any:
     """Turn the plan's dataclasses into JSON values; a step carries its kind under `step`.
 
-    Lists of files become a few long texts if they are to be `packed`, for a reader of our own.
+    Packed lists become a few long texts if they are to be `packed`, for a reader of our own.
     """
     if value is None or isinstance(value, (str, int, float)):  # as most are
         return value
@@ -48,7 +49,7 @@ def encode(value: Any, *, packed: bool = False) -> Any:
         return {key: encode(item, packed=packed) for key, item in value.items()}
     if isinstance(value, FileState):
         return value._asdict()
-    if isinstance(value, FileStates) and packed:
+    if isinstance(value, Packed) and packed:
         return {"files": len(value), "packed": [b64encode(block).decode() for block in value.blocks]}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [encode(item, packed=packed) for item in value]
@@ -82,6 +83,8 @@ def _decoder(kind: Any) -> _Decode:
         return lambda value: frozenset(map(decode_member, _expect(list, value)))
     if origin is Sequence:
         return _decode_files
+    if isinstance(kind, type) and issubclass(kind, Packed):
+        return partial(_decode_packed, kind)
     if origin is Mapping:
         decode_item = _decoder(arguments[1])
         return lambda value: {key: decode_item(item) for key, item in _expect(dict, value).items()}
@@ -125,15 +128,19 @@ def _tuple_decoder(kinds: tuple[Any, ...]) -> _Decode:
     )
 
 
-def _decode_files(value: Any) -> FileStates:
+def _decode_files(value: Any) -> Packed:
     """Turn files into the list that they were; the only sequences in a plan that are no tuples."""
     if isinstance(value, list):
         files = [_expect(dict, one) for one in value]
         return FileStates.pack(
             [(_expect(str, one["path"]), _expect(int, one["size"]), _expect(int, one["mtime_ns"])) for one in files]
         )
+    return _decode_packed(FileStates, value)
+
+
+def _decode_packed(kind: type[Packed], value: Any) -> Packed:
     packed = _expect(dict, value)
-    return FileStates([b64decode(block, validate=True) for block in packed["packed"]], packed["files"])
+    return kind([b64decode(block, validate=True) for block in packed["packed"]], packed["files"])
 
 
 def _expect(kind: type, value: Any) -> Any:

@@ -271,17 +271,15 @@ class Execution:
             return _refused(context.step, OrtdeployError(said))
 
     def _run_all(self, context: JobContext) -> JobResult:
-        """Run the rows of changed files again, if there are some, then what is new."""
+        """Run the rows of changed files again, if there are some, then what is new.
+
+        A retry leaves them to `apply`, and a shard refuses.
+        """
         step = context.step
-        if not step.input.rerun:
+        if not step.input.rerun or step.retry or self.shard is not None:
             return self._run_of(context).run()
         from ortdeploy.running.rerun import RerunRun  # noqa: PLC0415  only for files that changed
 
-        if self.shard is not None:
-            changed = f"{step.input.rerun[0].path} has changed and its rows run again; apply without --shard first"
-            return _refused(step, RefusedError(changed))
-        if step.retry:
-            return self._run_of(context).run()
         rerun = RerunRun(context)
         result = rerun.run()
         return result if result is not None else self._run_of(replace(context, step=rerun.step)).run()

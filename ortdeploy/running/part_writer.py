@@ -13,7 +13,7 @@ from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, syn
 from ortdeploy.ledger.records import Begun, Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.exploded import as_lines, written_columns
-from ortdeploy.running.file_spans import FileSpans
+from ortdeploy.running.file_spans import FileSpans, Spans
 from ortdeploy.running.member import Finished
 from ortdeploy.running.provenance import of_any_host
 from ortdeploy.sinks.catalogue import SINKS
@@ -183,7 +183,7 @@ class Totals:
         self._contents.add(columns)
 
     @property
-    def spans(self) -> Iterable[tuple[str, int, int]]:
+    def spans(self) -> Spans:
         """The rows of input files that are in the part: path, number of the file's first row, number of its rows."""
         return self._spans.all()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -259,3 +260,44 @@ def test_times_that_take_more_than_64_bits_are_times_like_any(manifest: Write, c
     assert cli("plan", path, "--out", path.parent / "plan.json").code == 0
     apply(cli, path.parent / "plan.json")
     assert {value for _, value in rows(path.parent / "out").values()} == {7.0, 8.0, 3.0}
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["the ledger of finish", "a ledger that was lost"])
+def test_of_an_output_of_shards_too_only_the_changed_files_run_again(
+    cli: Cli, deployment: Path, manifest: Write, *, is_lost: bool
+) -> None:
+    path, plan = manifest(), deployment / "plan.json"
+    for name, first in (("a", 0), ("b", 10), ("c", 20)):
+        put(deployment, name, *range(first, first + 3))
+    assert cli("plan", path, "--out", plan).code == 0
+    for index in (1, 0):
+        assert cli("apply", plan, "--shard", f"{index}/2").code == 0
+    assert cli("finish", plan).code == 0
+    if is_lost:
+        shutil.rmtree(deployment / ".ortdeploy")
+        assert cli("finish", plan).code == 0
+    os.utime(deployment / "inbox/a.npy", ns=(1, 1))
+    assert "nothing to do" in apply(cli, path)
+    put(deployment, "b", 50, 51, 52)
+    put(deployment, "c", 60)
+    apply(cli, path)
+    assert rows(deployment / "out") == {
+        **{row: ("a", row) for row in range(3)},
+        **{3 + row: ("b", 50 + row) for row in range(3)},
+        9: ("c", 60),
+    }
+    assert "nothing to do" in apply(cli, path)
+    assert cli("verify", path).code == 0
+
+
+def test_shards_leave_changed_files_to_one_machine(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path, plan = manifest(), deployment / "plan.json"
+    put(deployment, "a", 1)
+    apply(cli, path)
+    put(deployment, "a", 2)
+    put(deployment, "b", 3)
+    why = "inbox/a.npy has changed and its rows run again; apply once without --shard"
+    assert why in (planned := cli("plan", path, "--out", plan)).words, planned.words
+    refused = cli("apply", plan, "--shard", "0/1")
+    assert (refused.code, why in refused.words) == (64, True), refused.words
+    assert rows(deployment / "out") == {0: ("a", 1)}

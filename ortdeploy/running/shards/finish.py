@@ -13,6 +13,7 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
+from ortdeploy.facts.contents import FileContents
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
@@ -99,14 +100,14 @@ class Finish:
         ending, ended = self._judged(table, missing, len(shares.workers)), now()
         if receipts or not (missing or is_known):
             self._write(decisions, receipts, ending, shares, ended)
-        if not (missing or is_known):
-            contents = InputContents(self.plan.folder, are_compared=self.step.input.upstream is None)
-            self.ledger.note_contents(self._output, contents.of(self.step.input.files))
+        if not missing and not (is_known and is_closed):
+            contents = self._contents()
+            self.ledger.note_contents(self._output, contents)
         if is_closed:
             decisions.tidy()  # the process that closed it may have been killed before this
         elif not missing:
             self._copy(place, table, receipts)
-            decisions.close(list(receipts.values()), self._ended(ending))
+            decisions.close(list(receipts.values()), self._ended(ending, contents))
         self.ledger.end(self._output, ending.status, ending.reason, ended)  # last: what is done is not finished again
         return ending, shares
 
@@ -128,11 +129,17 @@ class Finish:
                 self._check_file(decisions, receipt)
         return receipts
 
-    def _ended(self, ending: Ending) -> Ended:
+    def _contents(self) -> FileContents:
+        """Return the digests of what the input files of the plan hold; a file that is not here has none."""
+        contents = InputContents(self.plan.folder, are_compared=self.step.input.upstream is None)
+        return FileContents.of(contents.of(self.step.input.files))
+
+    def _ended(self, ending: Ending, contents: FileContents) -> Ended:
         return Ended(
             job=self.step.job,
             made_by=made_by(self.plan, self.step),
             files=self.step.input.files,
+            contents=contents,
             run=self.run_id,
             status=ending.status,
             reason=ending.reason,
@@ -186,7 +193,12 @@ class Finish:
                 return
             statistics = sum_of_statistics(statistics, receipt.statistics)
             self.ledger.commit_part(
-                self._output, receipt.part, receipt.failed, provenance=receipt.origin, statistics=statistics
+                self._output,
+                receipt.part,
+                receipt.failed,
+                provenance=receipt.origin,
+                statistics=statistics,
+                spans=receipt.spans,
             )
 
     def _judged(self, table: PartTable, missing: Sequence[PlannedPart], workers: int) -> Ending:

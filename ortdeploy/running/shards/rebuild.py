@@ -155,10 +155,15 @@ class _Rebuilt:
             check_statistics(receipt.statistics)
             statistics = sum_of_statistics(statistics, receipt.statistics)
             self._ledger.commit_part(
-                _KEY, receipt.part, receipt.failed, provenance=receipt.origin, statistics=statistics
+                _KEY,
+                receipt.part,
+                receipt.failed,
+                provenance=receipt.origin,
+                statistics=statistics,
+                spans=receipt.spans,
             )
             self._marks[str(receipt.part.file)] = receipt.marks
-        self._ledger.end(_KEY, ended.status, ended.reason)
+        self._ledger.end(_KEY, ended.status, ended.reason, contents=ended.contents)
 
     def _check_files(self, record: OutputRecord, *, removable: bool) -> None:
         """Raise OrtdeployError if a file is not what was written; OSError."""

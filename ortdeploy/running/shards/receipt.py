@@ -5,17 +5,20 @@ A receipt is in a folder that many machines write into, so it is checked against
 
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileState
 from ortdeploy.ledger.records import Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.results.rows import FailedRow
+from ortdeploy.running.file_spans import Spans
 
 FORMAT_VERSION = 1
 _STAGED = re.compile(r"\.part-[0-9]+\.[0-9a-f]{32}")
@@ -27,7 +30,8 @@ class Receipt:
     """A part as it was decided. `staged` is the hidden name of its bytes; None if no row gave a result.
 
     `origin` is what it was made from, `statistics` what was measured, `ran` the report's entries on the sessions, and
-    `worker` the worker that made it. `marks` identify its bytes on an object store, such as an ETag.
+    `worker` the worker that made it. `marks` identify its bytes on an object store, such as an ETag. `spans` say which
+    rows of input files are in it.
     """
 
     part: Part
@@ -37,6 +41,7 @@ class Receipt:
     statistics: Mapping[str, Any]
     ran: Mapping[str, Any]
     worker: Mapping[str, Any]
+    spans: Spans
     marks: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -45,12 +50,13 @@ class Receipt:
 class Ended:
     """How a plan ended that is closed, and what a ledger needs besides the receipts: so one can be made without a plan.
 
-    `made_by` made the parts of the job, of `files`.
+    `made_by` made the parts of the job, of `files`; `contents` are the digests of what these held.
     """
 
     job: str
     made_by: MadeBy
     files: Sequence[FileState]
+    contents: FileContents
     run: str
     status: str
     reason: str | None
@@ -58,7 +64,7 @@ class Ended:
 
 def dump_receipt(receipt: Receipt) -> bytes:
     """Return a receipt as the bytes of its file."""
-    return (json.dumps(encode(receipt), sort_keys=True) + "\n").encode()
+    return (json.dumps(encode(receipt, packed=True), sort_keys=True) + "\n").encode()
 
 
 def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: str) -> Receipt:
@@ -88,6 +94,7 @@ def _check(receipt: Receipt, planned: PlannedPart, file: str) -> None:
         raise ValueError("its failed or skipped rows are not those that it counts")
     if any(row not in planned.rows for row in (*failed, *part.skipped_rows)):
         raise ValueError("a row of it is in another part")
+    _check_spans(receipt.spans, planned)
     if (part.file is None) != (receipt.staged is None) or part.file not in {None, file}:
         raise ValueError(f"its file is called {part.file}")
     if receipt.staged is not None and not _STAGED.fullmatch(receipt.staged):
@@ -96,3 +103,13 @@ def _check(receipt: Receipt, planned: PlannedPart, file: str) -> None:
         raise ValueError("the digest of its file is none")
     if part.revision or part.revisions:
         raise ValueError("it has revisions")
+
+
+def _check_spans(spans: Spans, planned: PlannedPart) -> None:
+    """Raise ValueError if rows of input files are not rows of a part."""
+    try:
+        are_within = all(first >= 0 < rows and first + rows - 1 in planned.rows for _, first, rows in spans)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not are_within:
+        raise ValueError("a row of an input file is in another part")

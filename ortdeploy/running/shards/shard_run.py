@@ -45,13 +45,9 @@ from ortdeploy.units import format_size
 
 def why_not_shared(step: RunJob) -> str | None:
     """Return why several processes cannot share a job's parts; None if they can."""
-    if step.retry:
-        return "retry runs on one machine"
-    if step.output.aside is not None:
-        return (
-            f"it starts over, and one machine keeps what is there as {step.output.aside}: apply the plan without "
-            "--shard. Or move the output away, and make the plan without --new-run"
-        )
+    left_to_one = _why_left_to_one_machine(step)
+    if left_to_one is not None:
+        return left_to_one
     if step.pipeline is not None and step.pipeline.state:
         return "each row takes the state of the one before"
     if step.output.upload is not None and not decides(step.output.upload):
@@ -65,6 +61,20 @@ def why_not_shared(step: RunJob) -> str | None:
         return "batch: {size: auto} is measured anew by each process; write the size that tune finds"
     if step.input.rows is None:
         return f"how many rows {step.input.format} input has is known only when it was read"
+    return None
+
+
+def _why_left_to_one_machine(step: RunJob) -> str | None:
+    """Return why one machine must do what is to be done first; None if shards may begin at once."""
+    if step.retry:
+        return "retry runs on one machine"
+    if step.output.aside is not None:
+        return (
+            f"it starts over, and one machine keeps what is there as {step.output.aside}: apply the plan without "
+            "--shard. Or move the output away, and make the plan without --new-run"
+        )
+    if step.input.rerun:
+        return f"{step.input.rerun[0].path} has changed and its rows run again; apply once without --shard"
     if step.output.changed:
         return "parts of two deployments are made on one machine; apply once without --shard"
     return None
@@ -241,6 +251,7 @@ class ShardRun:
             statistics=statistics.plain(),
             ran=report.ran(),
             worker=self._worker(),
+            spans=totals.spans,
             marks=marks,
         )
 

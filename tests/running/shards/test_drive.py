@@ -17,6 +17,7 @@ from support.jobs import changed, execute, failed, plan_for, report, rows, save
 from support.logs import capture_logs
 from support.shards import run_shard
 
+from ortdeploy.facts.data import FileState
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.open_parts import open_plans
 from ortdeploy.ledger.opening import read_outputs
@@ -284,6 +285,7 @@ def test_a_bug_of_a_worker_is_a_bug(tmp_path: Path, plan: Plan) -> None:
     [
         ({"retry": True}, "cannot be made by several workers: retry runs on one machine"),
         ({"input": {"rows": None}}, "known only when it was read"),
+        ({"input": {"rerun": (FileState("data.npy", 1, 1),)}}, "data.npy has changed and its rows run again"),
     ],
 )
 def test_a_job_that_cannot_be_shared_is_refused_before_anybody_is_hired(

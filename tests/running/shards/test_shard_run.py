@@ -20,14 +20,17 @@ from support.jobs import changed, execute, failed, plan_for, report, rows, save,
 from support.nfs import Client
 from support.shards import Killed, die_after, die_before, finish, instead, killed_at_part, run_shard
 
+from ortdeploy.facts.data import FileState
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.open_parts import CLOSED, open_plans
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.plan.part_table import PlannedPart
+from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.file_spans import Spans
 from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.marker import write_marker
 from ortdeploy.running.reports.catalogue import REPORTS
@@ -389,6 +392,7 @@ def test_input_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
         ({"input": {"rows": None}}, "known only when it was read"),
         ({"retry": True}, "retry runs on one machine"),
         ({"output": {"changed": ("model m",)}}, "two deployments"),
+        ({"input": {"rerun": (FileState("data.npy", 1, 1),)}}, "data.npy has changed and its rows run again"),
     ],
 )
 def test_jobs_whose_parts_cannot_be_shared_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -411,6 +415,8 @@ def test_a_batch_size_that_each_process_would_measure_is_refused(tmp_path: Path)
         (lambda data: data.update(staged="../../../etc/passwd"), "its bytes wait as"),
         (lambda data: data.update(format_version=2), "format version 2"),
         (lambda data: data.pop("worker"), "worker"),
+        (lambda data: data.update(spans=encode(Spans.pack([("data.npy", 0, 9)]), packed=True)), "in another part"),
+        (lambda data: data["spans"].update(packed=["AAAA"]), "decompressing"),
         (lambda data: data["part"].update(failed=1, committed=7), "failed or skipped rows"),
     ],
 )

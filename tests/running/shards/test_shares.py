@@ -16,6 +16,7 @@ from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.shares import Shares
+from ortdeploy.running.file_spans import Spans
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.shares import open_shares, shares_of
@@ -40,7 +41,7 @@ def receipt(number: int, *, host: str = "a", shard: str = "0/2", seconds: float 
         file=None,
         bytes=0,
     )
-    said: dict[str, Any] = {"origin": {}, "ran": {}, "statistics": {"seconds": seconds}}
+    said: dict[str, Any] = {"origin": {}, "spans": Spans(), "ran": {}, "statistics": {"seconds": seconds}}
     return Receipt(part=made, staged=None, failed=(), worker={"host": host, "shard": shard, "run": "r"}, **said)
 
 
