@@ -76,6 +76,11 @@ class SharedFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """Yield its path."""
+        yield self._folder / name
+
     def exists(self, name: str) -> bool:
         """Return whether there is a file."""
         try:

@@ -45,6 +45,9 @@ class SharedPlace(Protocol):
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file; None if there is none."""
 
+    def local(self, name: str) -> AbstractContextManager[Path]:
+        """Yield a local path of a file. If it is gone, this or the block raises FileNotFoundError."""
+
     def exists(self, name: str) -> bool:
         """Return whether there is a file."""
 

@@ -110,6 +110,23 @@ class SharedStore:
 
         return self._do("read", name, get)
 
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """Fetch the object into a temporary folder."""
+
+        def get(system: Any, path: str) -> bool:
+            try:
+                system.get_file(path, str(copy))
+            except FileNotFoundError:
+                return False
+            return True
+
+        with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
+            copy = Path(folder) / name.rsplit("/", 1)[-1]
+            if not self._do("read", name, get):
+                raise FileNotFoundError(name)
+            yield copy
+
     def exists(self, name: str) -> bool:
         """Ask for the first byte; for properties, s3fs lists what is not there. Objects here are never empty."""
 

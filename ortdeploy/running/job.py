@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.names import is_file
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import committed_parts
+from ortdeploy.running.committed import committed_files
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
 from ortdeploy.running.job_context import JobContext
@@ -29,6 +28,7 @@ from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position, resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
+from ortdeploy.sinks.earlier import EarlierParts
 
 if TYPE_CHECKING:
     from ortdeploy.facts.contents import FileContent
@@ -42,7 +42,8 @@ class JobRun:
         step, opened = context.step, context.opened
         self._context = context
         self._stream = Stream(context)
-        self._writer = PartWriter(step, context.folder, provenance(context))
+        earlier = EarlierParts(committed_files(context))
+        self._writer = PartWriter(step, context.folder, provenance(context), earlier)
         self._begun_part = BegunPart(
             context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
         )
@@ -102,8 +103,6 @@ class JobRun:
 
     def _take_up(self, position: Position) -> tuple[CountedBlocks, PartLoop]:
         """Return the block counter and the part writer, set to the position where the job continues."""
-        files = (self._context.folder / part.file for part in committed_parts(self._context) if part.file is not None)
-        self._writer.earlier = next(filter(is_file, files), None)
         if position.statistics:
             self._report.statistics = JobStatistics(position.statistics, self._stream, self._writer)
         if position.state is not None:

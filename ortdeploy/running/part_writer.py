@@ -17,6 +17,7 @@ from ortdeploy.running.file_spans import FileSpans, Spans
 from ortdeploy.running.member import Finished
 from ortdeploy.running.provenance import of_any_host
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.png import write_pictures
 from ortdeploy.sinks.protocol import Sink
 from ortdeploy.tensors.columns import Column
@@ -26,17 +27,22 @@ if TYPE_CHECKING:
 
 
 class PartWriter:
-    """Writes the parts of one job into its folder; `earlier` is one of them, with whose types the others agree."""
+    """Writes parts of one job into its folder."""
 
-    def __init__(self, job: RunJob, folder: Path, origin: Mapping[str, Any]) -> None:
-        """Take the folder; `origin` is written into every part whose format has a place for it."""
+    def __init__(
+        self, job: RunJob, folder: Path, origin: Mapping[str, Any], earlier: EarlierParts | None = None
+    ) -> None:
+        """Take the folder; `origin` is written into every part whose format has a place for it.
+
+        `earlier` are parts of the output, with whose types the new ones agree.
+        """
         self._job = job
         self._folder = folder
         self._columns = written_columns(job)
         self.origin = origin
         self._origin_text = json.dumps(of_any_host(origin), sort_keys=True)
         self._module = SINKS[job.output.format]
-        self.earlier: Path | None = None
+        self._earlier = earlier
         self.write_times, self.sync_times = Histogram(), Histogram()
 
     def write(self, name: str, blocks: Iterable[Finished], begun: Begun | None) -> "Totals":
@@ -82,7 +88,9 @@ class PartWriter:
             def open_file() -> Sink:
                 nonlocal hashing
                 hashing = Hashing(stack.enter_context(open_synced(path)))
-                return self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin_text, self.earlier)
+                return self._module.open_sink(
+                    cast("BinaryIO", hashing), self._columns, self._origin_text, self._earlier
+                )
 
             if begun is not None and begun.part.file is not None:
                 sink = open_file()

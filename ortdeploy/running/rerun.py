@@ -24,7 +24,7 @@ from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import check_inputs, check_parts, check_record
+from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_files
 from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import Ending, carry_out
@@ -41,6 +41,7 @@ from ortdeploy.running.row_places import Segment, open_segments
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sources.arrivals import rows_before
 
 
@@ -68,14 +69,13 @@ class RerunRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
         self._context = context = context.within_parts()
-        self._origin = provenance(context)
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         stream = Stream(context)
-        writer = PartWriter(step, context.folder, self._origin)
-        statistics = JobStatistics({}, stream, writer)
+        self._writer = PartWriter(step, context.folder, provenance(context), EarlierParts(committed_files(context)))
+        statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
         self._begun_part = BegunPart(
-            context.ledger, context.output, step, context.folder, writer, context.made_by.digest
+            context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
         )
         self._taken_up = False
         self.step = step
@@ -205,7 +205,7 @@ class RerunRun:
         new = context.folder / f".rerun-{part.number:05d}{suffix}{TEMPORARY}"
         read = partial(open_segments, context.step, context.plan.folder, segments, context.ledger.state_dir)
         blocks = stream.run(read, segments[0].rows[0])
-        PartWriter(context.step, context.folder, self._origin).write_file(new, map(again.note, blocks))
+        self._writer.write_file(new, map(again.note, blocks))
         if stream.stopped:
             raise StoppedError
         context.files.check()  # before what was found goes into the part

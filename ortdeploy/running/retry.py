@@ -22,7 +22,7 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
-from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
+from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_files, committed_parts
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import carry_out
 from ortdeploy.running.exploded import numbers_of_lines
@@ -36,6 +36,7 @@ from ortdeploy.running.row_places import Found, RowPlaces, Segment, leave, open_
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.earlier import EarlierParts
 
 
 @dataclass(slots=True)
@@ -53,10 +54,10 @@ class RetryRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         self._context = context = replace(context.within_parts(), step=_without_dropping(context.step))
         self._step = step = context.step
-        self._origin = provenance(context)
+        self._writer = PartWriter(step, context.folder, provenance(context), EarlierParts(committed_files(context)))
         self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
         stream = Stream(context)
-        statistics = JobStatistics({}, stream, PartWriter(step, context.folder, self._origin))
+        statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
         self._found = False  # a result of this job, whose report is renewed
         self._digits = PART_DIGITS
@@ -220,7 +221,7 @@ class RetryRun:
         rows = partial(open_segments, self._step, context.plan.folder, found.segments, state_dir)
         blocks = stream.run(rows, found.rows[0])
         new = context.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
-        PartWriter(self._step, context.folder, self._origin).write_file(new, map(noted, blocks))
+        self._writer.write_file(new, map(noted, blocks))
         if stream.stopped:
             raise StoppedError
         context.files.check()  # before what was found goes into the part

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape
 from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables
 
@@ -17,7 +18,9 @@ KEEPS_ZEROS = True
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: Path | None = None) -> TableSink:
+def open_sink(
+    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: EarlierParts | None = None
+) -> TableSink:
     """Begin a part."""
     return TableSink(columns, origin, _begin(file), _read, earlier)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells, written_rows
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape, as_rows, encoded
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import as_text
@@ -77,7 +78,9 @@ def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
         yield ".".join([name, *map(str, index)]), array[(slice(None), *index)].tolist()
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: Path | None = None) -> _CsvSink:
+def open_sink(
+    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: EarlierParts | None = None
+) -> _CsvSink:
     """Begin a part. CSV has no place for the origin of a part; the report has it."""
     return _CsvSink(file, tuple(columns))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape, encoded
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import json_column
@@ -43,7 +44,7 @@ class _JsonlSink:
 
 
 def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: Path | None = None
+    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: EarlierParts | None = None
 ) -> _JsonlSink:
     """Begin a part. JSON lines have no place for the origin of a part; the report has it."""
     return _JsonlSink(file, tuple(columns))

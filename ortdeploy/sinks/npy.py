@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape, as_rows
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import text_array
@@ -66,7 +67,9 @@ class _NpySink:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: Path | None = None) -> _NpySink:
+def open_sink(
+    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: EarlierParts | None = None
+) -> _NpySink:
     """Begin a part. The format has no place for the origin of a part; the report has it."""
     return _NpySink(file, next(iter(columns)))
 

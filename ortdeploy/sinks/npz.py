@@ -7,6 +7,7 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape, as_rows
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.json_values import text_array
@@ -71,7 +72,9 @@ def _write_array(file: IO[bytes], parts: list[Array]) -> None:
         file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
-def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str, _earlier: Path | None = None) -> _NpzSink:
+def open_sink(
+    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, _earlier: EarlierParts | None = None
+) -> _NpzSink:
     """Begin a part; the comment of the archive has its origin."""
     return _NpzSink(file, tuple(columns), origin)
 

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.tensors.columns import Array, Column
 
 RowShape = tuple[int | None, ...] | None
@@ -80,11 +81,11 @@ class SinkModule(Protocol):
         """The package that the format needs beside the base install, or None."""
 
     def open_sink(
-        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: Path | None = None, /
+        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: EarlierParts | None = None, /
     ) -> Sink:
         """Begin a part with these columns, in this order, and the shapes of their rows.
 
-        `origin` is JSON about where the part comes from, for the metadata of the format. `earlier` is a part of the
+        `origin` is JSON about where the part comes from, for the metadata of the format. `earlier` are parts of the
         same output, with whose column types the new one is to agree.
         """
 

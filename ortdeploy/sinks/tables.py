@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import RowShape, encoded
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.nanoseconds import Nanoseconds
@@ -61,17 +62,18 @@ class TableSink:
         origin: str,
         begin: Writing,
         read: Reading,
-        earlier: Path | None = None,
+        earlier: EarlierParts | None = None,
     ) -> None:
         """Take the columns with the shapes of their rows; `begin` is called when the schema is known.
 
-        Times are counted in the units of an `earlier` part, because input files may have others than those before.
+        Times are counted in the units of `earlier` parts, because input files may have others than those before.
         """
         self._columns = columns
         self._origin = origin
         self._begin = begin
         self._read = read
         self._earlier = earlier
+        self._is_told = False
         self._writer: TableWriter | None = None
         self._schema: pa.Schema | None = None
         self._empty: pa.RecordBatch | None = None
@@ -99,11 +101,15 @@ class TableSink:
             self._empty = self._empty_batch(columns)
 
     def _in_earlier_units(self, fields: "list[pa.Field]") -> "list[pa.Field]":
-        """Return columns with the types of an earlier part, if these differ in the unit of time alone."""
+        """Return columns with the types of earlier parts, if these differ in the unit of time alone."""
         if self._earlier is None or all(_counted_time(field.type) is None for field in fields):
             return fields
-        batch = next(iter(self._read(self._earlier)), None)
-        return fields if batch is None else [_in_unit_of(batch.schema, field) for field in fields]
+        told = self._earlier.schema(self._schema_of)
+        self._is_told = told is not None
+        return fields if told is None else [_in_unit_of(told, field) for field in fields]
+
+    def _schema_of(self, part: Path) -> "pa.Schema":
+        return next(self._read(part)).schema
 
     def _begin_with(self, fields: "Iterable[pa.Field]", arrays: "Sequence[pa.Array]") -> None:
         """Fix the schema, and the rows in a record batch, by the first rows."""
@@ -163,9 +169,7 @@ class TableSink:
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, TypeError) as error:
             advice = (
-                ""
-                if self._earlier is None
-                else "; earlier parts have these types: change the input, or write it elsewhere"
+                "" if not self._is_told else "; earlier parts have these types: change the input, or write it elsewhere"
             )
             raise ValueError(f"the rows do not fit the part's columns: {error}{advice}") from error
 

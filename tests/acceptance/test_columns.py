@@ -242,6 +242,48 @@ def test_times_of_all_parts_have_the_unit_of_the_first(
     assert sum(len(read_table(part)) for part in parts) == 4
 
 
+@pytest.mark.parametrize("output", ["parquet", "arrow"])
+def test_parts_of_shards_have_the_unit_of_the_parts_before_them(cli: Cli, tmp_path: Path, output: str) -> None:
+    manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when]")
+    manifest.write_text(manifest.read_text().replace("path: out}", f"path: out, format: {output}}}"))
+    for name, unit in (("a", "us"), ("b", "ns")):
+        write_times(tmp_path / f"{name}.parquet", pa.array([1000, 2000], pa.timestamp(unit)), [5, 5])
+        plan = tmp_path / f"{name}.json"
+        for done in (
+            cli("plan", manifest, "--out", plan),
+            cli("apply", plan, "--shard", "0/1"),
+            cli("finish", plan),
+        ):
+            assert done.code == 0, done.words
+    parts = sorted((tmp_path / "out").glob("part-*"))
+    assert [read_table(part).schema.field("when").type for part in parts] == [pa.timestamp("us")] * 2
+
+
+def test_rows_that_run_again_beside_their_part_have_its_unit(cli: Cli, tmp_path: Path) -> None:
+    manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when], on_change: rerun")
+    manifest.write_text(manifest.read_text().replace("path: out}", "path: out, format: parquet, removable: true}"))
+    for unit in ("us", "ns"):
+        write_times(tmp_path / "a.parquet", pa.array([1000, 2000], pa.timestamp(unit)), [5, 5])
+        assert cli("apply", manifest, "-q").code == 0
+    parts = sorted((tmp_path / "out").glob("part-*"))
+    assert [part.name for part in parts] == ["part-00000000.parquet", "part-00000000.r1.parquet"]
+    assert [read_table(part).schema.field("when").type for part in parts] == [pa.timestamp("us")] * 2
+
+
+def test_rows_that_are_recovered_beside_their_part_have_the_unit_of_other_parts(cli: Cli, tmp_path: Path) -> None:
+    """A part of failed rows has no file, so only the other parts say what the unit is."""
+    manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when]")
+    settings = "path: out, format: parquet, rows_per_part: 2}\n    errors: {max_failed: 9}"
+    manifest.write_text(manifest.read_text().replace("path: out}", settings))
+    for name, unit, f2 in (("a", "us", 5), ("b", "ns", None), ("b", "ns", 5)):
+        write_times(tmp_path / f"{name}.parquet", pa.array([1000, 2000], pa.timestamp(unit)), [f2, f2])
+        is_repair = (tmp_path / "out/_failed.jsonl").exists() and f2 == 5 and name == "b"
+        done = cli(*(["retry", "--job", "run"] if is_repair else ["apply"]), manifest, "-q")
+        assert done.code == 0, done.words
+    parts = sorted((tmp_path / "out").glob("part-*"))
+    assert [read_table(part).schema.field("when").type for part in parts] == [pa.timestamp("us")] * 2
+
+
 def test_nanoseconds_that_the_unit_of_the_first_part_does_not_hold_fail_the_job(cli: Cli, tmp_path: Path) -> None:
     manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when]")
     manifest.write_text(manifest.read_text().replace("path: out}", "path: out, format: parquet}"))

@@ -311,6 +311,10 @@ class CommitLog:
         """Return whether the output has a file. Raises OrtdeployError, OSError."""
         return self._output.exists(file)
 
+    def local(self, file: str) -> AbstractContextManager[Path]:
+        """Yield a local path of a file of the output. Raises OrtdeployError, OSError."""
+        return self._output.local(file)
+
     def taken(self) -> int:
         """Return how many bytes the published parts take. Raises OrtdeployError, OSError."""
         return self._output.taken("part-")

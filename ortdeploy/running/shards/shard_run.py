@@ -6,7 +6,7 @@ at the same time, even the same shard twice.
 
 import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.told import Told
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
+from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.units import format_size
 
 
@@ -136,6 +137,7 @@ class ShardRun:
         self._dropped: tuple[str, ...] = ()
         self._ran_parts = 0
         self._processor = ""
+        self._earlier: EarlierParts | None = None
 
     def run(self) -> JobResult:
         """Run the shard's undecided parts; publish those that others decided but did not publish."""
@@ -167,6 +169,7 @@ class ShardRun:
             with _still_there(decisions):
                 table = part_table(step, first_number(record, step))
                 record = standing_record(record, step, table, decisions)
+                self._earlier = EarlierParts(_files(record, decisions))
                 in_ledger = {part.number for part in record.parts} if record is not None else set()
                 for part in self._parts(table, decisions, in_ledger):
                     self._run_part(decisions, part)
@@ -228,7 +231,7 @@ class ShardRun:
         context = replace(self._context, observer=_Shifted(self._context.observer, self._rows_done - part.start))
         stream = Stream(context)
         with decisions.staging(part) as path:
-            writer = PartWriter(step, beside(path), provenance(context))
+            writer = PartWriter(step, beside(path), provenance(context), self._earlier)
             statistics = JobStatistics({}, stream, writer)
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
@@ -280,6 +283,14 @@ class ShardRun:
             "run": self._context.run_id,
             "processor": self._processor,
         }
+
+
+def _files(record: OutputRecord | None, decisions: CommitLog) -> Iterator[Path]:
+    """Yield the files of the parts that the ledger knows, in their order; each is here until the next one is wanted."""
+    for part in record.parts if record is not None else ():
+        for one in part.files:
+            with suppress(FileNotFoundError), decisions.local(str(one.file)) as path:
+                yield path
 
 
 class _Shifted:

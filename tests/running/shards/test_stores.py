@@ -321,6 +321,15 @@ def test_a_plan_of_a_lost_ledger_does_not_replace_parts_that_a_finished_plan_has
     assert (parts(store), litter(names(store))) == (alone, [])
 
 
+def test_a_part_on_a_store_is_here_for_as_long_as_it_is_read(store: Any) -> None:
+    store.pipe_file("/bucket/out/part-0.parquet", b"x")
+    with SharedStore(OUT).local("part-0.parquet") as path:
+        assert path.read_bytes() == b"x"
+    assert not path.exists()
+    with pytest.raises(FileNotFoundError), SharedStore(OUT).local("part-1.parquet"):
+        pass
+
+
 def test_a_scheme_that_cannot_decide_is_refused_before_any_part(tmp_path: Path) -> None:
     ended = run_shard(tmp_path, deployment(tmp_path, "sftp://localhost/out"), 0, 1)
     assert ended.status is Status.FAILED
