@@ -292,9 +292,11 @@ class Upload:
         def is_shared() -> bool:
             system, path = open_store(self._url)
             try:  # not `exists`, which takes any failure for an answer
-                return bool(system.ls(f"{path}/{DECISIONS}", detail=False))
+                is_there = bool(system.ls(f"{path}/{DECISIONS}", detail=False))
             except FileNotFoundError:
                 return False
+            begun = f"/{BOUND}"  # without it, a process was killed or refused before its plan began
+            return is_there and any(str(one).endswith(begun) for one in system.find(f"{path}/{DECISIONS}"))
 
         if self._asked(is_shared):
             raise OrtdeployError(

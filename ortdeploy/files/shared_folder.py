@@ -98,12 +98,12 @@ class SharedFolder:
         with found:
             yield from (entry.name for entry in found if not entry.name.startswith(_STILL_OPEN))
 
-    def look(self, folder: str, file: str) -> Mapping[str, frozenset[str]]:
+    def look(self, folder: str, files: Collection[str]) -> Mapping[str, frozenset[str]]:
         """Ask for each file by its name, because a listing may be old on NFS."""
         found = {}
         for name in self.names(folder):
-            is_there = self.exists(f"{folder}/{name}/{file}")
-            found[name] = frozenset((file, *self.names(f"{folder}/{name}"))) if is_there else frozenset[str]()
+            held = [file for file in files if self.exists(f"{folder}/{name}/{file}")]
+            found[name] = frozenset((*held, *self.names(f"{folder}/{name}")) if held else ())
         return found
 
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:

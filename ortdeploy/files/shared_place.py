@@ -18,6 +18,9 @@ DECISIONS = "_parts"
 BOUND = "bound.json"
 """The file in a plan's folder there that lists the plan's parts. If it is not there, nothing is decided."""
 
+GIVEN_UP = b'{"given_up": true}\n'
+"""What that file holds if another plan has begun before this one had its parts: then it never will."""
+
 
 class SharedPlace(Protocol):
     """A place that many processes see. Every method raises OSError or OrtdeployError if the place does not answer."""
@@ -54,8 +57,8 @@ class SharedPlace(Protocol):
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of what is in a folder, in any order; none if there is no folder."""
 
-    def look(self, folder: str, file: str) -> Mapping[str, frozenset[str]]:
-        """Return the names of what is in a folder; with those of folders that hold a `file`, what is in these."""
+    def look(self, folder: str, files: Collection[str]) -> Mapping[str, frozenset[str]]:
+        """Return the names of what is in a folder; with those of folders that hold one of `files`, what is in these."""
 
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
         """Yield the names in a folder that begin so, each with when it was written last, in seconds since 1970."""

@@ -152,7 +152,7 @@ class SharedStore:
         names = (one.rstrip("/").rsplit("/", 1)[-1] for one in self._do("listed", folder, listed))
         yield from (name for name in names if name != here)
 
-    def look(self, folder: str, file: str) -> Mapping[str, frozenset[str]]:
+    def look(self, folder: str, files: Collection[str]) -> Mapping[str, frozenset[str]]:
         """Take one listing of everything in the folder, a thousand objects an answer, not a request for each folder."""
 
         def listed(system: Any, path: str) -> list[str]:
@@ -161,7 +161,7 @@ class SharedStore:
         within: dict[str, set[str]] = {}
         for name, _, below in (path.partition("/") for path in self._do("listed", folder, listed) if path):
             within.setdefault(name, set()).add(below)
-        return {name: frozenset(names if file in names else ()) for name, names in within.items()}
+        return {name: frozenset(() if names.isdisjoint(files) else names) for name, names in within.items()}
 
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
         """Yield the times of uploads, from one listing: what is not whole yet is not listed."""

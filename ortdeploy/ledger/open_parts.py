@@ -4,7 +4,7 @@ While one is running, its decisions and not the ledger say which parts are commi
 parts, because every machine that works on the output sees that folder.
 """
 
-from ortdeploy.files.shared_place import BOUND, DECISIONS, SharedPlace
+from ortdeploy.files.shared_place import BOUND, DECISIONS, GIVEN_UP, SharedPlace
 from ortdeploy.records import record
 
 FOLDER = DECISIONS
@@ -18,8 +18,8 @@ _DIGITS = 64
 class SharedParts:
     """What one look found in an output, or on its store, of processes that make its parts together.
 
-    `names` are all that is there, `open` the digests of the plans whose parts are not all in the ledger, `untidy` those
-    of closed ones of which more is left than is kept.
+    `names` are the digests of the plans that have begun, `open` those of plans whose parts are not all in the ledger,
+    `untidy` those of closed ones of which more is left than is kept.
     """
 
     place: SharedPlace
@@ -30,14 +30,21 @@ class SharedParts:
 
 def shared_parts(output: SharedPlace) -> SharedParts:
     """Look at an output. Raises OSError, OrtdeployError."""
-    found = output.look(FOLDER, CLOSED)
-    plans = {name: held for name, held in found.items() if len(name) == _DIGITS}
+    found = output.look(FOLDER, KEPT)
+    plans = {name: held for name, held in found.items() if len(name) == _DIGITS and held}
+    closed = frozenset(name for name, held in plans.items() if CLOSED in held)
+    is_open = frozenset(name for name in plans if name not in closed and _has_parts(output, name))
     return SharedParts(
         place=output,
-        names=frozenset(found),
-        open=frozenset(name for name, held in plans.items() if not held),
-        untidy=frozenset(name for name, held in plans.items() if held.difference(KEPT)),
+        names=closed | is_open,
+        open=is_open,
+        untidy=frozenset(name for name in closed if plans[name].difference(KEPT)),
     )
+
+
+def _has_parts(output: SharedPlace, plan: str) -> bool:
+    """Return whether a plan has begun, and was not given up before that. Raises OSError, OrtdeployError."""
+    return output.read(f"{FOLDER}/{plan}/{BOUND}") not in {None, GIVEN_UP}
 
 
 def tidy(output: SharedPlace) -> None:

@@ -343,8 +343,8 @@ def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards:
     folder = places.place
     if before.record is None and not is_there(folder):
         return OutputFacts() if shards is None else OutputFacts(state="foreign")
-    if before.record is None and not any(folder.iterdir()):
-        return OutputFacts(state="empty")
+    if before.record is None and shards is None and all(one.name == SHARD_FOLDER for one in folder.iterdir()):
+        return OutputFacts(state="empty")  # a shard that was killed before its plan began may have left that folder
     if before.record is None:  # a run that began meanwhile is in the ledger before it writes a file
         before = look_back(places, state_dir)
     if before.record is None:

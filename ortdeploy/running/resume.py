@@ -11,10 +11,12 @@ from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.names import name_aside
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import DECISIONS
 from ortdeploy.files.urls import decoded
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.merges import complete_merges, complete_replacements
+from ortdeploy.ledger.open_parts import open_plans
 from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import PART_DIGITS, Begun, OutputRecord
@@ -99,7 +101,7 @@ def _check_alone(context: JobContext) -> None:
     if context.upload is not None:
         context.upload.send(MARKER.__eq__)
         context.upload.check_alone()
-    elif (context.folder / DECISIONS).exists():
+    elif open_plans(SharedFolder(context.folder)):
         raise OrtdeployError(
             f"shards have begun in {context.step.output.shown} as this run did. Stop them, and apply with --new-run; "
             "or let them make all parts, and run ortdeploy finish with their plan"

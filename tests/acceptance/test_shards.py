@@ -91,6 +91,17 @@ def test_every_format_is_that_of_one_machine_also_with_padding_failed_rows_and_a
     assert letters == [[9, 26]] * 2
 
 
+def test_a_shard_that_was_killed_before_its_plan_began_leaves_the_output_to_one_machine(
+    cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, instead(patch, "_claim", die_after), pytest.raises(Killed):
+        cli("apply", plan, "--shard", "0/1")
+    applied = cli("apply", deployment / "m.yaml")
+    assert applied.code == 0, applied.words
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").out
+    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(20))
+
+
 def test_status_that_was_shown_before_is_not_what_shards_have_made_since(
     cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

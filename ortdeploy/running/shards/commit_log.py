@@ -5,7 +5,9 @@
 3. publish: the bytes get the part's name in the output, by a rename, or on an object store by a copy. Any process may
    do that, any number of times. Images of the part get their names first.
 
-Before that, the first process of a plan creates the file that says which plan makes the parts from its first one on.
+Before that, the first process of a plan creates the file that says which plan makes the parts from its first one on,
+then the plan's `bound.json`. If it dies in between, another plan creates that `bound.json`, with the words that the
+plan is given up, and a file of its own.
 
 A process that is paused during any of it loses at the decision, or finds its bytes published. Nothing is visible before
 it is decided. Once all parts are in the ledger, `closed.json` replaces the decisions.
@@ -14,17 +16,19 @@ it is decided. Once all parts are in the ledger, `closed.json` replaces the deci
 import errno
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.shared_place import BOUND, SharedPlace, beside, beside_name
+from ortdeploy.files.shared_place import BOUND, GIVEN_UP, SharedPlace, beside, beside_name
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, KEPT, open_plans
 from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.records import part_name
@@ -35,6 +39,7 @@ from ortdeploy.running.shards.receipt import FORMAT_VERSION, Ended, Receipt, dum
 from ortdeploy.sinks.png import picture_name
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _CLAIM = "from-"
 """How files are called, beside the plans' folders, that say which plan makes the parts from a number on."""
 
@@ -44,7 +49,7 @@ def tables_in(output: SharedPlace) -> Iterator[tuple[str, PartTable]]:
     names = sorted(name for name in output.names(FOLDER) if not name.startswith(_CLAIM))
     found = in_threads(lambda name: output.read(f"{FOLDER}/{name}/{BOUND}"), names, output.at_once)
     for name, raw in zip(names, found, strict=True):
-        if raw is None:
+        if raw in {None, GIVEN_UP}:
             continue
         try:
             table = PartTable(**read_json(raw)["parts"])
@@ -102,13 +107,17 @@ class CommitLog:
             self._claim()
             is_first = self._output.create(self._name(BOUND), text)
             if is_first and not known and self._output.exists(MARKER):
-                self._output.clear(self._folder)
-                self._output.delete(self._claim_name)
+                self._output.clear(self._folder)  # the next plan that begins finds the claim, and gives this one up
                 raise RefusedError(
                     f"a run on one machine has begun in {self._output.shown} since this plan was made, and the ledger "
                     f"that its {MARKER} names is not seen here. Make the plan again where that ledger is (--state-dir)"
                 )
             bound = text if is_first else self._output.read(self._name(BOUND))
+        if bound == GIVEN_UP:
+            raise RefusedError(
+                f"this plan was given up when another one began in {self._output.shown}: the process that began this "
+                "one was killed before it had its parts. Make the plan again when the other one is finished"
+            )
         if bound != text:
             raise RefusedError(
                 f"{self.shown(BOUND)} says that the parts of this plan are others. Restore the ledger that the "
@@ -122,17 +131,36 @@ class CommitLog:
         """
         if not len(self._table):
             return
-        name, ours = self._claim_name, self._digest.encode()
-        if self._output.create(name, ours):
-            return
-        holder = self._output.read(name) or b""
-        if holder != ours:
-            self._output.unmake(self._folder)
-            raise self._taken_by(holder.decode(errors="replace"))
+        ours = self._digest.encode()
+        for name in self._claims():
+            if self._output.create(name, ours):
+                return
+            holder = self._output.read(name) or b""
+            if holder == ours:
+                return
+            if not self._gives_up(holder.decode(errors="replace"), name):
+                self._output.unmake(self._folder)
+                raise self._taken_by(holder.decode(errors="replace"))
+
+    def _claims(self) -> Iterator[str]:
+        """Yield the names of claims: each one counts if the plan of the one before was given up."""
+        yield f"{FOLDER}/{self._claimed}.json"
+        yield from (f"{FOLDER}/{self._claimed}.{later}.json" for later in count(1))
 
     @property
-    def _claim_name(self) -> str:
-        return f"{FOLDER}/{_CLAIM}{self._table.first_number}.json"
+    def _claimed(self) -> str:
+        return f"{_CLAIM}{self._table.first_number}"
+
+    def _gives_up(self, other: str, claim: str) -> bool:
+        """Give another plan up, unless it has its parts; return whether it is given up. Raises OrtdeployError, OSError.
+
+        Its process may be about to begin it: then one of the two creates the file, and the other one finds that.
+        """
+        if not _DIGEST.fullmatch(other):
+            raise OrtdeployError(f"{self._output.shown}/{claim} is damaged. Restore it from a copy")
+        bound = f"{FOLDER}/{other}/{BOUND}"
+        self._output.make(f"{FOLDER}/{other}")
+        return self._output.create(bound, GIVEN_UP) or self._output.read(bound) == GIVEN_UP
 
     def _taken_by(self, other: str) -> RefusedError:
         return RefusedError(
@@ -164,7 +192,7 @@ class CommitLog:
 
     def is_begun(self) -> bool:
         """Return whether any process has begun the plan. Raises OSError, OrtdeployError."""
-        return self._output.exists(self._name(BOUND))
+        return self._output.read(self._name(BOUND)) not in {None, GIVEN_UP}
 
     def settled(self, file: str) -> Mapping[str, Any] | None:
         """Return what the plan's processes have settled on in a file of its folder; None if nothing yet.
@@ -357,7 +385,7 @@ class CommitLog:
     def tidy(self) -> None:
         """Delete decisions and left-over bytes of a closed plan. A process that still asks for them finds it closed."""
         self._output.clear(self._folder, keep=KEPT)
-        left_over = f".{self._claim_name.removeprefix(f'{FOLDER}/')}."
+        left_over = f".{self._claimed}."
         for name in self._output.names(FOLDER):
             if name.startswith(left_over):  # of a process that was killed as it claimed the parts
                 self._output.delete(f"{FOLDER}/{name}")

@@ -26,6 +26,7 @@ from support.jobs import execute, plan_for, save
 from support.s3 import Once
 from support.shards import Killed, die_after, die_before, finish, instead, on_store, run_shard
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.object_store import Upload
 from ortdeploy.files.shared_place import BOUND
@@ -72,7 +73,7 @@ def test_many_finished_plans_are_told_from_an_open_one_by_one_request(
         return real(self, what, *arguments)
 
     monkeypatch.setattr(SharedStore, "_do", do)
-    assert (open_plans(place), asked) == (frozenset(plans[-1:]), ["listed"])
+    assert (open_plans(place), asked) == (frozenset(plans[-1:]), ["listed", "read"])
 
 
 class Asked:
@@ -319,6 +320,15 @@ def test_a_plan_of_a_lost_ledger_does_not_replace_parts_that_a_finished_plan_has
     assert refused.status is Status.FAILED
     assert f"has made the parts 0 to {len(alone) - 1} of memory://bucket/out" in (refused.reason or "")
     assert (parts(store), litter(names(store))) == (alone, [])
+
+
+@pytest.mark.usefixtures("store")
+def test_a_store_is_one_machine_s_until_a_plan_has_begun_there(tmp_path: Path) -> None:
+    SharedStore(OUT).create(f"{FOLDER}/from-0.json", b"ab" * 32)  # its process was killed, or refused, after that
+    Upload(OUT, tmp_path).check_alone()
+    SharedStore(OUT).create(f"{FOLDER}/{'ab' * 32}/{BOUND}", b"{}")
+    with pytest.raises(OrtdeployError, match="shards have made parts of"):
+        Upload(OUT, tmp_path).check_alone()
 
 
 def test_a_part_on_a_store_is_here_for_as_long_as_it_is_read(store: Any) -> None:
