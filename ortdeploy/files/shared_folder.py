@@ -30,6 +30,7 @@ class SharedFolder:
     def __init__(self, folder: Path) -> None:
         """Take the folder; nothing is touched yet."""
         self._folder = folder
+        self._sizes: dict[str, int] = {}
 
     @property
     def shown(self) -> str:
@@ -171,8 +172,16 @@ class SharedFolder:
         return stat.st_mtime_ns == written.mtime_ns or file_digest(path) == written.sha256
 
     def taken(self, prefix: str) -> int:
-        """Add up sizes of files."""
-        return sum(path.stat().st_size for path in self._folder.glob(f"{prefix}*"))
+        """Add up sizes of files. Only those that are new are asked for: what is published does not change."""
+        names = [name for name in self.names("") if name.startswith(prefix)]
+        sizes = ((name, self._sizes.get(name) or self._size(name)) for name in names)
+        self._sizes = {name: size for name, size in sizes if size is not None}
+        return sum(self._sizes.values())
+
+    def _size(self, name: str) -> int | None:
+        with suppress(FileNotFoundError):  # it was carried away since it was listed
+            return (self._folder / name).stat().st_size
+        return None
 
     @contextmanager
     def reports(self) -> Iterator[Path]:

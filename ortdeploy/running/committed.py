@@ -63,6 +63,29 @@ def taken_bytes(folder: Path, parts: Iterable[Part]) -> int:
     return sum(file.bytes for part in parts for file in part.files if (folder / str(file.file)).exists())
 
 
+class TakenBytes:
+    """How many bytes an output takes to which one run adds parts, and from which others may carry parts away.
+
+    The parts are looked at when the run begins, and again only if what was there and what came since would be too much.
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        """Take the output; nothing is looked at yet."""
+        self._context = context
+        self._most: int | None = None  # so much or less: parts that were carried away since are in it
+
+    def with_file(self, size: int, limit: int) -> int:
+        """Return how many bytes the output would take with one more file: at most that many, or more than `limit`."""
+        if self._most is None or self._most + size > limit:
+            self._most = taken_bytes(self._context.folder, committed_parts(self._context))
+        return self._most + size
+
+    def add(self, size: int) -> None:
+        """Note that a file of this size is committed."""
+        if self._most is not None:
+            self._most += size
+
+
 def _check_delivered(step: RunJob, folder: str) -> None:
     """Raise OrtdeployError if a file that another job committed has other content; its time may differ, as a copy's."""
     for state, digest in zip(

@@ -18,7 +18,7 @@ from ortdeploy.ledger.records import Part, part_name
 from ortdeploy.pipelines.state import pack_state
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
-from ortdeploy.running.committed import check_inputs, check_parts, committed_parts, taken_bytes
+from ortdeploy.running.committed import TakenBytes, check_inputs, check_parts
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_context import JobContext
@@ -67,6 +67,7 @@ class PartLoop:
         self._part, self._digits = position.part, position.part_digits
         self._committed_state: str | None = position.statistics.get("state")
         self._contents = InputContents.for_job(context)
+        self._taken = TakenBytes(context)
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -169,7 +170,7 @@ class PartLoop:
         limit = self._step.limits.disk
         if limit is None or part.file is None:
             return
-        taken = part.bytes + taken_bytes(self._context.folder, committed_parts(self._context))
+        taken = self._taken.with_file(part.bytes, limit)
         if taken > limit:
             self._writer.remove(name)
             raise OrtdeployError(
@@ -190,6 +191,7 @@ class PartLoop:
             spans=totals.spans,
             contents=totals.contents,
         )
+        self._taken.add(part.bytes)
         self._begun_part.committed()
         self._begun_part.revision = 0
         self._statistics.committed(self._blocks.done, time.perf_counter() - begin)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.committed import taken_bytes
 
 BAD = [row for row in range(ROWS) if row % 7 == 3]
 
@@ -190,3 +192,19 @@ def test_after_power_loss_at_every_step_every_row_arrives_once(
     recorded: list[Event], tmp_path: Path, carrier: Carrier
 ) -> None:
     assert list(outcomes(recorded, tmp_path, carrier, kills=False)) == []
+
+
+def test_the_parts_that_are_there_are_looked_at_once_while_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def looked(*arguments: Any) -> int:
+        looks.append(taken_bytes(*arguments))
+        return looks[-1]
+
+    monkeypatch.setattr("ortdeploy.running.committed.taken_bytes", looked)
+    save(tmp_path, range(24))
+    plan = changed(removable(tmp_path, 24), limits={"disk": 10**6})
+    assert execute(tmp_path, plan, FakeRuntime(double)).committed == 24
+    assert looks == [0]

@@ -501,6 +501,30 @@ def test_progress_counts_the_parts_that_others_were_quicker_with(tmp_path: Path,
     assert observer.seen == sorted(observer.seen)
 
 
+def test_a_part_that_would_exceed_the_disk_that_a_job_may_use_is_not_decided(
+    tmp_path: Path, alone: dict[str, bytes]
+) -> None:
+    limit = sum(len(alone[f"part-0000000{number}.jsonl"]) for number in (0, 1, 3))
+    plan = changed(deployment(tmp_path), limits={"disk": limit})
+    for index in (1, 3, 0):
+        assert run_shard(tmp_path, plan, index, 4).status is Status.DONE
+    ended = run_shard(tmp_path, plan, 2, 4)
+    assert (ended.status, "part 2 is not committed" in (ended.reason or "")) == (Status.FAILED, True)
+    assert sorted(parts(tmp_path)) == [f"part-0000000{number}.jsonl" for number in (0, 1, 3)]
+
+
+def test_the_size_of_each_part_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, size = [], SharedFolder._size  # noqa: SLF001
+
+    def noted(folder: SharedFolder, name: str) -> int | None:
+        asked.append(name)
+        return size(folder, name)
+
+    monkeypatch.setattr(SharedFolder, "_size", noted)
+    run_shard(tmp_path, changed(deployment(tmp_path), limits={"disk": 10**6}), 0, 1)
+    assert asked == [f"part-0000000{number}.jsonl" for number in range(3)]
+
+
 @pytest.mark.parametrize("decided", [False, True])
 def test_a_disk_that_is_full_as_a_part_is_decided_leaves_nothing_undecided(
     tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, *, decided: bool
