@@ -165,12 +165,11 @@ class _Look:
     def at_readable(self, facts: InputFacts) -> InputFacts:
         """Return the facts with what the files hold, or without those that cannot be read. Raises OrtdeployError.
 
-        A plan that fixes the parts of its jobs reads all of its files. If nothing is left to read, how files differ of
-        which all rows were run is no problem: the first of them stands for all.
+        A plan that fixes the parts of its jobs reads all of its files. If nothing is left to read, the first one stands
+        for all. Their rows were run, so how they differ is no problem; and to look at an object may be to fetch it.
         """
-        found = self._at(facts)
-        if found.problem is not None and self.known and not facts.states and not facts.rerun:
-            return self._at(replace(facts, files=facts.files[:1]))
+        is_left = not self.known or facts.states or facts.rerun
+        found = self._at(facts if is_left else replace(facts, files=facts.files[:1]))
         is_bound = self.counting is not Counting.NOT or self.declared.only is not None
         if found.problem is not None and self.name not in FILE_IS_ROW and not is_bound:
             found = self._set_aside(facts, found)

@@ -17,6 +17,7 @@ from support.models import Shape, save_model, scale_model
 
 from ortdeploy import retries
 from ortdeploy.feeds import feeder
+from ortdeploy.files import object_store
 from ortdeploy.files.object_store import Fetched, Upload, fetched, mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
@@ -354,3 +355,27 @@ def test_a_part_replaces_one_of_as_many_bytes_that_was_uploaded_and_not_committe
     continued = cli("apply", manifest)
     assert continued.code == 0, continued.words
     assert [row["y"][0] for row in rows_of(store, "/out/run")] == [3.0]
+
+
+def test_objects_whose_rows_were_run_are_not_fetched_again(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan looks at the first one, and a retry also at those of its rows."""
+    for number in range(6):
+        rows = np.full((2, 4), np.nan if number in {2, 5} else number, np.float32)
+        np.save(tmp_path / "rows.npy", rows)
+        store.pipe_file(f"/in/{number}.npy", (tmp_path / "rows.npy").read_bytes())
+    end = "    errors: {max_failed: 4, on_nan: fail}\n"
+    manifest = deployment(tmp_path, "memory://in/*.npy", "outbox/run", end=end)
+    assert cli("apply", manifest).code == 0
+    asked, fetch = [], object_store.fetch_file
+
+    def noted(address: str, target: Path) -> None:
+        asked.append(address.rpartition("/")[2])
+        fetch(address, target)
+
+    monkeypatch.setattr(object_store, "fetch_file", noted)
+    assert "nothing to do" in cli("apply", manifest).out
+    assert asked == ["0.npy"]
+    retried = cli("retry", manifest, "--job", "run")
+    assert (retried.code, asked) == (0, ["0.npy", "0.npy", "2.npy", "5.npy"]), retried.words
