@@ -6,7 +6,7 @@ that is raised is a bug of ortdeploy and is reported as one.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ortdeploy.records import record
@@ -39,7 +39,7 @@ class Certainty(StrEnum):
     ASSUMED = "assumed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Span:
     """A place in a file; line and column count from 1.
 

@@ -4,8 +4,8 @@ dataclasses writes the methods of each class as source and compiles it, half a m
 classes, in every process. Here the same few methods serve all classes. Records are dataclasses to whoever asks:
 `fields`, `replace` and `asdict` take them, and type checkers know what their parameters are.
 
-An instance takes a third longer to make and twice as long to compare, so what is made by the row or file, by the node
-of a graph or by the line of a manifest stays a dataclass.
+What makes instances is compiled too, once many of a class were made: by the row or file, by the node of a graph or by
+the line of a manifest. To compare two of them takes longer than with dataclasses.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +16,8 @@ from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 _Class = TypeVar("_Class", bound=type)
 _Set = Callable[[Any, Any], None]
+_MANY = 64
+"""Instances from which on it pays to compile what makes them."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -102,19 +104,19 @@ class _Defaults:
 
     def __init__(self, shape: _Shape) -> None:
         self._kind, self._names = shape.kind, frozenset(shape.names)
-        self._makers: dict[str, Callable[[], Any]] = {}
-        self._values: dict[str, Any] = {}
+        self.makers: dict[str, Callable[[], Any]] = {}
+        self.values: dict[str, Any] = {}
         for name, one in shape.written.items():
             if not isinstance(one, Field):
-                self._values[name] = one
+                self.values[name] = one
             elif one.default_factory is not MISSING:
-                self._makers[name] = one.default_factory
+                self.makers[name] = one.default_factory
             elif one.default is not MISSING:
-                self._values[name] = one.default
+                self.values[name] = one.default
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """Add what is not given. Raises TypeError where a field lacks, or is none of the record's."""
-        whole = {**self._values, **{name: make() for name, make in self._makers.items() if name not in given}, **given}
+        whole = {**self.values, **{name: make() for name, make in self.makers.items() if name not in given}, **given}
         if whole.keys() != self._names:
             lacking, unknown = sorted(self._names - whole.keys()), sorted(whole.keys() - self._names)
             raise TypeError(f"{self._kind}() lacks {lacking} and has no {unknown}")
@@ -126,17 +128,30 @@ def _first_init(made: Any, shape: _Shape, *, in_order: bool) -> Callable[..., No
 
     def init(self: Any, /, *first: Any, **given: Any) -> None:
         setters = {name: made.__dict__[name].__set__ for name in shape.names}
-        by_name = _init_by_name(setters, _Defaults(shape), getattr(made, "__post_init__", None))
+        defaults, after = _Defaults(shape), getattr(made, "__post_init__", None)
+
+        def many() -> None:
+            if not in_order:
+                made.__init__ = _compiled_init(setters, defaults, after)
+
+        by_name = _init_by_name(setters, defaults, after, many)
         made.__init__ = _init_in_order(shape.kind, shape.names, by_name) if in_order else by_name
         made.__init__(self, *first, **given)
 
     return init
 
 
-def _init_by_name(setters: Mapping[str, _Set], defaults: _Defaults, after: Any) -> Callable[..., None]:
-    count, pairs = len(setters), tuple(setters.items())
+def _init_by_name(
+    setters: Mapping[str, _Set], defaults: _Defaults, after: Any, many: Callable[[], None]
+) -> Callable[..., None]:
+    """Return what makes an instance, and calls `many` when it has made many."""
+    count, pairs, left = len(setters), tuple(setters.items()), _MANY
 
     def init(self: Any, /, **given: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            many()
         if len(given) != count:
             given = defaults.complete(given)
         try:
@@ -149,6 +164,29 @@ def _init_by_name(setters: Mapping[str, _Set], defaults: _Defaults, after: Any) 
             after(self)
 
     return init
+
+
+def _compiled_init(setters: Mapping[str, _Set], defaults: _Defaults, after: Any) -> Callable[..., None]:
+    """Return what makes an instance, written out field by field, as dataclasses does it."""
+    space: dict[str, Any] = {"_MISSING": MISSING, "_AFTER": after}
+    parameters, lines = [], []
+    for name, put in setters.items():
+        space[f"_PUT_{name}"] = put
+        value = name
+        if name in defaults.makers:
+            space[f"_MAKE_{name}"] = defaults.makers[name]
+            value = f"_MAKE_{name}() if {name} is _MISSING else {name}"
+            parameters.append(f"{name}=_MISSING")
+        elif name in defaults.values:
+            space[f"_VALUE_{name}"] = defaults.values[name]
+            parameters.append(f"{name}=_VALUE_{name}")
+        else:
+            parameters.append(name)
+        lines.append(f"    _PUT_{name}(self, {value})\n")
+    end = "" if after is None else "    _AFTER(self)\n"
+    exec(f"def __init__(self, /, *, {', '.join(parameters)}):\n{''.join(lines)}{end}", space)  # noqa: S102  of our own names
+    made: Callable[..., None] = space["__init__"]
+    return made
 
 
 def _init_in_order(kind: str, names: tuple[str, ...], by_name: Callable[..., None]) -> Callable[..., None]:

@@ -107,6 +107,42 @@ def test_defaults_are_its_own() -> None:
     assert one.shown == "a:None"
 
 
+def test_those_made_after_many_are_like_the_first() -> None:
+    @record
+    class Row:
+        """A noun of which there are many."""
+
+        number: int
+        size: int | None = None
+        tags: dict[str, str] = field(default_factory=dict)
+        note: str = field(default="", compare=False)
+        twice: int = 0
+
+        def __post_init__(self) -> None:
+            """Double the number."""
+            object.__setattr__(self, "twice", 2 * self.number)
+
+    rows = [Row(number=1) for _ in range(200)]
+    assert (
+        type(rows[-1]).__init__.__code__.co_filename != type(rows[-1]).__repr__.__code__.co_filename
+    )  # it is compiled
+    assert set(map(repr, rows)) == {repr(rows[0])}
+    assert all(one == rows[0] for one in rows)
+    assert len({id(one.tags) for one in rows}) == len(rows)
+    assert rows[-1].twice == 2
+    assert replace(rows[-1], number=4, tags={"k": "v"}) == Row(number=4, tags={"k": "v"})
+    wrong: list[Callable[[], Any]] = [
+        Row,  # type: ignore[list-item]
+        lambda: Row(number=1, nam="b"),  # type: ignore[call-arg]
+        lambda: Row(1),  # type: ignore[call-arg]
+    ]
+    for one in wrong:
+        with pytest.raises(TypeError):
+            one()
+    with pytest.raises(FrozenInstanceError):
+        rows[-1].number = 2  # type: ignore[misc]
+
+
 def test_fields_may_be_given_in_order_where_it_says_so() -> None:
     assert Pair(1) == Pair(left=1) == Pair(1, right=2)
     assert Pair(3, 4).total == 7

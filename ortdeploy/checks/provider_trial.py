@@ -4,7 +4,7 @@ y = relu(x · w), x float32 [4, 8] (rows, features), w float32 [8, 8]; the resul
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ortdeploy.plan.op_graph import OpConstant, OpGraph, OpNode
 from ortdeploy.plan.pipeline import PlannedValue
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.records import record
 from ortdeploy.sessions.opening import ModelOpener
 
 ONNX = "ai.onnx"
@@ -22,7 +23,7 @@ _ROWS = (np.arange(32, dtype=np.float32).reshape(4, 8) % 5 - 2) / 2
 _TOLERANCE = 0.05  # providers that compute in half precision, or with integers, come this near
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProviderTrial:
     """How a provider did: `nodes` of two that it took, and seconds to open a session; or the problem."""
 

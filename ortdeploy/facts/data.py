@@ -1,7 +1,7 @@
 """Facts about data: input files and their columns, output folders, files that operations read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -87,7 +87,7 @@ class UnreadableFile:
         return FileState(self.path, self.size, self.mtime_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KnownFile:
     """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished.
 

@@ -1,7 +1,7 @@
 """Facts about a machine: ONNX Runtime, its providers and devices, processor, memory and packages."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.process.cores import within_quota
@@ -58,7 +58,7 @@ class MachineFacts:
         return within_quota(self.cores, self.cpu_quota)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Kernel:
     """A kernel of a provider: the operator versions that it implements, and the types that it takes by parameter."""
 

@@ -1,7 +1,7 @@
 """Facts about model files and adapters: inputs, outputs, nodes, weights, parameters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ortdeploy.facts.data import HashedFile
@@ -11,7 +11,7 @@ from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape, TensorType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeFacts:
     """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.
 
@@ -32,7 +32,7 @@ class NodeFacts:
     of_sizes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ValueFacts:
     """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse.
 

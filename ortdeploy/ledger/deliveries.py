@@ -7,7 +7,6 @@ read a file as a whole or not at all, and its own list of inputs in the ledger s
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.ledger.ledger import Ledger
@@ -17,7 +16,7 @@ from ortdeploy.records import record
 _NUMBER = re.compile(r"part-([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Delivery:
     """A file of committed rows: the ledger's record of it, and its state, with the path from the manifest."""
 

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ class Revision:
     deployment: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Part:
     """A committed range of a job's rows; `file` is None if none of them gave a result when the part was written.
 

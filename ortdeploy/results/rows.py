@@ -1,10 +1,10 @@
 """Rows on their way through a job: blocks that were read, and rows that failed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.records import mutable_record
+from ortdeploy.records import mutable_record, record
 
 if TYPE_CHECKING:
     from ortdeploy.facts.contents import ContentColumns
@@ -20,7 +20,7 @@ HIDDEN = (FILE_PATH, FILE_ROW)
 """The columns by which rows are found again; they are never written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FailedRow:
     """A row that gave no result: where it came from, in which stage it failed, and why.
 

@@ -8,7 +8,7 @@ away stays as it is.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.events import log
@@ -18,13 +18,14 @@ from ortdeploy.ledger.check import check_output, replaced_name
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_in_place
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name
+from ortdeploy.records import record
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
 from ortdeploy.running.report import renew_report
 from ortdeploy.sinks.catalogue import SINKS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Compacted:
     """How many parts a job had `before` and has `after` they were joined; or `why_not`, if nothing was done."""
 
@@ -35,7 +36,7 @@ class Compacted:
     why_not: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Small:
     """One output whose small parts are joined; `has_row`: a column `row` may have the numbers of rows."""
 

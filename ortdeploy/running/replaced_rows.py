@@ -18,6 +18,7 @@ from ortdeploy.ledger.check import replaced_name
 from ortdeploy.ledger.letters import letter
 from ortdeploy.ledger.merges import put_in_place
 from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span, part_name
+from ortdeploy.records import record
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.exploded import ROW
 from ortdeploy.running.job_context import JobContext
@@ -27,7 +28,7 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import picture_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NewRows:
     """Replacements for all rows of `spans`: the file `path` with `rows`, and the rows that failed or were skipped.
 

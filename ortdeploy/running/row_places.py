@@ -16,7 +16,7 @@ from ortdeploy.facts.data import FileState, InputFacts
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.ledger.records import FailedBefore, Repair
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.records import ordered_record
+from ortdeploy.records import ordered_record, record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.dead_letters import InputDigests
 from ortdeploy.running.job_context import JobContext
@@ -27,7 +27,7 @@ from ortdeploy.sources.protocol import Source
 _REPLACED = "the file holds something else now, which counts as a new file"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Segment:
     """Rows that are read together: the first row of their files has the number `first_row` in the job."""
 

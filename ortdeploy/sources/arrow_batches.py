@@ -8,7 +8,6 @@ FlatBuffers: Message.fbs and File.fbs of the Arrow format; its columnar specific
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +33,7 @@ class UnknownLayoutError(Exception):
     """The buffers of a column's type are not known here; pyarrow reads the whole batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BatchPlace:
     """A batch: its rows, where its body begins and how long it is, and nodes and buffers within it, in pairs.
 

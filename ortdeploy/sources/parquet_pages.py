@@ -5,10 +5,10 @@ of which 1 is the page's type, 2 its size when it is decompressed and 3 its size
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.records import record
 
 _TYPE, _UNCOMPRESSED, _COMPRESSED = 1, 2, 3
 _DICTIONARY = 2
@@ -25,7 +25,7 @@ _LONGEST_NUMBER = 64
 """Bits of a number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Page:
     """A page of a column: its size when it is decompressed, and whether it is the dictionary of the others."""
 

@@ -182,7 +182,7 @@ class TableSource:
         return join([np.arange(one, one + piece.batch.num_rows) for one, piece in zip(firsts, pieces, strict=True)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Piece:
     """Some rows of a file; the first has the number `first` in the job and `file_row` in the file."""
 

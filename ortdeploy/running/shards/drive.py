@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from ortdeploy.events import log
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.plan.part_table import PartTable, PlannedPart, part_table
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.committed import check_inputs
 from ortdeploy.running.ending import Ending
@@ -45,7 +46,7 @@ _NOBODY = 600.0
 _MOST_REASONS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Answer:
     """The answer of a worker. `part` is the part that it was asked for; None if it was asked to get ready.
 
@@ -77,7 +78,7 @@ class Crew(Protocol):
         """Return the answers that have come; if there are none, wait at most this number of seconds for one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Drive:
     """One job of one plan. `hire` starts the workers, which end with its block."""
 

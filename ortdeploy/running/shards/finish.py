@@ -6,7 +6,7 @@ done at any time and any number of times, even while shards run.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.part_table import PartTable, PlannedPart, bound_digest, part_table
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.shares import Shares
 from ortdeploy.running.ending import Ending
@@ -41,7 +42,7 @@ from ortdeploy.sinks.catalogue import SINKS
 _MOST_NAMED = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finish:
     """The end of one job of one plan that was run in shards, or by an engine, which ended with `cause`."""
 

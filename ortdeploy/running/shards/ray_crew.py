@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,6 +19,7 @@ from ortdeploy.diagnostics import OrtdeployError, UsageError
 from ortdeploy.events import log
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.records import record
 from ortdeploy.running.shards.drive import Answer
 from ortdeploy.running.shards.worker_process import Said, WorkerProcess
 
@@ -48,7 +48,7 @@ class WorkerActor:
         return self._process.make(part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Needs:
     """The resources that Ray reserves for a worker."""
 

@@ -7,7 +7,6 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -17,6 +16,7 @@ from ortdeploy.ledger.records import Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.plan_file import decode, encode
+from ortdeploy.records import record
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.file_spans import Spans
 
@@ -25,7 +25,7 @@ _STAGED = re.compile(r"\.part-[0-9]+\.[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Receipt:
     """A part as it was decided. `staged` is the hidden name of its bytes; None if no row gave a result.
 
@@ -46,7 +46,7 @@ class Receipt:
     format_version: int = FORMAT_VERSION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ended:
     """How a plan ended that is closed, and what a ledger needs besides the receipts: so one can be made without a plan.
 
