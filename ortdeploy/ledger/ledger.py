@@ -4,8 +4,9 @@ Commit protocol, as tested with power cuts (a part is in exactly one of these st
 
 1. the part is written under a temporary name and fsynced;
 2. it is renamed to its final name, and its folder is fsynced;
-3. the ledger commits the part and its failed rows in one transaction, with synchronous=EXTRA: SQLite also syncs the
-   folder after it has deleted its journal. With FULL a power cut may bring the journal back, which undoes the commit.
+3. the ledger commits the part and its failed rows in one transaction. SQLite ends it by writing over the head of its
+   journal (journal_mode=PERSIST), and syncs that. Where another program has it delete the journal, synchronous=EXTRA
+   has it sync the folder too: else a power cut may bring the journal back, which undoes the commit.
 
 Recovery: a temporary file is deleted. A final file that the ledger does not know is written again, because parts are
 numbered as they are committed. It gets the same bytes, because the content of a part is deterministic.

@@ -20,6 +20,8 @@ MARKER = "_output.json"
 _MOST_OF_A_MARKER = 64 * 1024
 _PATIENCE = 60.0
 """Seconds to wait for the transaction of another run that writes into the same ledger."""
+_MOST_OF_A_JOURNAL = 1024 * 1024
+"""Bytes of SQLite's journal that stay for the next transaction."""
 
 
 @contextmanager
@@ -29,6 +31,9 @@ def open_ledger(state_dir: Path) -> Iterator[Ledger]:
         make_folder(state_dir)
         with closing(sqlite3.connect(state_dir / FILE, timeout=_PATIENCE, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = EXTRA")
+            # a journal that stays has its place on the disk; to make and delete one takes several times as long
+            connection.execute("PRAGMA journal_mode = PERSIST")
+            connection.execute(f"PRAGMA journal_size_limit = {_MOST_OF_A_JOURNAL}")
             connection.execute("PRAGMA foreign_keys = ON")
             if version_of(connection) != LEDGER_VERSION:
                 bring_up_to_date(connection)

@@ -170,7 +170,7 @@ class _Look:
             self._at_files(expand(pattern), folder)
         for path in rests_on["trees"]:
             self._at_files(list(_tree(path)), folder)
-        self._add([(path, os.path.lexists(path)) for path in rests_on["absent"]])
+        self._add([(path, _first_byte(path)) for path in rests_on["journals"]])
         self._add([(path, os.access(path, os.W_OK | os.X_OK)) for path in rests_on["writable"]])
         self._add([(link, os.readlink(link)) for link in links_below(rests_on["state_dir"])])  # noqa: PTH115  text
         if rests_on["devices"]:
@@ -271,6 +271,15 @@ def _text(path: str) -> str:
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  pathlib takes longer
         return file.read(_MOST_TEXT)
     return ""
+
+
+def _first_byte(path: str) -> bytes:
+    """Return the first byte of a file, none if there is no file; SQLite ends a transaction by a zero in its journal."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  pathlib takes longer
+            return file.read(1).strip(b"\0")
+    except FileNotFoundError:
+        return b""
 
 
 def _tree(path: str) -> "Iterator[str]":

@@ -40,9 +40,9 @@ _READ = frozenset({"document", "file", "folder", "tokenizer", "vocabulary"})
 def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_dir: Path) -> Mapping[str, Any] | None:
     """Return what plans for `paths` rest on beside code and machine; None if there is no such list.
 
-    `files` are compared by their states, `trees` with everything in them; `absent` must not exist, `writable` must be
-    writable, `patterns` name files or folders that are all compared, and `state_dir` must hold the same links. With
-    `devices`, those of this machine are compared, and their drivers.
+    `files` are compared by their states, `trees` with everything in them; `journals` must hold nothing that SQLite
+    would play back, `writable` must be writable, `patterns` name files or folders that are all compared, and
+    `state_dir` must hold the same links. With `devices`, those of this machine are compared, and their drivers.
     """
     if not deployments or not all(map(_is_told, deployments)):
         return None
@@ -68,7 +68,7 @@ def rests_on_beside_data(
     return {
         "files": sorted({*_named(specs), *(os.path.abspath(one) for each in deployments for one in _read(each))}),  # noqa: PTH100
         "trees": sorted({str(one) for each in deployments for one in _trees(each)}),
-        "absent": [],
+        "journals": [],
         "writable": [],
         "patterns": list(_manifests(paths)),
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
@@ -82,7 +82,7 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
     return {
         "files": sorted({ledger, *_named(specs)}),
         "trees": [],
-        "absent": [f"{ledger}-journal", f"{ledger}-wal"],
+        "journals": [f"{ledger}-journal", f"{ledger}-wal"],
         "writable": [],
         "patterns": [
             *_manifests(paths),

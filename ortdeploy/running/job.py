@@ -146,7 +146,7 @@ class JobRun:
     def _end(self, ending: Ending, statistics: Mapping[str, Any]) -> Ending:
         """Write the report, then the end into the ledger: killed in between, the next run finds the job unfinished.
 
-        Measurements and digests of input files go into the ledger with the end, for each commit costs five syncs.
+        Measurements and digests of input files go into the ledger with the end, for each commit waits for the disk.
         """
         ended = now()
         try:

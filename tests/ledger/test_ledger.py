@@ -49,6 +49,26 @@ PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="p
 BAD = FailedRow(row=1, source="a.csv:2", stage="read", code="empty-value", message="no", key={"id": 7})
 
 
+def test_a_commit_leaves_its_journal_for_the_next_one(tmp_path: Path) -> None:
+    """To make and to delete a file at each commit takes several times as long, and a folder has to be synced for it."""
+    journal = tmp_path / f"{FILE}-journal"
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", made_by=made_by({"model": "1"}), job="j", run="r")
+        first = journal.stat()
+        ledger.commit_part("out", PART, [BAD])
+        assert journal.stat().st_ino == first.st_ino
+        many = [FileState(path=f"{number:064}", size=1, mtime_ns=1) for number in range(30_000)]
+        ledger.begin("out", made_by=made_by({"model": "1"}), job="j", run="r", files=many)
+        ledger.begin(
+            "out", made_by=made_by({"model": "2"}), job="j", run="s", files=[one._replace(size=2) for one in many]
+        )
+    assert not any(journal.read_bytes()[:28])  # so it is not played back
+    assert journal.stat().st_size <= 1024 * 1024
+    with read_ledger(tmp_path) as read:
+        assert read is not None
+        assert [(one.run, len(one.parts)) for one in read.outputs()] == [("s", 1)]
+
+
 def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     with open_ledger(tmp_path) as ledger:
         ledger.begin("out", made_by=made_by({"model": "1"}), job="j", run="r")

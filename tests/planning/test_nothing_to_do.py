@@ -166,7 +166,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "the ledger is gone": lambda at: _ledger(at).unlink(),
     "the ledger was written": _edit_ledger,
     "a merge was begun": _begin_merge,
-    "a transaction was cut off": lambda at: Path(f"{_ledger(at)}-journal").write_bytes(b""),
+    "a transaction was cut off": lambda at: Path(f"{_ledger(at)}-journal").write_bytes(b"\xd9"),
     "a link in the state folder": lambda at: (at / ".ortdeploy/link").symlink_to(at.parent),
     "the state folder is a link": lambda at: _link_to_moved(at / ".ortdeploy"),
 }

@@ -6,7 +6,6 @@ for itself; a folder is a name in the one above it. So output and state may lie 
 is synced on one makes anything on the other durable, nor anything else on its own.
 
 SQLite's commits are taken as they are documented: with synchronous=EXTRA they are whole and durable when they return.
-With FULL the folder is not synced after the journal was deleted, and a commit may be undone until the next one.
 """
 
 from collections.abc import Sequence
