@@ -5,6 +5,7 @@ import os
 _ASKED = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # its own allocator keeps what was freed
     "OPENBLAS_NUM_THREADS": "1",  # numpy's; its threads spin for 0.1 s when they start, for no work
+    "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime's, from 1.29 on; it reads this once, when it is loaded
 }
 
 _own: set[str] = set()
@@ -12,9 +13,18 @@ _own: set[str] = set()
 
 def set_up_libraries() -> None:
     """Set the variables that the user has not set."""
-    for name, value in _ASKED.items():
+    _set(*_ASKED)
+
+
+def switch_off_telemetry() -> None:
+    """Keep ONNX Runtime from sending events to Microsoft, also where the program is a library of another one."""
+    _set("ORT_DISABLE_TELEMETRY")
+
+
+def _set(*names: str) -> None:
+    for name in names:
         if name not in os.environ:
-            os.environ[name] = value
+            os.environ[name] = _ASKED[name]
             _own.add(name)
 
 

@@ -1,6 +1,7 @@
 """ONNX Runtime itself, as every module here gets it: with its telemetry off.
 
-On Windows it reports sessions and errors to Microsoft unless it is told not to; elsewhere the call does nothing.
+It reports sessions and errors to Microsoft unless it is told not to: on Windows by the call below, elsewhere by a
+variable of the environment (`switch_off_telemetry`), because the call comes after its first report.
 """
 
 import hashlib

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from ortdeploy.process import libraries
-from ortdeploy.process.libraries import set_up_libraries, users_environment
+from ortdeploy.process.libraries import set_up_libraries, switch_off_telemetry, users_environment
 
-ASKED = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
+ASKED = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +33,9 @@ def test_what_the_user_has_set_stays_for_all_programs() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "8"
     set_up_libraries()
     assert asked(users_environment()) == {"OPENBLAS_NUM_THREADS": "8"}
+
+
+def test_a_library_of_another_program_asks_for_no_more_than_that_nothing_is_sent() -> None:
+    switch_off_telemetry()
+    assert asked(dict(os.environ)) == {"ORT_DISABLE_TELEMETRY": "1"}
+    assert asked(users_environment()) == {}

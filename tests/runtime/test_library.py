@@ -1,6 +1,9 @@
 """The library of ONNX Runtime is told from another one by its files."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,7 +45,7 @@ def test_another_version_or_start_of_the_machine_has_another(monkeypatch: pytest
 
 
 def test_telemetry_is_switched_off_before_anything_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows alone ONNX Runtime has any; elsewhere nothing but the call can be seen."""
+    """What the call does can be seen on Windows alone."""
     called: list[str] = []
     monkeypatch.setattr(library.ort, "disable_telemetry_events", lambda: called.append("off"))
     loaded = importlib.util.find_spec(library.__name__)
@@ -50,3 +53,16 @@ def test_telemetry_is_switched_off_before_anything_else_is_done(monkeypatch: pyt
     assert loaded.loader is not None
     loaded.loader.exec_module(importlib.util.module_from_spec(loaded))
     assert called == ["off"]
+
+
+_OF_CI = {"CI", "GITHUB_ACTIONS", "ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "TF_BUILD", "XDG_CACHE_HOME"}
+"""Variables with which ONNX Runtime sends nothing on its own, and the one that moves what it keeps until it has sent it."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("module", ["kernels", "library", "session"])
+def test_no_event_is_kept_to_be_sent_whichever_module_loads_onnx_runtime(tmp_path: Path, module: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_CI}
+    load = f"import ortdeploy.runtime.{module}"
+    subprocess.run([sys.executable, "-c", load], env={**environment, "HOME": str(tmp_path)}, check=True)
+    assert list(tmp_path.rglob("onnxruntime.db")) == []
