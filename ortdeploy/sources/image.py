@@ -64,7 +64,7 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles
             width, height = image.size
             limit = wanted.memory_limit
             check_room(_DECODED * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
-            pixels = _pixels(_upright(image) if wanted.exif else image)
+            pixels = _upright(image) if wanted.exif else _pixels(image)
             return {"pixels": pixels, **{side: np.asarray(pixels.shape[_SIDES.index(side)]) for side in sides}}
     except OrtdeployError as error:
         raise RowError(str(error), TOO_LARGE) from error
@@ -106,13 +106,16 @@ def _undecodable(raw: RawRow, error: Exception) -> RowError:
     return RowError(f"not an image that can be decoded: {reason}", "not-an-image")
 
 
-def _upright(image: Any) -> Any:
-    """Return a picture turned as its EXIF orientation says."""
-    image.load()  # of a TIFF, Pillow turns what it loads, and then says that nothing is to be turned
+def _upright(image: Any) -> Array:
+    """Return the pixels of a picture, turned as its EXIF orientation says."""
     if image.format in _TOLD_IN_INFO and _OF_EXIF.isdisjoint(image.info):
-        return image
+        pixels = _pixels(image)  # which loads it: a PNG may tell of its orientation behind its pixels
+        if _OF_EXIF.isdisjoint(image.info):
+            return pixels
+        del pixels
+    image.load()  # of a TIFF, Pillow turns what it loads, and then says that nothing is to be turned
     method = _turns().get(image.getexif().get(_ORIENTATION))
-    return image if method is None else image.transpose(method)
+    return _pixels(image if method is None else image.transpose(method))
 
 
 @cache

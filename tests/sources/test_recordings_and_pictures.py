@@ -104,6 +104,21 @@ def test_a_picture_is_turned_as_it_was_held(tmp_path: Path, suffix: str, orienta
     assert np.abs(pixels - upright).max() < 40
 
 
+def test_a_png_that_tells_how_it_was_held_behind_its_pixels_is_turned(tmp_path: Path) -> None:
+    upright = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    name = tmp_path / "a.png"
+    Image.fromarray(np.ascontiguousarray(np.rot90(upright))).save(name, exif=exif)
+    content = name.read_bytes()
+    begin, end = content.index(b"eXIf") - 4, content.index(b"IDAT") - 4
+    last = content.index(b"IEND") - 4
+    name.write_bytes(content[:begin] + content[end:last] + content[begin:end] + content[last:])
+    with open_input("image", [str(name)], str(tmp_path), Wanted(dtypes={"pixels": None})) as source:
+        (block,) = source.blocks(0, iter([1, 1]))
+    assert np.array_equal(block.columns["pixels"][0], upright)
+
+
 def odd_picture(path: Path) -> None:
     """A palette with transparency in bytes, of which Pillow says that it should be RGBA, and a broken EXIF block."""
     picture = Image.new("P", (4, 4))
