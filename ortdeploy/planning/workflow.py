@@ -195,12 +195,12 @@ def plan_checks(
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
         diagnostics += () if leak_runs else _nothing_to_check(spec, only_model)
-        found = _unusable_state(spec, state_dir)
-        diagnostics += found
-        if found:
+        state = _usable_state(spec, state_dir)
+        if not isinstance(state, Path):
+            diagnostics += state
             continue
         alone = _models_to_check(spec, only_model, with_checks=not leak_runs)
-        deployment, found = _judge(_resolve(alone, host, state_dir), state_dir)
+        deployment, found = _judge(_resolve(alone, host, state), state)
         diagnostics += found
         if has_errors(found):
             continue
@@ -325,21 +325,20 @@ def _plan_one(
     from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
-    unusable = _unusable_state(spec, state_dir)
-    if unusable:
-        return None, None, unusable, ()
-    state = state_folder(spec.folder, state_dir, spec.roots)
+    state = _usable_state(spec, state_dir)
+    if not isinstance(state, Path):
+        return None, None, state, ()
     with remembered_in(state):
-        deployment = _resolve(spec, host, state_dir, counting=counting, elsewhere=elsewhere, new_run=new_run)
+        deployment = _resolve(spec, host, state, counting=counting, elsewhere=elsewhere, new_run=new_run)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
         if stale:
-            deployment = _resolve(spec, host, state_dir, stale, counting=counting, new_run=new_run)
+            deployment = _resolve(spec, host, state, stale, counting=counting, new_run=new_run)
         chosen = {job.spec.name for job in deployment.jobs if jobs is None or job.spec.name in jobs}
         early = chosen & _carried_away_early(deployment)
-        judged, diagnostics = _judge(_of_jobs(deployment, chosen - early), state_dir, elsewhere=elsewhere)
+        judged, diagnostics = _judge(_of_jobs(deployment, chosen - early), state, elsewhere=elsewhere)
     deployment = replace(judged, jobs=deployment.jobs)
     wanted = None if jobs is None and not early else chosen - early
     if has_errors(diagnostics) or (early and not wanted):
@@ -388,17 +387,21 @@ def compare_with_last_run(
     """Return what has changed for each job of a manifest since its last run, or what is wrong with the text."""
     validated = validate([path], options)
     diagnostics = validated.diagnostics
+    states: list[tuple[Spec, Path]] = []
     for spec in validated.specs if not has_errors(diagnostics) else ():
-        diagnostics += _unusable_state(spec, state_dir)
+        state = _usable_state(spec, state_dir)
+        if isinstance(state, Path):
+            states.append((spec, state))
+        else:
+            diagnostics += state
     if has_errors(diagnostics):
         return (), diagnostics
     from ortdeploy.planning.last_run import changes_since_last_run  # noqa: PLC0415
 
     host = _probe_host(validated.specs)
     found: tuple[Changes, ...] = ()
-    for spec in validated.specs:
-        state = state_folder(spec.folder, state_dir, spec.roots)
-        found += changes_since_last_run(_resolve(spec, host, state_dir), state, None)
+    for spec, state in states:
+        found += changes_since_last_run(_resolve(spec, host, state), state, None)
     return found, diagnostics
 
 
@@ -418,41 +421,41 @@ def _plan_saved(
         found += (stage_diagnostic("edited-plan", f'{saved.at}: there is no job "{unknown[0]}".', saved.span),)
     if has_errors(found):
         return None, found
-    unusable = _unusable_state(loaded.spec, state_dir)
-    if unusable:
-        return None, unusable
-    damaged = _keep_rows(saved, loaded.spec, state_dir) if in_shards else ()
+    state = _usable_state(loaded.spec, state_dir)
+    if not isinstance(state, Path):
+        return None, state
+    damaged = _keep_rows(saved, state) if in_shards else ()
     if damaged:
         return None, damaged
     here = _probe_host([loaded.spec])
     host = here if computes else planned_host(saved, here)
-    deployment = _resolve_saved(saved, loaded.spec, host, state_dir, in_shards=in_shards)
+    deployment = _resolve_saved(saved, loaded.spec, host, state, in_shards=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment
     moved = moved_facts(saved, deployment, computes=computes)
     if moved:
         return None, moved
-    deployment, judged = _judge(deployment, state_dir, elsewhere=not computes)
+    deployment, judged = _judge(deployment, state, elsewhere=not computes)
     if has_errors(judged):
         return None, found + judged
-    differing = compare(saved, _as_saved(saved, deployment, host, state_dir))
+    differing = compare(saved, _as_saved(saved, deployment, host, state))
     if differing is not None:
         return None, (differing,)
     return make_plan(deployment, saved.jobs), found + judged
 
 
-def _keep_rows(saved: "SavedPlan", spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:
+def _keep_rows(saved: "SavedPlan", state: Path) -> tuple[Diagnostic, ...]:
     """Put the indexes of a plan file into the state folder; return what is wrong with them."""
     from ortdeploy.planning.saved_plan import unreadable  # noqa: PLC0415
     from ortdeploy.planning.saved_rows import keep_rows  # noqa: PLC0415  only for shards
 
     try:
-        keep_rows(saved, state_folder(spec.folder, state_dir, spec.roots))
+        keep_rows(saved, state)
     except OrtdeployError as error:
         return (unreadable(saved.file, f"{error}."),)
     return ()
 
 
-def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", state_dir: str | None) -> "Plan":
+def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", state: Path) -> "Plan":
     """Return the plan that the file must have: an open plan knows of no files that came after it."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
     from ortdeploy.planning.saved_plan import OPEN  # noqa: PLC0415
@@ -460,7 +463,7 @@ def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", s
     if saved.kind != OPEN:
         return make_plan(deployment, saved.jobs, due=saved.due)
     unseen = {job.spec.name for job in deployment.jobs if job.upstream is None} - saved.inputs.keys()
-    assumed = _resolve(deployment.spec, host, state_dir, elsewhere=True, planned=saved.named_files, unseen=unseen)
+    assumed = _resolve(deployment.spec, host, state, elsewhere=True, planned=saved.named_files, unseen=unseen)
     return make_plan(assumed, saved.jobs)
 
 
@@ -473,9 +476,7 @@ def _other_manifest(saved: "SavedPlan") -> Diagnostic:
     return replace(found, detail=f"{found.detail} {where} its paths are relative to.")
 
 
-def _resolve_saved(
-    saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, in_shards: bool
-) -> "Deployment":
+def _resolve_saved(saved: "SavedPlan", spec: Spec, host: "HostFacts", state: Path, *, in_shards: bool) -> "Deployment":
     """Join spec and facts; a job of the file that was to start over does so if the run to replace is still the last.
 
     Files that arrived after a bound plan was made belong to the next one.
@@ -483,12 +484,12 @@ def _resolve_saved(
     planned = saved.fixed_files
     counting = Counting.TOLD if in_shards else Counting.NOT
     new_run = bool(saved.starts_over)
-    deployment = _resolve(spec, host, state_dir, counting=counting, planned=planned, new_run=new_run)
+    deployment = _resolve(spec, host, state, counting=counting, planned=planned, new_run=new_run)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
     if not stale:
         return deployment
-    return _resolve(spec, host, state_dir, stale, counting=counting, planned=planned, new_run=new_run)
+    return _resolve(spec, host, state, stale, counting=counting, planned=planned, new_run=new_run)
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
@@ -547,7 +548,7 @@ def _with_readers(stale: Collection[str], deployment: "Deployment", jobs: Collec
 def _resolve(
     spec: Spec,
     host: "HostFacts",
-    state_dir: str | None,
+    state: Path,
     stale: Collection[str] = (),
     *,
     counting: Counting = Counting.NOT,
@@ -565,7 +566,6 @@ def _resolve(
     from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
-    state = state_folder(spec.folder, state_dir, spec.roots)
     spec = with_fetched(spec, state)
     facts = probe(
         spec,
@@ -594,7 +594,7 @@ def _operators(spec: Spec) -> "KnownOperators":
 
 
 def _judge(
-    deployment: "Deployment", state_dir: str | None, *, elsewhere: bool = False
+    deployment: "Deployment", state: Path, *, elsewhere: bool = False
 ) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
     """Apply the rules; if none finds an error, run the preflight, and apply the rules that judge it.
 
@@ -604,7 +604,6 @@ def _judge(
     from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
 
     spec = deployment.spec
-    state = state_folder(spec.folder, state_dir, spec.roots)
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
     preflight = Preflight(
@@ -638,16 +637,17 @@ def _look_at_jobs(deployment: "Deployment") -> "Deployment":
     return replace(deployment, preflight=preflight)
 
 
-def _unusable_state(spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:
-    """Return why ortdeploy cannot keep its ledger, or fetched files, in their folder."""
+def _usable_state(spec: Spec, state_dir: str | None) -> Path | tuple[Diagnostic, ...]:
+    """Return the state folder with all fetched files, or why the ledger or these files cannot be kept there."""
     try:
         state = state_folder(spec.folder, state_dir, spec.roots)
     except OrtdeployError as error:
         return (stage_diagnostic("state-outside-tree", f"{error}.", Span(path=spec.path, line=1, column=1)),)
     if not any(is_url(file.path) for file in pinned_files(spec)):
-        return ()
+        return state
     from ortdeploy.planning.fetched_files import fetch_files  # noqa: PLC0415  only for files by URL
 
-    return tuple(
+    unfetched = tuple(
         stage_diagnostic("unfetched-file", why, spec.document.locate(file.at)) for file, why in fetch_files(spec, state)
     )
+    return unfetched or state

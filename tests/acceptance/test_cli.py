@@ -31,7 +31,7 @@ from ortdeploy.ledger.records import Part
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.plan.made_by import MadeBy
-from ortdeploy.planning import data_places, probe
+from ortdeploy.planning import data_places, probe, state_folder
 from ortdeploy.rules.catalogue import RULES
 from ortdeploy.schemas import load_schema
 
@@ -47,6 +47,19 @@ def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path)
     second = cli("apply", deployment / "m.yaml")
     assert second.code == 0
     assert "nothing to do" in second.out
+
+
+def test_the_links_of_a_state_folder_are_looked_for_once_to_plan_and_once_before_it_is_used(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+
+    monkeypatch.setattr(state_folder, "link_out", lambda folder, *_, **__: looked.append(folder))
+    assert cli("plan", deployment / "m.yaml").code == 0
+    assert looked == [deployment / ".ortdeploy"]
+    looked.clear()
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert looked == [deployment / ".ortdeploy"] * 4  # to plan, for what is remembered before and after, and to run
 
 
 def test_nothing_is_written_by_validate_and_plan(cli: Cli, deployment: Path) -> None:

@@ -245,7 +245,7 @@ class _Runner:
         for plan, deployment in zip(planned.plans, deployments, strict=True):
             yield from self._apart(plan, partial(self._run_planned, plan, deployment))
         for plan in planned.stand_ins:
-            yield from self._apart(plan, partial(self._run_whole, plan))
+            yield from self._apart(plan, partial(self._run_stand_in, plan))
 
     def _apart(self, plan: Plan, run: Callable[[], Iterator[_Ended]]) -> Iterator[_Ended]:
         """Run a plan, unless a signal has come; an error is yielded, so that it stops no other plan."""
@@ -269,12 +269,12 @@ class _Runner:
             yield _Ended(plan=plan, results=refused, by_gate=True)
             good = _last_good(plan, refused[0].reason or "", self.arguments) if self.arguments.last_good else ()
             for one in good:
-                yield from self._run_whole(one)
+                yield from self._run_stand_in(one)
             return
         if plan.steps and self.shard is None and self.engine is None:
             _keep_text(self.planned, plan, state_dir, self.run_id)
         well = True
-        for ended in self._run_whole(plan, shard=self.shard, engine=self.engine):
+        for ended in self._run_whole(plan, state_dir, shard=self.shard, engine=self.engine):
             well = well and ended.error is None and all(one.status is not Status.FAILED for one in ended.results)
             yield ended
         if self.arguments.last_good and deployment is not None and well:
@@ -282,9 +282,13 @@ class _Runner:
 
             keep_good(deployment, state_dir, now())
 
-    def _run_whole(self, plan: Plan, *, shard: Shard | None = None, engine: "Engine | None" = None) -> Iterator[_Ended]:
+    def _run_stand_in(self, plan: Plan) -> Iterator[_Ended]:
+        return self._run_whole(plan, state_folder(plan.folder, self.arguments.state_dir, plan.roots))
+
+    def _run_whole(
+        self, plan: Plan, state_dir: Path, *, shard: Shard | None = None, engine: "Engine | None" = None
+    ) -> Iterator[_Ended]:
         """Run a plan without the jobs whose outputs are locked; no job has run before all locks are taken."""
-        state_dir = state_folder(plan.folder, self.arguments.state_dir, plan.roots)
         while True:
             try:
                 results = _run_one(
