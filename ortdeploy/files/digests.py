@@ -3,6 +3,7 @@
 import hashlib
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,8 +12,13 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 def boot_id() -> str:
     """Return the id of the machine's current boot; empty if the system does not report one."""
+    return _text_of(_BOOT)
+
+
+@cache  # no process outlives a boot
+def _text_of(path: Path) -> str:
     with suppress(OSError):
-        return _BOOT.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii").strip()
     return ""
 
 
