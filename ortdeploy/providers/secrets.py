@@ -5,7 +5,7 @@ A declared option goes by its declaration alone: one whose name speaks of a key 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,6 +97,7 @@ def _secret_key(line: str) -> int | None:
     return None
 
 
+@lru_cache(1000)  # the lines of a manifest have few keys
 def _is_declared(name: str) -> bool:
     """Return whether a name is that of a secret option, or that with a slip of the pen."""
     declared = _declared_anywhere()
