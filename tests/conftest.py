@@ -35,7 +35,7 @@ from ortdeploy.process import memory
 from ortdeploy.process.child import Answer
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.fork import Messages
-from ortdeploy.runtime import probe, session, trial_opening, trial_run
+from ortdeploy.runtime import probe, session, supported_versions, trial_opening, trial_run
 
 REPOSITORY = Path(__file__).parent.parent
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there
@@ -131,10 +131,12 @@ def quick_looks() -> Iterator[None]:
     """Let no command look for milliseconds at what is much here and stays as it is.
 
     Shared pages are counted over all that is loaded, each of a thousand loaded modules is a file that an answer rests
-    on, packages are looked for in a folder of hundreds, and a new ledger gets its tables by way of all
-    versions. The flags of a command are the same each time. Threads of sessions sleep when they wait: they would spin
-    for longer than all else in a job of a few rows.
+    on, packages are looked for in a folder of hundreds, ONNX Runtime refuses models to tell what it takes, and a new
+    ledger gets its tables by way of all versions. The flags of a command are the same each time. Threads of sessions
+    sleep when they wait: they would spin for longer than all else in a job of a few rows.
     """
+    find_limits = cache(lambda _: supported_versions.find_limits())
+    find_extra = cache(lambda name, find: find(name))
     make_options = session.session_options
     parsers = cache(lambda only, _width: arguments.build_parser(only))
     with pytest.MonkeyPatch.context() as patch:
@@ -144,6 +146,8 @@ def quick_looks() -> Iterator[None]:
         patch.setattr(versions, "_NEW", tables_of_a_new_ledger())
         patch.setattr(probe, "_EXTRAS", tuple(filter(importlib.util.find_spec, probe._EXTRAS)))  # noqa: SLF001
         patch.setattr(probe, "runtime_packages", cache(probe.runtime_packages))
+        patch.setattr(probe, "find_limits", lambda: find_limits(os.environ.get("ALLOW_RELEASED_ONNX_OPSET_ONLY")))
+        patch.setattr(probe, "find_spec", lambda name: find_extra(name, importlib.util.find_spec))
         patch.setattr(
             session,
             "session_options",
@@ -173,6 +177,7 @@ def models_are_opened_once(request: pytest.FixtureRequest) -> Iterator[None]:
                 patch.setattr(module, "ask_fork", answer_here)
         if not request.node.get_closest_marker("reads_graphs"):
             patch.setattr(known_graphs, "_Entry", KnownByAll)
+        patch.setattr(known_graphs, "_waiting", {})
         yield
 
 
@@ -199,7 +204,7 @@ class RememberedByAll(openings._Remembered):  # noqa: SLF001  what it is, for al
         super().keep(keys)
 
 
-GRAPHS: dict[str, Any] = {}
+GRAPHS: dict[str, tuple[Any, bytes]] = {}
 
 
 class KnownByAll(known_graphs._Entry):  # noqa: SLF001  what it is, for all state folders
@@ -208,14 +213,18 @@ class KnownByAll(known_graphs._Entry):  # noqa: SLF001  what it is, for all stat
     def find(self, kind: Any) -> Any:
         found = super().find(kind)
         if found is None and self._path is not None and self._path.name in GRAPHS:
-            found = GRAPHS[self._path.name]
-            super().keep(found)
+            found, text = GRAPHS[self._path.name]
+            super()._put(text)
         return found
 
     def keep(self, told: Any) -> None:
-        if self._path is not None:
-            GRAPHS[self._path.name] = told
+        self._told = told
         super().keep(told)
+
+    def _put(self, text: bytes) -> None:
+        if self._path is not None:
+            GRAPHS[self._path.name] = (self._told, text)
+        super()._put(text)
 
 
 @dataclass(frozen=True, slots=True)

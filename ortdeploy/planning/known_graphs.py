@@ -199,11 +199,12 @@ class _Entry:
 
     def keep(self, told: Any) -> None:
         """Remember a value; if it cannot be written, it is worked out again the next time."""
-        if self._path is None:
-            return
-        data = encode(told)
-        text = json.dumps({"told": data, "seal": _seal(data), "code": _digest(_code().encode())}).encode()
-        if len(text) > _MOST_BYTES:
+        if self._path is not None:
+            data = encode(told)
+            self._put(json.dumps({"told": data, "seal": _seal(data), "code": _digest(_code().encode())}).encode())
+
+    def _put(self, text: bytes) -> None:
+        if self._path is None or len(text) > _MOST_BYTES:
             return
         if self._path.parents[1].is_dir():
             _write(self._path, text)

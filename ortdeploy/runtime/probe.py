@@ -1,8 +1,8 @@
 """Probes this machine's ONNX Runtime, and returns `RuntimeFacts`."""
 
-import importlib.util
 import locale
 from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
@@ -38,7 +38,7 @@ def probe_runtime(
         available_providers=tuple(name for name in built_in if name not in unloadable),
         max_ir_version=ir_version,
         max_opsets=opsets,
-        packages=frozenset(name for name in _EXTRAS if importlib.util.find_spec(name)),
+        packages=frozenset(name for name in _EXTRAS if find_spec(name)),
         devices=tuple(device for plugin in plugins.values() for device in plugin.devices),
         plugin_problems={**problems, **unloadable},
         missing_libraries={
