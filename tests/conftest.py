@@ -321,10 +321,14 @@ jobs:
 @pytest.fixture
 def deployment(tmp_path: Path) -> Path:
     """A deployment that works: 20 rows of 4 numbers, each doubled."""
-    scale_model(tmp_path / "double.onnx")
-    np.save(tmp_path / "data.npy", np.arange(80, dtype=np.float32).reshape(20, 4))
-    (tmp_path / "m.yaml").write_text(MANIFEST, encoding="utf-8")
+    deploy(tmp_path)
     return tmp_path
+
+
+def deploy(folder: Path) -> None:
+    scale_model(folder / "double.onnx")
+    np.save(folder / "data.npy", np.arange(80, dtype=np.float32).reshape(20, 4))
+    (folder / "m.yaml").write_text(MANIFEST, encoding="utf-8")
 
 
 @pytest.fixture

@@ -18,8 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support.effort import effort
+from support.models import scale_model
 
+from ortdeploy.cli.main import main
 from ortdeploy.deployment.resolved import ResolvedJob, json_digest
+from ortdeploy.events import log
 from ortdeploy.process.sensors import Temperature
 from ortdeploy.running import executor, input_contents
 from ortdeploy.running.pause_watch import PauseWatch, Senses
@@ -407,20 +410,28 @@ def test_a_time_of_the_day_without_quotes_is_a_number_for_yaml(cli: Cli, deploym
     assert "ambiguous-scalar" in result.words
 
 
-@pytest.fixture(params=[100, 1000])
-def stopped(request: pytest.FixtureRequest, cli: Cli, deployment: Path, arrivals: Write) -> Path:
+@pytest.fixture(scope="module", params=[100, 1000])
+def stopped_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job of JSON lines that has failed at the file c, with a and b in parts or kept, and d still to come."""
-    arrivals("")
-    path = deployment / "m.yaml"
-    text = path.read_text(encoding="utf-8").replace(".npy", ".jsonl")
+    folder = tmp_path_factory.mktemp("stopped")
+    scale_model(folder / "double.onnx")
+    (folder / "inbox").mkdir()
+    text = MANIFEST.replace(", ARRIVALS", "").replace(".npy", ".jsonl")
+    path = folder / "m.yaml"
     path.write_text(text.replace("format: jsonl", f"format: jsonl, rows_per_part: {request.param}"), encoding="utf-8")
-    put_lines(deployment, "a", 1)
-    assert cli("apply", path, "-q").code == 0
-    put_lines(deployment, "b", 2, lines=300)  # more than a plan looks at
-    put_lines(deployment, "c", "broken")
-    put_lines(deployment, "d", 4)
-    assert cli("apply", path, "-q").code == 1
-    return deployment
+    put_lines(folder, "a", 1)
+    assert main(["apply", str(path), "-q"]) == 0
+    put_lines(folder, "b", 2, lines=300)  # more than a plan looks at
+    put_lines(folder, "c", "broken")
+    put_lines(folder, "d", 4)
+    assert main(["apply", str(path), "-q"]) == 1
+    log.send_to(None)
+    return folder
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped_once, tmp_path / "stopped"))
 
 
 def put_lines(folder: Path, name: str, value: float | str, lines: int = 2) -> None:
@@ -458,6 +469,7 @@ def test_a_file_whose_rows_are_committed_may_go_while_its_run_is_unfinished(cli:
     assert "done" in cli("status", stopped / "m.yaml").words
 
 
+@pytest.mark.quick("100-append", "1000-refuse")
 @pytest.mark.parametrize("policy", ["append", "refuse"])
 def test_a_file_that_is_only_touched_while_its_run_is_unfinished_is_not_a_new_one(
     cli: Cli, stopped: Path, policy: str

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Cli, read_rows
+from conftest import Cli, deploy, read_rows
+
+from ortdeploy.cli.main import main
+from ortdeploy.events import log
 
 MANIFEST = """
 version: 1
@@ -26,15 +29,24 @@ jobs:
 """
 
 
-@pytest.fixture(name="job")
-def run_job(cli: Cli, deployment: Path) -> Path:
-    """A manifest whose job has run."""
-    manifest = deployment / "m.yaml"
-    manifest.write_text(MANIFEST, encoding="utf-8")
-    (deployment / "inbox").mkdir()
-    np.save(deployment / "inbox/a.npy", np.ones((5, 4), dtype=np.float32))
-    assert cli("apply", manifest).code == 0
-    return manifest
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a manifest whose job has run."""
+    folder = tmp_path_factory.mktemp("applied")
+    deploy(folder)
+    (folder / "m.yaml").write_text(MANIFEST, encoding="utf-8")
+    (folder / "inbox").mkdir()
+    np.save(folder / "inbox/a.npy", np.ones((5, 4), dtype=np.float32))
+    assert main(["apply", str(folder / "m.yaml"), "-q"]) == 0
+    log.send_to(None)
+    return folder
+
+
+@pytest.fixture
+def job(applied: Path, deployment: Path) -> Path:
+    """A manifest whose job has run, in a folder of the test's own."""
+    shutil.copytree(applied, deployment, dirs_exist_ok=True)
+    return deployment / "m.yaml"
 
 
 def state(cli: Cli, action: str, folder: Path, *more: str) -> tuple[int, str]:
@@ -171,6 +183,7 @@ def test_a_store_that_does_not_answer_is_told(
     assert (unread.code, "part-00000000.jsonl cannot be read: no network" in unread.words) == (1, True), unread.words
 
 
+@pytest.mark.quick("cut", "other", "flipped", "twice", "note")
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("how", ["gone", "text", "cut", "other", "flipped", "twice", "note"])
 def test_what_is_no_copy_is_told_in_words(cli: Cli, deployment: Path, how: str) -> None:

@@ -1,11 +1,15 @@
 """Flags that name a file to write: they replace what they have written, and nothing else."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 import pytest
-from conftest import Cli
+from conftest import Cli, deploy
+
+from ortdeploy.cli.main import main
+from ortdeploy.events import log
 
 _COMMANDS = {
     "--out": ["plan", "m.yaml", "--out"],
@@ -16,11 +20,20 @@ _COMMANDS = {
 _ALL = pytest.mark.parametrize(("flag", "command"), _COMMANDS.items())
 
 
+@pytest.fixture(scope="module")
+def applied_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("applied")
+    deploy(folder)
+    assert main(["apply", str(folder / "m.yaml"), "-q"]) == 0
+    log.send_to(None)
+    return folder
+
+
 @pytest.fixture
-def applied(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(deployment)
-    assert cli("apply", "m.yaml").code == 0
-    return deployment
+def applied(applied_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(applied_once, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @_ALL
@@ -42,6 +55,7 @@ def test_a_flag_writes_over_what_it_has_written(cli: Cli, applied: Path, flag: s
     assert cli(*command, "target").code == 0, flag
 
 
+@pytest.mark.quick(0, 1, 2, "outbox/---report-command3")
 @pytest.mark.usefixtures("applied")
 @_ALL
 @pytest.mark.parametrize("folder", [".", "..", "outbox/"])
@@ -51,6 +65,7 @@ def test_a_folder_is_no_file_to_write(cli: Cli, flag: str, command: Sequence[str
     assert f"{flag}: {folder} is a folder" in refused.err
 
 
+@pytest.mark.quick(0, 1)
 @pytest.mark.usefixtures("applied")
 @pytest.mark.parametrize("form", ["json", "console"])
 @pytest.mark.parametrize("color", ["always", "never"])
