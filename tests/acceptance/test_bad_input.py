@@ -251,6 +251,7 @@ def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Pat
         assert "state.db is damaged (file is not a database). Restore it" in result.words
 
 
+@pytest.mark.quick(0, 3, 4, 5)
 @pytest.mark.parametrize(
     "damage",
     [

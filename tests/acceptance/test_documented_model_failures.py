@@ -181,7 +181,7 @@ def make(folder: Path, model: Build, rows: Build, job: tuple[str, str]) -> Path:
     return folder / "m.yaml"
 
 
-@pytest.mark.quick(*range(0, 28, 3))
+@pytest.mark.quick(*range(0, 28, 5))
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[0]}-{case[4]}-{index}" for index, case in enumerate(CASES)])
 def test_it_is_said_when_wrong_and_runs_when_right(cli: Cli, tmp_path: Path, case: Case) -> None:
     _, model, rows, job, rule, right_model, right_rows, right_job = case

@@ -36,7 +36,7 @@ def saved(cli: Cli, folder: Path, *options: str) -> Path:
     return folder / "plan.json"
 
 
-@pytest.mark.quick("no ledger-change_the_model", "earlier plan-lose_the_plan", "earlier plan-change_the_manifest")
+@pytest.mark.quick("no ledger-change_the_model", "earlier plan-lose_the_plan")
 @pytest.mark.parametrize("change", [lose_the_plan, change_the_model, change_the_manifest])
 @pytest.mark.parametrize("known", [False, True], ids=["no ledger", "earlier plan"])
 def test_a_new_run_puts_the_folder_aside_whole(cli: Cli, deployment: Path, change: object, *, known: bool) -> None:

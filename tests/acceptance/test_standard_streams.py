@@ -58,6 +58,7 @@ def test_a_full_log_disk_ends_no_job(deployment: Path, sent: str, code: int, sai
     assert is_done(deployment)
 
 
+@pytest.mark.quick("validate m.yaml", "schema")
 @needs_full
 @pytest.mark.parametrize(
     "arguments",

@@ -108,6 +108,7 @@ def letters(folder: Path) -> list[dict[str, Any]]:
 WHOLE = content(20, 21, 22)
 
 
+@pytest.mark.quick("jsonl", "parquet")
 @pytest.mark.parametrize("suffix", ["npy", "npz", "jsonl", "parquet"])
 def test_it_is_one_failed_row_and_the_others_run(cli: Cli, deployment: Path, manifest: Write, suffix: str) -> None:
     path, broken = manifest(suffix=suffix), content(20, 21, suffix=suffix)[:-40]
@@ -277,6 +278,7 @@ def test_a_file_that_goes_stays_a_failed_row_and_is_new_when_it_comes_back(
     assert letters(deployment) == []
 
 
+@pytest.mark.quick("unreadable")
 @pytest.mark.parametrize("back", [WHOLE[:-9], content(20)], ids=["unreadable", "one row"])
 def test_a_file_that_came_back_is_there_and_its_change_replaces_its_rows(
     cli: Cli, deployment: Path, manifest: Write, back: bytes

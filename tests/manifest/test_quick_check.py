@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 
 from ortdeploy.diagnostics import Span
 from ortdeploy.manifest import quick_check, schema_check
@@ -87,7 +88,7 @@ def test_every_keyword_of_the_schemas_is_known(name: str) -> None:
             quick_check.check_of(keyword)
 
 
-@settings(deadline=None)
+@settings(max_examples=effort(10, 100), deadline=None)
 @given(data=st.data())
 def test_marred_documents_are_told_as_by_jsonschema(data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from(_corpus()), label="document"))

@@ -82,6 +82,7 @@ def test_the_committed_devices_are_taken(site: Path) -> None:
         assert hold(site, yaml.safe_load(path.read_text()))
 
 
+@pytest.mark.quick(0, 3, 4, 5, 7, 9, 11)
 @pytest.mark.parametrize(
     ("way", "value", "said"),
     [

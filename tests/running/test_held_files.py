@@ -128,6 +128,7 @@ def test_without_room_for_a_copy_a_name_that_moves_on_is_the_next_runs_business(
     assert (code, rows_of(tmp_path / "d")) == (0, wanted), said
 
 
+@pytest.mark.quick(0, 1, 2, 5, 6)
 @pytest.mark.parametrize(
     ("way", "stage", "words"),
     [
@@ -171,11 +172,17 @@ def test_a_saved_plan_rests_on_files_that_options_name(clean: tuple[Path, dict[s
 
 
 def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[int, str]:
-    """Apply in a process of its own, for a map that is cut ends one by SIGBUS; do something after the first part."""
+    """Apply in a process of its own, for a map that is cut ends one by SIGBUS; do something after the first part.
+
+    It cannot come to its end before: nobody reads what it logs, and the pipe holds the lines of few parts.
+    """
+    import fcntl  # noqa: PLC0415  not on Windows
+
     command = ["apply", "m.yaml", "--log-format", "json", *arguments]
     with start_program(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         if child.stderr is None:
             raise AssertionError("a pipe was asked for")
+        fcntl.fcntl(child.stderr.fileno(), fcntl.F_SETPIPE_SZ, 4096)
         for line in child.stderr:
             if "part.committed" in line:
                 then()
@@ -187,8 +194,8 @@ def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[
 @pytest.mark.quick("C.npy", "file.arrow")
 @pytest.mark.parametrize("kind", ["C.npy", "Fortran.npy", "file.arrow", "stream.arrow"])
 def test_an_input_that_is_cut_while_it_is_read_ends_the_job_in_words_with_a_report(tmp_path: Path, kind: str) -> None:
-    width = 256
-    rows = np.ones((8_000, width), np.float32)
+    width = 64
+    rows = np.ones((6_400, width), np.float32)
     scale_model(tmp_path / "double.onnx", width=width)
     name = "data.arrow" if kind.endswith("arrow") else "data.npy"
     if name == "data.arrow":

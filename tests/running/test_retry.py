@@ -42,6 +42,7 @@ def test_every_format_can_be_merged() -> None:
     assert set(READ) | {"npy"} == set(SINKS)
 
 
+@pytest.mark.quick("jsonl", "parquet")
 @pytest.mark.parametrize("kind", READ)
 def test_rows_that_pass_now_are_put_at_their_places(tmp_path: Path, kind: str) -> None:
     save(tmp_path, [0, -1, -2, 3, 4, 5, 6, 7, -8, -9, -10, -11, -12, -13, -14, -15, 16, -17, 18])
@@ -191,6 +192,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
         monkeypatch.setattr(Ledger, "end_merge", die)
 
 
+@pytest.mark.quick("retry-before the ledger", "apply-before the rename", "retry-before the end")
 @pytest.mark.parametrize("where", ["before the ledger", "before the rename", "before the end"])
 @pytest.mark.parametrize("next_run", ["retry", "apply"])
 def test_a_merge_is_completed_whenever_it_was_interrupted(

@@ -118,7 +118,7 @@ def test_a_child_that_ends_well_leaves_its_results(plan: Plan, tmp_path: Path) -
     assert family.run() == [("run", "done"), ("more", "done")]
 
 
-@pytest.mark.quick("before0-ending0", "before0-ending1", "before1-ending2", "before1-ending3")
+@pytest.mark.quick("before0-ending0", "before1-ending2")
 @pytest.mark.parametrize("ending", [("kill", signal.SIGABRT), ("kill", signal.SIGSEGV), ("exit", 3), ("exit", 0)])
 @pytest.mark.parametrize("before", [[OPENING], [OPENING, RUNNING]])
 def test_the_next_session_goes_on_after_one_that_took_its_process(
@@ -178,6 +178,7 @@ def test_rows_that_crash_native_code_are_found_by_children_that_are_watched_clos
     assert not family.closed
 
 
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "crashing",
     [

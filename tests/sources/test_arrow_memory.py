@@ -39,6 +39,7 @@ def write(path: Path, kind: str, rows: int = ROWS) -> None:
             writer.write_batch(batch)
 
 
+@pytest.mark.quick("zstd-a.arrow", "lz4-a.arrows", "dictionary-a.arrow")
 @pytest.mark.parametrize("name", ["a.arrow", "a.arrows"])
 @pytest.mark.parametrize("kind", ["zstd", "lz4", "dictionary"])
 def test_one_batch_is_held_at_a_time_and_its_rows_are_right(

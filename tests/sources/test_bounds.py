@@ -192,10 +192,11 @@ def started() -> "Iterator[subprocess.Popen[str]]":
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name == "pages.parquet" else name for name in CASES],
+@pytest.mark.quick(
+    *("rows.npz", "fortran.npz", "line.jsonl.gz", "cell.csv.gz", "bomb.png", "bomb.arrow", "text.parquet"),
+    *("claim.wav", "claim.npy", "header.npy"),
 )
+@pytest.mark.parametrize("name", CASES)
 def test_a_plan_takes_no_more_than_the_limit(planner: Planner, tmp_path: Path, name: str) -> None:
     column, kind, shape, write, words = CASES[name]
     types = (kind, ["batch", *shape])

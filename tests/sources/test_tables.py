@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from support.effort import effort
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.results.rows import Block
@@ -95,7 +96,7 @@ def test_probing_tells_types_and_rows(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(10, 50), deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 40), st.integers(1, 2))
 def test_every_kind_of_column_is_read_in_any_blocks(
     tmp_path: Path, kind: str, rows_a_group: int, size: int, start: int, files: int

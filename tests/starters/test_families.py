@@ -125,6 +125,7 @@ def test_a_classifier_gets_the_labels_that_are_there(cli: Cli, tmp_path: Path, w
     assert where == "nowhere" or first["label"] == ["cat", "dog", "owl"][first["class"]]
 
 
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     ("text", "are_taken"), [("cat\ndog\n", False), ("cat\ndog\nowl\nyak\n", False), ("cat\ndog\nowl\n\n", True)]
 )
@@ -191,6 +192,7 @@ def test_settings_beside_the_model_may_be_missing_one_number_or_something_else(
     assert manifest["jobs"]["run"]["prepare"]["x"] == [{"rgb": True}, resized, *steps, {"layout": "NCHW"}]
 
 
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [
@@ -323,6 +325,7 @@ def test_a_model_of_recordings_is_told_how_long_each_is(cli: Cli, tmp_path: Path
     assert rows(tmp_path)[0]["y"] == pytest.approx([samples.sum()], rel=1e-2, abs=1e-2)
 
 
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "save",
     [families.listener, families.hearer, partial(families.hearer, lengths=True), partial(families.hearer, samples=800)],
@@ -619,6 +622,7 @@ def test_arrays_of_the_user_feed_any_model(cli: Cli, tmp_path: Path) -> None:
     assert len(rows(tmp_path)) == 5
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("data", ["people[1].csv", "all [1]", "all*"])
 def test_names_of_the_user_s_files_may_have_signs_of_patterns(cli: Cli, tmp_path: Path, data: str) -> None:
     families.table(tmp_path / "m.onnx")

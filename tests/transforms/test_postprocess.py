@@ -107,6 +107,10 @@ def labelled(folder: Path, metadata: dict[str, str], step: str, kind: str = "mod
     return folder / "m.yaml"
 
 
+@pytest.mark.quick(
+    "metadata0-labels: best, model: m-model: m", 1, "metadata2-labels: best, model: m, metadata: classes-model: m",
+    "metadata3-labels: best, model: m, metadata: labels-pipeline: p",
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ["model: m", "pipeline: p"])
 @pytest.mark.parametrize(
     ("metadata", "step"),

@@ -163,6 +163,7 @@ def test_a_batch_that_runs_once_has_no_block_of_a_memory_pattern(wide: Path, cli
     assert max(short) < 1.1 * once
 
 
+@pytest.mark.quick(0, 1, 3)
 @pytest.mark.parametrize(
     ("jobs", "opens_beside"),
     [

@@ -105,7 +105,7 @@ def test_any_schedule_of_killed_processes_leaves_what_one_machine_leaves(
     tmp_path: Path, alone: dict[str, bytes]
 ) -> None:
     killed = 0
-    schedules = effort(3, 200)
+    schedules = effort(2, 200)
     for seed in range(schedules):
         folder = tmp_path / str(seed)
         killed += run_schedule(folder, seed)

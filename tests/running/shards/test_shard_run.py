@@ -65,6 +65,7 @@ def deployment(folder: Path) -> Plan:
     return plan_for(folder, ROWS)
 
 
+@pytest.mark.quick("2", "7")
 @pytest.mark.parametrize("order", [(0,), (1, 0), (2, 0, 1), (6, 3, 0, 5, 1, 4, 2)], ids=len)
 def test_shards_in_any_order_make_the_parts_of_one_machine(
     tmp_path: Path, alone: dict[str, bytes], order: tuple[int, ...]
@@ -406,6 +407,7 @@ def test_a_batch_size_that_each_process_would_measure_is_refused(tmp_path: Path)
     assert "write the size that tune finds" in (run_shard(tmp_path, plan, 0, 2).reason or "")
 
 
+@pytest.mark.quick(0, 1, 3, 6)
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [

@@ -152,6 +152,7 @@ def litter(found: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.quick("1", "3")
 @pytest.mark.parametrize("order", [(0,), (1, 0), (2, 0, 1), (6, 3, 0, 5, 1, 4, 2)], ids=len)
 def test_shards_in_any_order_leave_on_a_store_what_one_machine_leaves(
     tmp_path: Path, alone: dict[str, bytes], store: Any, order: tuple[int, ...]
