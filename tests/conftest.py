@@ -23,6 +23,7 @@ from support import forks, markers, s3, shell_programs
 from support.effort import effort
 from support.models import scale_model
 
+from ortdeploy.autotune import batch_size, thread_layout
 from ortdeploy.cli import arguments
 from ortdeploy.cli.main import main
 from ortdeploy.deployment.threads import SPINNING
@@ -132,9 +133,9 @@ def quick_looks() -> Iterator[None]:
 
     Shared pages are counted over all that is loaded, the limits of control groups are in several files, each of a
     thousand loaded modules is a file that an answer rests on, packages are looked for in a folder of hundreds, ONNX
-    Runtime refuses models to tell what it takes, and a new ledger gets its tables by way of all versions. The flags of
-    a command are the same each time. Threads of sessions sleep when they wait: they would spin for longer than all else
-    in a job of a few rows.
+    Runtime refuses models to tell what it takes, and a new ledger gets its tables by way of all versions. Batch sizes
+    and layouts of threads run for a while each. The flags of a command are the same each time. Threads of sessions
+    sleep when they wait: they would spin for longer than all else in a job of a few rows.
     """
     find_limits = cache(lambda _: supported_versions.find_limits())
     read_limit = memory._limit_in  # noqa: SLF001
@@ -148,6 +149,8 @@ def quick_looks() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "proportional_memory", memory.resident_memory)
+        patch.setattr(batch_size, "_RUN_SECONDS", 0.0)
+        patch.setattr(thread_layout, "_SECONDS", 0.0)
         patch.setattr(memory, "_limit_in", limit_in)
         patch.setattr("ortdeploy.cli.main.build_parser", lambda only=None: parsers(only, arguments._columns()))  # noqa: SLF001
         patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])

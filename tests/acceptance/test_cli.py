@@ -1002,7 +1002,7 @@ def test_outputs_are_named_from_the_current_folder_for_people_and_from_the_manif
 
 
 def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
-    np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
+    np.save(deployment / "data.npy", np.zeros((10_000, 4), np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 1"))
     runs = [
         start_program(["apply", "m.yaml"], cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -1011,7 +1011,7 @@ def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
     codes = sorted(run.wait() for run in runs)
     assert codes[0] == 0
     assert set(codes) <= {0, 4}
-    assert len(read_rows(deployment / "outbox/run")) == 30_000
+    assert len(read_rows(deployment / "outbox/run")) == 10_000
 
 
 def test_retry_runs_the_failed_rows_of_a_finished_job(cli: Cli, deployment: Path) -> None:

@@ -1,5 +1,6 @@
 """`ortdeploy tune`: a real job is tried, and the overlay is what apply runs with."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
+from support.forks import children_as_forks
 
 from ortdeploy.cli.commands import tune
 from ortdeploy.process.child import Answer, ask
@@ -15,14 +17,15 @@ LONG = 30.0
 """Seconds after which a trial that does not end is ended."""
 
 
-def trial(deployment: Path, folder: Path, *sets: str) -> Any:
-    """Return what a trial of a moment says."""
+def trial(deployment: Path, folder: Path, *sets: str, measures: bool = False) -> Any:
+    """Return what a trial of a moment says; `measures`: in a new Python, which tells the memory of the trial alone."""
     (folder / "overlay.yaml").write_text("{}\n")
     request = {
         "manifest": str(deployment / "m.yaml"), "folder": str(folder), "job": "run", "seconds": 0.0, "profile": None,
         "sets": sets, "roots": [], "overlays": [],
     }  # fmt: skip
-    answer = ask("ortdeploy.cli.children.tune", request, seconds=LONG)
+    with nullcontext() if measures else children_as_forks():
+        answer = ask("ortdeploy.cli.children.tune", request, seconds=LONG)
     assert answer.code == 0, answer.printed
     (told,) = answer.messages
     return told
@@ -34,7 +37,9 @@ def test_a_trial_of_a_real_job_tells_its_speed_at_any_hour(
     now = datetime.now(UTC)
     begin, end = now + timedelta(hours=2), now + timedelta(hours=3)
     hours = f'{{from: "{begin:%H:%M}", to: "{end:%H:%M}", zone: UTC}}'
-    told = trial(deployment, tmp_path_factory.mktemp("trial"), f"jobs.run.hours={hours}", "jobs.run.until=1ms")
+    told = trial(
+        deployment, tmp_path_factory.mktemp("trial"), f"jobs.run.hours={hours}", "jobs.run.until=1ms", measures=True
+    )
     assert told["rows_per_second"] > 0
     assert told["memory"] > 0
     assert told["rows"] == 20

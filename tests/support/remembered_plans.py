@@ -3,15 +3,18 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ortdeploy.cli import plans as plans_of_commands
+from ortdeploy.cli.main import main
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.planning.workflow import plan_manifests
+from support import forks
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -51,24 +54,25 @@ class Plans:
         monkeypatch.setattr(plans_of_commands, "plan_manifests", counted)
 
 
-_AUDIT = """\
-import json, sys
-seen = set()
-def hook(event, arguments):
-    if event in {"open", "os.listdir", "os.scandir"} and isinstance(arguments[0], str):
-        seen.add(arguments[0])
-sys.addaudithook(hook)
-from ortdeploy.cli.main import main
-code = main(sys.argv[1:])
-print(json.dumps([code, sorted(seen)]))
-"""
+def _tell_files(command: Sequence[str]) -> None:
+    seen: set[str] = set()
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in {"open", "os.listdir", "os.scandir"} and isinstance(arguments[0], str):
+            seen.add(arguments[0])
+
+    sys.addaudithook(hook)  # which no process ever loses
+    code = main(command)
+    print(json.dumps([code, sorted(seen)]))  # noqa: T201  to the test's process
 
 
 def files_opened_by(folder: Path, *command: str) -> tuple[int, set[Path]]:
     """Run a command in a process of its own; return its code, and the files below its folder that it has opened."""
-    done = subprocess.run(
-        [sys.executable, "-c", _AUDIT, *command], cwd=folder, capture_output=True, text=True, check=True
-    )
-    code, seen = json.loads(done.stdout.splitlines()[-1])
+    if not forks.CAN_FORK:
+        pytest.skip("the process is a fork")
+    with forks.Fork(lambda: _tell_files(command), cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        out, _ = process.communicate()
+    assert process.returncode == 0
+    code, seen = json.loads(out.splitlines()[-1])
     paths = {folder / path for path in seen}
     return code, {path for path in paths if path.is_relative_to(folder) and path.is_file()}
