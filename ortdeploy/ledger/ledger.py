@@ -99,6 +99,7 @@ class Ledger:
         """Take a connection whose tables are there."""
         self._connection = connection
         self._state_dir = state_dir
+        self._read_outputs: dict[str, tuple[object, OutputRecord | None]] = {}
         self._read_parts: dict[int, tuple[tuple[Any, ...], Part]] = {}  # those last read: only others are checked
 
     @property
@@ -111,8 +112,20 @@ class Ledger:
         return output_key(folder, self._state_dir)
 
     def output(self, output: str) -> OutputRecord | None:
-        """Return what is known of an output folder, as of one moment."""
-        with undamaged(), self.at_one_moment():
+        """Return what is known of an output folder, as of one moment.
+
+        It is read again only if this connection or another one has written since; within a transaction always.
+        """
+        if self._connection.in_transaction:
+            return self._read(output)
+        with self.at_one_moment():
+            written = (self._connection.execute("PRAGMA data_version").fetchone(), self._connection.total_changes)
+            if self._read_outputs.get(output, (None,))[0] != written:
+                self._read_outputs[output] = (written, self._read(output))
+            return self._read_outputs[output][1]
+
+    def _read(self, output: str) -> OutputRecord | None:
+        with undamaged():
             query = f"SELECT {', '.join(OUTPUT_COLUMNS)} FROM outputs WHERE output = ?"  # noqa: S608  ours
             row = self._connection.execute(query, (output,)).fetchone()
             return self._record(row) if row else None

@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 import tempfile
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -81,6 +81,37 @@ def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> N
         (entry,) = ledger.failures("out")
         assert json.loads(entry)["key"] == {"id": 7}
     assert read_outputs(tmp_path) == (record,)
+
+
+def test_an_output_is_read_again_only_if_something_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, read = Ledger._record, []  # noqa: SLF001  what is counted
+
+    def counted(self: Ledger, row: Any) -> Any:
+        read.append(row)
+        return real(self, row)
+
+    monkeypatch.setattr(Ledger, "_record", counted)
+    with open_ledger(tmp_path) as ledger, closing(sqlite3.connect(tmp_path / FILE)) as other:
+        assert ledger.output("out") is None
+        ledger.begin("out", made_by=made_by({"model": "1"}), job="j", run="r")
+        first = ledger.output("out")
+        assert ledger.output("out") is first
+        ledger.commit_part("out", PART, [])
+        second = ledger.output("out")
+        assert second is not None
+        assert second.parts == (PART,)
+        other.execute("UPDATE outputs SET status = 'failed'")
+        assert ledger.output("out") is second
+        other.commit()
+        third = ledger.output("out")
+        assert third is not None
+        assert third.status == "failed"
+        with suppress(ZeroDivisionError), ledger._transaction() as within:  # noqa: SLF001  that is taken back
+            within.execute("UPDATE outputs SET status = 'done'")
+            assert getattr(ledger.output("out"), "status", None) == "done"
+            raise ZeroDivisionError
+        assert ledger.output("out") == third
+    assert len(read) == 5
 
 
 def test_an_output_is_read_as_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
