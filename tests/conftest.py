@@ -231,9 +231,10 @@ class KnownByAll(known_graphs._Entry):  # noqa: SLF001  what it is, for all stat
     """What any test has read in a graph, by everything that it depends on; each state folder gets it as if read anew."""
 
     def find(self, kind: Any) -> Any:
-        found = super().find(kind)
-        if found is None and self._path is not None and self._path.name in GRAPHS:
-            found, text = GRAPHS[self._path.name]
+        if self._path is None or self._path.name not in GRAPHS:
+            return super().find(kind)
+        found, text = GRAPHS[self._path.name]
+        if not self._path.exists():
             super()._put(text)
         return found
 

@@ -162,6 +162,7 @@ def test_what_was_read_in_graphs_goes_where_nobody_looks_it_up(cli: Cli, deploym
     assert sorted((deployment / ".ortdeploy/graphs").iterdir()) == others
 
 
+@pytest.mark.reads_graphs
 def test_looking_up_what_was_read_in_a_graph_keeps_it(cli: Cli, deployment: Path, job: Path) -> None:
     entries = sorted((deployment / ".ortdeploy/graphs").iterdir())
     for path in entries:
