@@ -390,7 +390,7 @@ def disturb(camera: Camera, day: int, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("days", "seed", "on_change", "habits"),
     [
-        (7, 1, "append", ""),
+        (4, 1, "append", ""),
         pytest.param(60, 2, "append", "last-good pull pause", marks=pytest.mark.slow),
         pytest.param(60, 3, "append", "reader last-good", marks=pytest.mark.slow),
         pytest.param(60, 4, "rerun", "keep compact pause", marks=pytest.mark.slow),

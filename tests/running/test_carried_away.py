@@ -177,9 +177,9 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return list(events)
 
 
-@pytest.mark.quick("parts-7")
+@pytest.mark.quick("parts-11")
 @pytest.mark.process
-@pytest.mark.parametrize(("name", "every"), [*((name, 1) for name in CARRIERS), ("parts", 7)])
+@pytest.mark.parametrize(("name", "every"), [*((name, 1) for name in CARRIERS), ("parts", 11)])
 def test_killed_at_every_step_every_row_arrives_once(
     recorded: list[Event], tmp_path: Path, name: str, every: int
 ) -> None:

@@ -121,9 +121,9 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return inbox, list(events), begin
 
 
-@pytest.mark.quick("in place-more to do-nobody-3", "removable-nothing to do-parts-3")
+@pytest.mark.quick("in place-more to do-nobody-5", "removable-nothing to do-parts-5")
 @pytest.mark.process
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", [1, 5])
 @pytest.mark.parametrize("name", ["nobody", "parts", "the folder"])
 @pytest.mark.parametrize("more", [True, False], ids=["more to do", "nothing to do"])
 def test_killed_at_every_step_every_row_is_there_once(

@@ -53,7 +53,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Event], dict[
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 11])
 def test_every_state_that_power_loss_may_leave_is_recovered_from(
     recorded: tuple[list[Event], dict[str, bytes]], tmp_path: Path, every: int
 ) -> None:

@@ -70,10 +70,10 @@ def make_days(
     return (inbox, *recorded_days(inbox))
 
 
-@pytest.mark.quick("in place-the same-5")
+@pytest.mark.quick("in place-the same-9")
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("again", "every"), [(False, 5), (False, 1), (True, 1)], ids=["the same-5", "the same", "changed again"]
+    ("again", "every"), [(False, 9), (False, 1), (True, 1)], ids=["the same-9", "the same", "changed again"]
 )
 def test_killed_at_every_step_every_row_is_there_once(
     days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool, every: int

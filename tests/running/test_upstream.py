@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.jobs import Killed
@@ -143,19 +143,30 @@ class World:
 
 @settings(max_examples=effort(1, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(events=EVENTS, upgrade=st.sampled_from(["continue", "rerun"]))
-@example(events=[("put", 1), ("put", 2), ("apply", 27), ("new_run", 0)], upgrade="continue")
-@example(events=[("apply", None), ("put", 3), ("keep", None), ("put", 1), ("keep", None)], upgrade="continue")
-@example(
-    events=[
-        ("apply", None), ("put", 6), *[("change", 0, None)] * 3, ("mend", "a"), *[("change", 0, None)] * 3,
-        ("mend", "a"), ("keep", 0), ("change", 4, 6),
-    ],
-    upgrade="continue",
-)  # fmt: skip
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[Any, ...]], upgrade: str
 ) -> None:
-    site = Site(tmp_path_factory.mktemp("fed") / "site", TREE.replace("UPGRADE", upgrade))
+    let_happen(tmp_path_factory.mktemp("fed"), events, upgrade)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    "events",
+    [
+        [("put", 1), ("put", 2), ("apply", 27), ("new_run", 0)],
+        [("apply", None), ("put", 3), ("keep", None), ("put", 1), ("keep", None)],
+        [
+            ("apply", None), ("put", 6), *[("change", 0, None)] * 3, ("mend", "a"), *[("change", 0, None)] * 3,
+            ("mend", "a"), ("keep", 0), ("change", 4, 6),
+        ],
+    ],
+)  # fmt: skip
+def test_each_row_is_read_once_in_what_was_hard(tmp_path: Path, events: list[tuple[Any, ...]]) -> None:
+    let_happen(tmp_path, events, "continue")
+
+
+def let_happen(folder: Path, events: list[tuple[Any, ...]], upgrade: str) -> None:
+    site = Site(folder / "site", TREE.replace("UPGRADE", upgrade))
     world = World(site, upgrade)
     for event in [("put", 2), *events]:
         world.happen(event)
