@@ -10,13 +10,11 @@ from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from onnxruntime.capi import _pybind_state
-
 from ortdeploy.facts.host import Kernel
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.runtime.library import ort, preload
+from ortdeploy.runtime.library import binding, ort, preload
 from ortdeploy.runtime.native_library import own_library
 
 Value = TypeVar("Value")
@@ -81,7 +79,7 @@ def known_kernels(
 
 @cache  # what a library is built with stays as it is
 def _own_kernels() -> Mapping[str, tuple[Kernel, ...]]:
-    return _by_operator(_pybind_state.get_registered_ep_kernel_defs(CPU))
+    return _by_operator(binding.get_registered_ep_kernel_defs(CPU))
 
 
 @cache
@@ -108,7 +106,7 @@ def main(asked: Asked) -> None:
                 asked.say(provider=name, kernels=dump_kernels(plugin_kernels(name)))
     if not any(libraries.values()):
         by_provider: dict[str, list[Any]] = {}
-        for definition in _pybind_state.get_all_opkernel_def():
+        for definition in binding.get_all_opkernel_def():
             by_provider.setdefault(definition.provider, []).append(definition)
         for provider in sorted(by_provider.keys() - {CPU}):
             asked.say(provider=provider, kernels=dump_kernels(_by_operator(by_provider[provider])))
@@ -122,7 +120,7 @@ def known_attributes() -> Mapping[str, Mapping[int, frozenset[str]]]:
 
 def _own_schemas() -> dict[str, list[Any]]:
     known: dict[str, list[Any]] = {}
-    for schema in _pybind_state.get_all_operator_schema():
+    for schema in binding.get_all_operator_schema():
         if not schema.domain:
             known.setdefault(f"ai.onnx.{schema.name}", []).append(schema)
     return known
@@ -131,7 +129,7 @@ def _own_schemas() -> dict[str, list[Any]]:
 def plugin_kernels(provider: str) -> Mapping[str, tuple[Kernel, ...]]:
     """Return the kernels of a registered plugin provider; none if it compiles, or does not tell without options."""
     try:
-        return _by_operator(_pybind_state.get_registered_ep_kernel_defs(provider))
+        return _by_operator(binding.get_registered_ep_kernel_defs(provider))
     except Exception:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
         return {}
 

@@ -8,13 +8,17 @@ import hashlib
 import json
 from pathlib import Path
 
-import onnxruntime as ort
-
 from ortdeploy.files.digests import boot_id, signature
+from ortdeploy.process.libraries import switch_off_telemetry
+
+switch_off_telemetry()
+
+import onnxruntime as ort  # noqa: E402  which reads at once what was just set
+from onnxruntime.capi import _pybind_state as binding  # noqa: E402
 
 ort.disable_telemetry_events()
 
-__all__ = ["library_id", "ort", "preload"]
+__all__ = ["binding", "library_id", "ort", "preload"]
 
 _NATIVE = (".dll", ".dylib", ".pyd", ".so")
 

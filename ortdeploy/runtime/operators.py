@@ -13,10 +13,10 @@ _OWN = {"", "ai.onnx"}
 
 def other_operators() -> Mapping[str, Mapping[str, OperatorFacts]]:
     """Return the newest schema of each operator, by domain and name."""
-    from onnxruntime.capi import _pybind_state  # noqa: PLC0415  only steps of other domains
+    from ortdeploy.runtime.library import binding  # noqa: PLC0415  only steps of other domains
 
     found: dict[str, dict[str, OperatorFacts]] = {}
-    for schema in sorted(_pybind_state.get_all_operator_schema(), key=lambda one: int(one.since_version)):
+    for schema in sorted(binding.get_all_operator_schema(), key=lambda one: int(one.since_version)):
         if schema.domain not in _OWN and not schema.deprecated:
             found.setdefault(schema.domain, {})[schema.name] = _facts(schema)
     return found

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeException
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.heap import weights_mapped_alone
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
-from ortdeploy.runtime.library import ort, preload
+from ortdeploy.runtime.library import binding, ort, preload
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.protocol import Session
@@ -40,7 +39,7 @@ _ORDER = {
 }
 _EXECUTION = {"sequential": ort.ExecutionMode.ORT_SEQUENTIAL, "parallel": ort.ExecutionMode.ORT_PARALLEL}
 _ERRORS_ONLY = 3
-_MAY_PASS = (Fail, RuntimeException)
+_MAY_PASS = (binding.Fail, binding.RuntimeException)
 """Errors that a device may have once and not again; the CPU provider computes the same every time."""
 _NO_MEMORY = re.compile(
     r"failed to allocate|bad_alloc|out of memory|out_of_memory|alloc_failed|smaller than requested bytes", re.IGNORECASE
@@ -105,7 +104,7 @@ class OrtSession:
         message = _first_line(error)
         if _NO_MEMORY.search(str(error)):
             return OutOfMemoryError(message)
-        if isinstance(error, EPFail):
+        if isinstance(error, binding.EPFail):
             return ProviderFailedError(message)
         if isinstance(error, _MAY_PASS) and set(self.placement) - {CPU}:
             return TransientError(message)

@@ -109,9 +109,7 @@ def _is_judged(request: TrialRequest) -> bool:
 
     Of another version it tells only of ONNX's own operators, whose definitions are the same in all that know them.
     """
-    from onnxruntime.capi import _pybind_state  # noqa: PLC0415
-
-    from ortdeploy.runtime.library import ort  # noqa: PLC0415  only the child
+    from ortdeploy.runtime.library import binding, ort  # noqa: PLC0415  only the child
     from ortdeploy.runtime.supported_versions import find_limits  # noqa: PLC0415
 
     if request.elsewhere not in {None, ort.__version__}:
@@ -121,14 +119,12 @@ def _is_judged(request: TrialRequest) -> bool:
         )
     if request.on_cpu or request.extensions:
         return True
-    domains = {schema.domain or "ai.onnx" for schema in _pybind_state.get_all_operator_schema()}
+    domains = {schema.domain or "ai.onnx" for schema in binding.get_all_operator_schema()}
     return domains.issuperset(request.domains)
 
 
 def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception | None:
-    from onnxruntime.capi import _pybind_state  # noqa: PLC0415
-
-    from ortdeploy.runtime.library import ort  # noqa: PLC0415  only the child
+    from ortdeploy.runtime.library import binding, ort  # noqa: PLC0415  only the child
     from ortdeploy.runtime.session import register_extensions, session_options  # noqa: PLC0415
 
     own = {name: value for name, value in request.options.items() if name not in _KEPT_OUT}
@@ -146,7 +142,7 @@ def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception |
         if request.on_cpu:
             ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
         else:
-            _pybind_state.InferenceSession(options, path, True, False)
+            binding.InferenceSession(options, path, True, False)
     except Exception as error:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
         return error
     return None
