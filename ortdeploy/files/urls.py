@@ -13,8 +13,8 @@ from hashlib import sha256
 from ortdeploy.records import ordered_record, record
 
 MASK = "***"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]+):(?=//|:)|(data):(?=[^/\\])", re.IGNORECASE)
-# Those below are compiled when they are first needed, which takes as long as all else here: most jobs have no URL.
+# These are compiled when they are first needed, which takes as long as all else here: most jobs have no URL.
+_SCHEME = r"(?i)([a-z][a-z0-9+._-]+):(?=//|:)|(data):(?=[^/\\])"
 _WEB_QUERY = r"(?s)[?#].*"
 _STORE_QUERY = r"(?s)\?[\w.~%$\[\]-]*=.*|#query-[0-9a-f]{8}\Z"
 _DIGEST_OF_QUERY = r"#query-[0-9a-f]{8}\Z"
@@ -74,7 +74,7 @@ def encoded(text: str) -> str:
 
 def is_url(text: str) -> bool:
     """Return whether a path of a manifest is a URL, of whatever scheme; one letter and a colon are a drive."""
-    return ":" in text and _SCHEME.match(text) is not None  # asked of each of many files
+    return ":" in text and re.match(_SCHEME, text) is not None  # asked of each of many files
 
 
 def path_from_here(folder: str, path: str) -> str:
@@ -95,7 +95,7 @@ def is_chain(text: str) -> bool:
 
 def parse_url(text: str) -> Url:
     """Parse a URL. Every text for which `is_url` is true gives a Url, even if nobody can open it."""
-    found = _SCHEME.match(text)
+    found = re.match(_SCHEME, text)
     scheme = (found[1] or found[2]).lower() if found else ""
     rest = text[found.end() :] if found else text
     if not rest.startswith("//") or is_chain(text):
