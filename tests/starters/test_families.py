@@ -31,15 +31,16 @@ FLOAT = TensorProto.FLOAT
 
 
 def made(cli: Cli, folder: Path, *further: str | Path, model: str = "m.onnx") -> tuple[dict[str, Any], str]:
-    """Return the manifest that init writes, which must apply as it stands, and what init said."""
+    """Return the manifest that init writes, whose first rows it has run, and what init said."""
     said = cli("init", folder / model, "-o", folder / "m.yaml", *further)
     assert said.code == 0, said.out + said.err
-    applied = cli("apply", folder / "m.yaml", "-q")
-    assert applied.code == 0, applied.out + applied.err
     return yaml.safe_load((folder / "m.yaml").read_text()), said.out
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
+def rows(cli: Cli, folder: Path) -> list[dict[str, Any]]:
+    """Apply the manifest as it stands, and return what it gives."""
+    applied = cli("apply", folder / "m.yaml", "-q")
+    assert applied.code == 0, applied.out + applied.err
     parts = sorted((folder / "outbox/m").glob("part-*.jsonl"))
     return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
 
@@ -54,7 +55,7 @@ def test_an_ultralytics_export_finds_its_box_in_the_picture(cli: Cli, tmp_path: 
     manifest, said = made(cli, tmp_path)
     assert "YOLO v8" in said
     assert steps_of(manifest)[-4:] == ["yolo_decode", "nms", "unletterbox", "labels"]
-    first = rows(tmp_path)[0]
+    first = rows(cli, tmp_path)[0]
     assert first["labels"] == ["dog's toy"]
     np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)  # the first sample is 64 x 64
 
@@ -86,7 +87,7 @@ def test_a_head_without_suppression_gets_none(cli: Cli, tmp_path: Path) -> None:
     families.yolo(tmp_path / "m.onnx", version="YOLOv10n", decided=True)
     manifest, _ = made(cli, tmp_path)
     assert "nms" not in steps_of(manifest)
-    assert rows(tmp_path)[0]["labels"] == ["dog's toy"]
+    assert rows(cli, tmp_path)[0]["labels"] == ["dog's toy"]
 
 
 def test_the_description_decides_only_what_the_shape_allows(cli: Cli, tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_an_export_of_yolox_finds_its_box_in_the_picture(cli: Cli, tmp_path: Pat
     assert "an export of YOLOX" in said
     assert steps_of(manifest)[:3] == ["letterbox", "bgr", "layout"], "top left, blue first, from 0 to 255"
     assert ("size" in manifest["pipelines"]["find"]["steps"][5]["in"]) == (not decoded)
-    first, second = rows(tmp_path)
+    first, second = rows(cli, tmp_path)
     assert first["labels"] == second["labels"] == ["dog"]
     box = np.array([3.25 * 16 - 12, 2.5 * 16 - 16, 64, 2.5 * 16 + 16])  # cut at the right edge, 64
     np.testing.assert_allclose(first["boxes"], [box], atol=1e-3)  # the first sample is 64 x 64
@@ -120,7 +121,7 @@ def test_a_classifier_gets_the_labels_that_are_there(cli: Cli, tmp_path: Path, w
     elif where == "metadata":
         families.with_metadata(tmp_path / "m.onnx", classes="['cat', 'dog', 'owl']")
     made(cli, tmp_path)
-    first = rows(tmp_path)[0]
+    first = rows(cli, tmp_path)[0]
     assert first.keys() == {"path", "class", "probability"} | ({"label"} if where != "nowhere" else set())
     assert where == "nowhere" or first["label"] == ["cat", "dog", "owl"][first["class"]]
 
@@ -135,14 +136,14 @@ def test_labels_of_another_number_of_classes_are_not_taken(
     families.classifier(tmp_path / "m.onnx")
     (tmp_path / "labels.txt").write_text(text)
     made(cli, tmp_path)
-    assert ("label" in rows(tmp_path)[0]) == are_taken
+    assert ("label" in rows(cli, tmp_path)[0]) == are_taken
 
 
 def test_names_of_classes_that_are_no_text_are_not_taken(cli: Cli, tmp_path: Path) -> None:
     families.with_metadata(families.classifier(tmp_path / "m.onnx"), classes=r"['cat', '\ud800', 'owl']")
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "\ud800", "1": "dog", "2": "owl"}}))
     made(cli, tmp_path)
-    assert "label" not in rows(tmp_path)[0]
+    assert "label" not in rows(cli, tmp_path)[0]
 
 
 @pytest.mark.slow
@@ -231,7 +232,7 @@ def test_a_text_detector_gets_boxes_of_lines(cli: Cli, tmp_path: Path) -> None:
     families.text_detector(tmp_path / "m.onnx")
     manifest, _ = made(cli, tmp_path)
     assert steps_of(manifest)[-1] == "text_boxes"
-    assert rows(tmp_path)[0].keys() == {"path", "boxes", "scores"}
+    assert rows(cli, tmp_path)[0].keys() == {"path", "boxes", "scores"}
 
 
 @pytest.mark.quick("metadata")
@@ -242,7 +243,7 @@ def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str
         (tmp_path / "keys.txt").write_text("\n".join("0123456789ABC") + "\n")
     manifest, _ = made(cli, tmp_path)
     assert steps_of(manifest)[-1] == "ctc_greedy"
-    assert set(rows(tmp_path)[0]["text"]) <= set("0123456789ABC ")
+    assert set(rows(cli, tmp_path)[0]["text"]) <= set("0123456789ABC ")
 
 
 def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,14 +279,14 @@ def test_a_classifier_with_a_head_for_each_place_of_a_text_gets_columns_for_each
     made(cli, tmp_path)
     assert "# Left out of columns: features.\n" in (tmp_path / "m.yaml").read_text()
     wanted = {f"place_{place}_{what}" for place in range(3) for what in ("class", "probability")}
-    assert all(set(row) == {"path", *wanted} for row in rows(tmp_path))
+    assert all(set(row) == {"path", *wanted} for row in rows(cli, tmp_path))
 
 
 def test_a_listener_hears_windows_with_its_state(cli: Cli, tmp_path: Path) -> None:
     families.listener(tmp_path / "m.onnx")
     manifest, _ = made(cli, tmp_path)
     assert steps_of(manifest) == ["windows", "each"]
-    lines = rows(tmp_path)
+    lines = rows(cli, tmp_path)
     assert [line["start"] for line in lines] == list(range(0, 512 * len(lines), 512))
 
 
@@ -303,7 +304,7 @@ def test_a_window_of_the_size_of_silero_has_samples_of_before_whatever_the_state
     manifest, _ = made(cli, tmp_path)
     assert steps_of(manifest) == ["windows", "each"]
     assert told in " ".join((tmp_path / "m.yaml").read_text().replace("#", "").split())
-    lines = rows(tmp_path)
+    lines = rows(cli, tmp_path)
     assert [line["start"] for line in lines] == list(range(0, size * len(lines), size))
 
 
@@ -313,7 +314,7 @@ def test_a_model_of_recordings_hears_them_whole(cli: Cli, tmp_path: Path) -> Non
     assert "a model of recordings" in said
     assert "16000 Hz is assumed: nothing in the file tells. Check what is assumed: wrong values give" in said
     assert manifest["jobs"]["run"]["input"]["columns"] == {"waveforms": "samples"}
-    assert len(rows(tmp_path)) == 1
+    assert len(rows(cli, tmp_path)) == 1
 
 
 def test_a_model_of_recordings_is_told_how_long_each_is(cli: Cli, tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ def test_a_model_of_recordings_is_told_how_long_each_is(cli: Cli, tmp_path: Path
     assert steps_of(manifest) == ["Shape", "squeeze", "m"]
     with wave.open(str(tmp_path / "m-sample.wav")) as sample:
         samples = np.frombuffer(sample.readframes(sample.getnframes()), "<i2") / 32768
-    assert rows(tmp_path)[0]["y"] == pytest.approx([samples.sum()], rel=1e-2, abs=1e-2)
+    assert rows(cli, tmp_path)[0]["y"] == pytest.approx([samples.sum()], rel=1e-2, abs=1e-2)
 
 
 @pytest.mark.quick(0, 2)
@@ -342,7 +343,7 @@ def test_recordings_of_one_and_of_several_channels_feed_what_hears(
             file.writeframes(np.repeat(samples, channels).tobytes())
     made(cli, tmp_path, "--from", tmp_path / "heard")
     found: dict[str, list[Any]] = {}
-    for row in rows(tmp_path):
+    for row in rows(cli, tmp_path):
         found.setdefault(row.pop("path"), []).append({name: one for name, one in row.items() if name != "row"})
     first, *others = found.values()
     assert len(others) == 2
@@ -354,7 +355,7 @@ def test_a_fixed_length_is_that_of_windows(cli: Cli, tmp_path: Path) -> None:
     families.hearer(tmp_path / "m.onnx", samples=800)
     manifest, _ = made(cli, tmp_path)
     assert steps_of(manifest) == ["windows", "each"]
-    assert [line["start"] for line in rows(tmp_path)] == list(range(0, 32000, 800))
+    assert [line["start"] for line in rows(cli, tmp_path)] == list(range(0, 32000, 800))
 
 
 def test_recordings_of_the_user_feed_a_model_of_a_fixed_length(cli: Cli, tmp_path: Path) -> None:
@@ -362,7 +363,7 @@ def test_recordings_of_the_user_feed_a_model_of_a_fixed_length(cli: Cli, tmp_pat
     (tmp_path / "mine.wav").write_bytes(recording(0.01))
     manifest, _ = made(cli, tmp_path, "--from", tmp_path / "mine.wav")
     assert manifest["jobs"]["run"]["input"]["path"] == "mine.wav"
-    assert len(rows(tmp_path)) == 40  # windows of the four values that it takes
+    assert len(rows(cli, tmp_path)) == 40  # windows of the four values that it takes
 
 
 @pytest.mark.slow
@@ -375,7 +376,7 @@ def test_files_get_the_types_that_the_settings_name(cli: Cli, tmp_path: Path) ->
         {"cast": "int32"},
         {"pad": 8, "value": 256, "side": "start"},
     ]
-    assert {row["type"] for row in rows(tmp_path)} <= {"high", "low"}
+    assert {row["type"] for row in rows(cli, tmp_path)} <= {"high", "low"}
 
 
 def test_a_wake_word_is_heard_by_three_networks(cli: Cli, tmp_path: Path) -> None:
@@ -383,7 +384,7 @@ def test_a_wake_word_is_heard_by_three_networks(cli: Cli, tmp_path: Path) -> Non
     manifest, said = made(cli, tmp_path)
     assert "a wake word" in said
     assert steps_of(manifest)[-4:] == ["windows", "each", "windows", "each"]
-    assert [line["at"] for line in rows(tmp_path)] == list(range(9))  # 11 windows of 76 lie in 160
+    assert [line["at"] for line in rows(cli, tmp_path)] == list(range(9))  # 11 windows of 76 lie in 160
 
 
 def test_a_word_without_the_shared_networks_is_fed_embeddings(cli: Cli, tmp_path: Path) -> None:
@@ -399,7 +400,7 @@ def test_a_detector_beside_a_reader_reads_pages(cli: Cli, tmp_path: Path) -> Non
     manifest, said = made(cli, tmp_path)
     assert "the reader of lines beside it" in said
     assert steps_of(manifest)[-3:] == ["text_boxes", "crop", "each"]
-    assert rows(tmp_path)[0].keys() == {"path", "boxes", "texts", "scores"}
+    assert rows(cli, tmp_path)[0].keys() == {"path", "boxes", "texts", "scores"}
 
 
 def test_photographs_are_the_rows_of_a_model_that_gives_maps(cli: Cli, tmp_path: Path) -> None:
@@ -429,7 +430,7 @@ def test_a_table_is_fed_from_columns(cli: Cli, tmp_path: Path) -> None:
     families.table(tmp_path / "m.onnx")
     manifest, _ = made(cli, tmp_path)
     assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["f*"]}
-    assert rows(tmp_path)[0].keys() == {"row", "label", "probabilities"}
+    assert rows(cli, tmp_path)[0].keys() == {"row", "label", "probabilities"}
 
 
 def test_columns_of_a_table_may_have_commas_and_quotes_in_their_names(cli: Cli, tmp_path: Path) -> None:
@@ -470,7 +471,7 @@ def test_a_transformer_beside_its_tokenizer_reads_text(
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "good", "1": "bad", "2": "none"}}))
     manifest, _ = made(cli, tmp_path)
     assert steps_of(manifest)[:2] == ["tokenize", "m"]
-    assert rows(tmp_path)[0].keys() == keys | {"row"}
+    assert rows(cli, tmp_path)[0].keys() == keys | {"row"}
 
 
 def test_a_sentence_encoder_pools_as_its_folder_says(cli: Cli, tmp_path: Path) -> None:
@@ -494,7 +495,7 @@ def test_a_folder_of_stable_diffusion_paints(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "painter/unet/config.json").write_text(json.dumps({"sample_size": 4}))
     manifest, _ = made(cli, tmp_path, model="painter")
     assert manifest["pipelines"]["paint"]["height"] == 32
-    assert rows(tmp_path)[0]["image"].endswith(".png")
+    assert rows(cli, tmp_path)[0]["image"].endswith(".png")
 
 
 def test_a_folder_of_something_else_is_told(cli: Cli, tmp_path: Path) -> None:
@@ -568,7 +569,7 @@ def test_pictures_of_the_user_take_the_place_of_samples(cli: Cli, tmp_path: Path
     manifest, said = made(cli, tmp_path, "--from", tmp_path / "photos")
     assert manifest["jobs"]["run"]["input"]["path"] == "photos/*.jpg"
     assert "left out" not in said
-    assert len(rows(tmp_path)) == 3
+    assert len(rows(cli, tmp_path)) == 3
     assert not list(tmp_path.glob("m-sample*"))
 
 
@@ -619,7 +620,7 @@ def test_arrays_of_the_user_feed_any_model(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx")
     np.savez(tmp_path / "mine.npz", other=np.ones((5, 4), np.float32))
     made(cli, tmp_path, "--from", tmp_path / "mine.npz")
-    assert len(rows(tmp_path)) == 5
+    assert len(rows(cli, tmp_path)) == 5
 
 
 @pytest.mark.quick(1)
@@ -633,7 +634,7 @@ def test_names_of_the_user_s_files_may_have_signs_of_patterns(cli: Cli, tmp_path
         (tmp_path / path).write_text("name,age,income,debt\nAda,1,2,3\n")
     manifest, _ = made(cli, tmp_path, "--from", tmp_path / data)
     assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
-    assert len(rows(tmp_path)) == 1
+    assert len(rows(cli, tmp_path)) == 1
 
 
 def test_samples_may_have_signs_of_patterns_in_their_names(cli: Cli, tmp_path: Path) -> None:
