@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.plan.made_by import layout_difference
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.shell import command
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
@@ -106,9 +107,10 @@ def _repair(job: "ResolvedJob") -> str:
     files = ", ".join(job.input.repairable[:3])
     if not files:
         return ""
+    named = command("--job", job.spec.name)
     return (
-        f" Rows of {files} had failed: if that was repaired, run ortdeploy retry with --job {job.spec.name}, which "
-        "runs these rows again from what is there now."
+        f" Rows of {files} had failed: if that was repaired, run ortdeploy retry with {named}, which runs these rows "
+        "again from what is there now."
     )
 
 

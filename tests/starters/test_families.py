@@ -3,6 +3,8 @@
 import errno
 import gzip
 import json
+import os
+import shlex
 import shutil
 import wave
 from collections.abc import Callable
@@ -752,10 +754,18 @@ def test_a_disk_that_is_full_as_the_manifest_is_written_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
+def test_the_next_command_can_be_copied_if_a_name_has_blanks(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "my model.onnx")
+    said = cli("init", tmp_path / "my model.onnx", "-o", tmp_path / "my model.yaml")
+    (line,) = (one for one in said.out.splitlines() if one.startswith("Next: "))
+    assert shlex.split(line)[1:] == ["ortdeploy", "try", str(tmp_path / "my model.yaml")]
+
+
 def test_a_model_whose_name_begins_as_a_flag_does(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scale_model(tmp_path / "-m.onnx")
     monkeypatch.chdir(tmp_path)
-    assert cli("init", "./-m.onnx").code == 0
+    said = cli("init", "./-m.onnx")
+    assert (said.code, f"Next: ortdeploy try {os.path.join('.', '-m.yaml')}" in said.out) == (0, True)  # noqa: PTH118
     assert Path("-m.yaml").is_file()
 
 

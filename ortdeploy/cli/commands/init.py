@@ -5,6 +5,7 @@ rows are written beside the manifest, unless --from names the user's own.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -22,6 +23,7 @@ from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.shell import command
 from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.given import look_at_data
 from ortdeploy.starters.open_sizes import run_on_synthetic
@@ -196,5 +198,6 @@ def _told(tried: _Tried, manifest: Path, subject: Subject, *, instead_of: _Tried
     lines.append(tried.starter.question or "")
     lines.append(f"In {manifest}, {tried.starter.assumed}. {_WRONG}" if tried.starter.assumed else "")
     lines.append(tried.trouble().rstrip())
-    lines.append(f"{'Next' if tried.works else 'After that'}: ortdeploy try {manifest}")
+    named = os.path.join(".", manifest) if str(manifest).startswith("-") else str(manifest)  # noqa: PTH118  Path drops it
+    lines.append(f"{'Next' if tried.works else 'After that'}: {command('ortdeploy', 'try', named)}")
     return "\n".join(line for line in lines if line) + "\n"

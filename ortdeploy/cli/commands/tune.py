@@ -31,6 +31,7 @@ from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.native_output import appended_reason
+from ortdeploy.shell import command
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, tuning
@@ -163,7 +164,7 @@ def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> 
     gained = f"{best.speed:,.0f} rows/s, before {before.speed:,.0f}"
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f"# Written by ortdeploy tune for job {job.name} of {Path(spec.path).name}: {gained}.\n"
-    head += f"# ortdeploy apply {Path(spec.path).name} --overlay {shown}\n"
+    head += f"# {command('ortdeploy', 'apply', Path(spec.path).name, '--overlay', str(shown))}\n"
     with open_whole(path) as file:
         file.write(head.encode(errors="backslashreplace") + block(overlay).encode())
 

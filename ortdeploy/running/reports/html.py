@@ -1,7 +1,6 @@
 """The report as one self-contained page: charts are inline, and nothing is fetched from any address."""
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -14,6 +13,7 @@ from ortdeploy.running.reports import charts
 from ortdeploy.running.reports.charts import COLORS, Curve
 from ortdeploy.running.reports.illustrations import FAILED_COLUMNS, Example, Illustrations, Picture
 from ortdeploy.running.reports.page import numbers, page, searchable, section, soft, table
+from ortdeploy.shell import command
 
 FILE = REPORTS["html"]
 
@@ -293,7 +293,7 @@ def invocation(report: Mapping[str, Any]) -> dict[str, str]:
     if said is None:
         return {}
     return {
-        "command": shlex.join(["ortdeploy", *said["arguments"]]),
+        "command": command("ortdeploy", *said["arguments"]),
         "profile": said["profile"] or "none",
         "overlays": ", ".join(said["overlays"]) or "none",
         "--set": ", ".join(said["sets"]) or "none",
