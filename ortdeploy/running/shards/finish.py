@@ -32,10 +32,10 @@ from ortdeploy.running.marker import write_marker
 from ortdeploy.running.report import RAN_UNKNOWN, committed, write_report
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
+from ortdeploy.running.shards.counted_shares import shares_of, worker_name
 from ortdeploy.running.shards.place import place_of
 from ortdeploy.running.shards.rebuild import AHEAD, put_copy, rebuild
 from ortdeploy.running.shards.receipt import Ended, Receipt
-from ortdeploy.running.shards.shares import shares_of, worker_name
 from ortdeploy.running.statistics import check_statistics, sum_of_statistics
 from ortdeploy.sinks.catalogue import SINKS
 

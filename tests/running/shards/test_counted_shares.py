@@ -18,8 +18,8 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.shares import Shares
 from ortdeploy.running.file_spans import Spans
 from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.counted_shares import open_shares, shares_of
 from ortdeploy.running.shards.receipt import Receipt
-from ortdeploy.running.shards.shares import open_shares, shares_of
 from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.json import render_status as json_status
 from ortdeploy.views.status import render_status
