@@ -38,10 +38,13 @@ _MIB = 1024 * 1024
 Sizes = tuple[int | None, ...]
 Shapes = dict[str, Sizes]
 
-_PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 480 * _MIB, "Tensorrt": 600 * _MIB}
-"""Bytes that a provider's own libraries add to `PROCESS`; CUDA's were measured on an H200 with CUDA 13.0."""
+_PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 470 * _MIB, "Tensorrt": 600 * _MIB}
+"""Bytes that a provider's own libraries add to `PROCESS`; CUDA's were measured on an H200 and an H100 with CUDA 13.0.
 
-_CUDNN = 130 * _MIB
+CUDA's vary from 385 to 640 MiB, by which kernels the driver loads, which no graph tells.
+"""
+
+_CUDNN = 70 * _MIB
 """What cuDNN takes beside them for each model with convolutions: it loads the kernels that it tries."""
 
 _PYARROW, _PARQUET_WRITER, _PILLOW, _TORCH, _OP_STEPS = 37 * _MIB, 9 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
