@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.facts import make_facts
+from support.forks import children_as_forks
 from support.jobs import changed
 from support.specs import make_spec
 
@@ -89,8 +91,10 @@ class Family:
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    with children_as_forks():
+        yield
 
 
 def with_use(plan: Plan, **changes: Any) -> Plan:

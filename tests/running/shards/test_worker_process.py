@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forks import children_as_forks
 
 from ortdeploy.running.shards.worker_process import WorkerProcess
 
@@ -23,7 +24,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         started.append(WorkerProcess("support.fake_worker", asked))
         return started[-1]
 
-    yield begin
+    with children_as_forks():
+        yield begin
     for one in started:
         one.end()
 
