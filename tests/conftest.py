@@ -56,7 +56,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 gc.set_threshold(50_000, 20, 50)  # so many objects are made that Python would look for cycles all the time
-settings.register_profile("ortdeploy", max_examples=effort(25, 100), deadline=None)  # no test is timed
+settings.register_profile("ortdeploy", max_examples=effort(15, 100), deadline=None)  # no test is timed
 settings.load_profile("ortdeploy")
 with suppress(ImportError):
     # Hypothesis would parse every module of the project that is loaded, for constants to draw: a second in each worker,
