@@ -80,7 +80,7 @@ def shown_line(lines: Sequence[str], number: int) -> str:
     return line if key is None or not line[key:].strip() else f"{line[:key]} {MASK}"
 
 
-_KEY = re.compile(r"""([\w.-]+)["']?[ \t]*:(?=[ \t]|$)""")
+_KEY = re.compile(r"""(?<![\w.-])([\w.-]+)["']?[ \t]*:(?=[ \t]|$)""")
 _OPENINGS = frozenset({"", "|", ">", "|-", ">-", "|+", ">+"})
 """What stands behind a key whose value begins on the next line."""
 

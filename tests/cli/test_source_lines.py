@@ -54,6 +54,12 @@ def test_no_line_shows_a_secret() -> None:
     assert not any("hunter2" in shown_line(lines, number) for number in range(len(lines)))
 
 
+def test_a_line_of_a_million_characters_is_looked_through_once() -> None:
+    long = "9" * 1_000_000
+    assert shown_line([f"name: {long}"], 0) == f"name: {long}"
+    assert shown_line([f"{long}token: {long}, password: hunter2"], 0) == f"{long}token: {MASK}"
+
+
 def test_lines_are_counted_as_yaml_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_bytes("\ufeffa: 1\r\nb: \xe9\u2028c: 3\rd".encode())
