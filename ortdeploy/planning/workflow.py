@@ -410,7 +410,7 @@ def _plan_saved(
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     """Plan with a plan file's options, and compare facts and steps with the file's."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
-    from ortdeploy.planning.saved_plan import compare, moved_facts, planned_host  # noqa: PLC0415
+    from ortdeploy.planning.saved_comparison import compare, moved_facts, planned_host  # noqa: PLC0415
 
     then = [fact for fact in saved.facts if fact.kind == "manifest"]
     if loaded.spec is None or [loaded.spec.sha256] != [fact.value for fact in then]:
@@ -469,7 +469,7 @@ def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", s
 
 def _other_manifest(saved: "SavedPlan") -> Diagnostic:
     """Return the diagnostic for a manifest that is not the plan's: it has changed, or the plan file was moved."""
-    from ortdeploy.planning.saved_plan import moved_fact  # noqa: PLC0415  loaded already
+    from ortdeploy.planning.saved_comparison import moved_fact  # noqa: PLC0415  loaded already
 
     found = moved_fact(saved, "manifest", Path(saved.manifest).name)
     where = f"It was looked for as {saved.manifest}. If the plan file was moved, say with --root DIR which folder"

@@ -21,8 +21,10 @@ from support.models import lora_model, make_adapter, scale_model
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import Plan
-from ortdeploy.planning import saved_plan
-from ortdeploy.planning.saved_plan import PlanToSave, difference, dump_plans, is_plan_file, load_plans, made
+from ortdeploy.planning import plan_writing, saved_comparison
+from ortdeploy.planning.plan_writing import PlanToSave, dump_plans, made
+from ortdeploy.planning.saved_comparison import difference
+from ortdeploy.planning.saved_plan import is_plan_file, load_plans
 from ortdeploy.planning.workflow import plan_again, plan_manifests
 from ortdeploy.schemas import schema_text
 
@@ -137,7 +139,7 @@ def test_what_is_carried_out_is_what_was_planned_here(
 ) -> None:
     plan = save(cli, deployment)
     edit(plan, "plans", 0, "steps", 1, "output", "path", to="outbox/edited")
-    monkeypatch.setattr(saved_plan, "difference", lambda *_: None)
+    monkeypatch.setattr(saved_comparison, "difference", lambda *_: None)
     assert cli("apply", plan).code == 0, "even where the comparison were blind"
     assert len(read_rows(deployment / "outbox/run")) == 20
     assert not (deployment / "outbox/edited").exists()
@@ -311,7 +313,7 @@ def test_a_file_of_another_time_and_the_same_content_is_the_same(cli: Cli, deplo
 
 
 def test_large_inputs_are_held_by_size_and_time(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved_plan, "MAX_HASHED", 100)
+    monkeypatch.setattr(plan_writing, "MAX_HASHED", 100)
     plan = save(cli, deployment)
     assert json.loads(plan.read_text())["plans"][0]["inputs"]["run"][0][3] is None
     os.utime(deployment / "data.npy", (1, 1))

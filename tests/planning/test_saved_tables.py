@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import ortdeploy.cli.plans  # noqa: F401  it copies MAX_BYTES, which a test replaces
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.planning import saved_plan, saved_tables
+from ortdeploy.planning import plan_writing, saved_tables
 from ortdeploy.planning.saved_tables import (
     SavedFile,
     Table,
@@ -38,7 +38,7 @@ def many(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(5):
         np.save(deployment / f"in/{number}.npy", np.full((2, 4), number, np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("data.npy", "in/*.npy"))
-    monkeypatch.setattr(saved_plan, "LONG", 3)
+    monkeypatch.setattr(plan_writing, "LONG", 3)
     return deployment
 
 
@@ -167,7 +167,7 @@ def test_more_is_neither_written_nor_read_than_a_table_may_have(
 def test_a_plan_file_that_apply_would_refuse_is_not_written(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_plan, "MAX_BYTES", 100)
+    monkeypatch.setattr(plan_writing, "MAX_BYTES", 100)
     refused = cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json")
     assert (refused.code, "and apply reads 100 at most" in refused.err) == (1, True)
     assert not (deployment / "plan.json").exists()

@@ -12,7 +12,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ortdeploy.manifest.pipelines import DIFFUSION, TEXT_TO_IMAGE
 from ortdeploy.plan.plan_file import STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, PlannedCheck
-from ortdeploy.planning.saved_plan import BOUND, LEFT_OUT, OPEN
+from ortdeploy.planning.plan_writing import LEFT_OUT
+from ortdeploy.planning.saved_plan import BOUND, OPEN
 from ortdeploy.schemas import BASE_URI, SUFFIX
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES

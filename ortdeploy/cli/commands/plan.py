@@ -26,8 +26,9 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
+from ortdeploy.planning.plan_writing import PlanToSave, dump_plans
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.saved_plan import BOUND, OPEN, PlanToSave, dump_plans, misplaced
+from ortdeploy.planning.saved_plan import BOUND, OPEN, misplaced
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.versions import package_version
 from ortdeploy.views import json, text
