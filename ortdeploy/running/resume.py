@@ -82,8 +82,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         gone=step.input.gone,
     )
     write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job)
-    if known is None:
-        _check_alone(context)
+    _check_alone(context, is_new=known is None)
     return position
 
 
@@ -93,19 +92,20 @@ def _is_of_another(context: JobContext, known: OutputRecord) -> bool:
     return dict(known.identity) != dict(context.step.identity) and not is_bare
 
 
-def _check_alone(context: JobContext) -> None:
+def _check_alone(context: JobContext, *, is_new: bool) -> None:
     """Raise OrtdeployError if shards have begun in the output since it was looked at.
 
-    A shard that begins from now on finds the marker, and is refused.
+    A shard that begins from now on finds that a run is at work, or if its ledger is another one, the marker. On a
+    store, shards have made nothing that is not `new`.
     """
-    if context.upload is not None:
+    if context.upload is None and open_plans(SharedFolder(context.folder)):
+        raise OrtdeployError(
+            f"shards have begun in {context.step.output.shown} as this run did. Let them make all parts, and run "
+            "ortdeploy finish with their plan; or stop them, and start over with apply --new-run"
+        )
+    if context.upload is not None and is_new:
         context.upload.send(MARKER.__eq__)
         context.upload.check_alone()
-    elif open_plans(SharedFolder(context.folder)):
-        raise OrtdeployError(
-            f"shards have begun in {context.step.output.shown} as this run did. Stop them, and apply with --new-run; "
-            "or let them make all parts, and run ortdeploy finish with their plan"
-        )
 
 
 def _known_output(context: JobContext) -> OutputRecord | None:

@@ -14,6 +14,7 @@ import yaml
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from support.shards import BY_ROW, LOOKED_UP, Killed, die_after, die_before, instead, write_rows
 
+from ortdeploy.files.atomic import remove_temporaries
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.running.shards import alike
 from ortdeploy.schemas import schema_text
@@ -100,6 +101,32 @@ def test_a_shard_that_was_killed_before_its_plan_began_leaves_the_output_to_one_
     assert applied.code == 0, applied.words
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
     assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(20))
+
+
+def test_a_run_of_new_files_stops_if_shards_have_begun_them_since_it_was_planned(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would give the numbers that follow those of the earlier parts, and one the name that the other's part has."""
+    manifest, plan = deployment / "m.yaml", deployment / "plan.json"
+    manifest.write_text(SMALL.replace("data.npy", "data*.npy"))
+    assert cli("apply", manifest).code == 0
+    np.save(deployment / "data-1.npy", np.ones((20, 4), np.float32))
+    assert cli("plan", manifest, "--out", plan).code == 0
+    begun: list[int] = []
+
+    def after_shards(folder: Path) -> None:
+        begun.append(cli("apply", plan, "--shard", "0/2").code)
+        remove_temporaries(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ortdeploy.running.resume.remove_temporaries", after_shards)
+        stopped = cli("apply", manifest)
+    assert (stopped.code, begun, "shards have begun in outbox/run as this run did" in stopped.words) == (1, [0], True)
+    assert cli("apply", plan, "--shard", "1/2").code == 0
+    finished = cli("finish", plan)
+    assert finished.code == 0, finished.words
+    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(40))
+    assert cli("verify", manifest).code == 0
 
 
 def test_status_that_was_shown_before_is_not_what_shards_have_made_since(
