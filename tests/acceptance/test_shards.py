@@ -17,6 +17,7 @@ from support.shards import BY_ROW, LOOKED_UP, Killed, die_after, die_before, ins
 from ortdeploy.files.atomic import remove_temporaries
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.running.shards import alike
+from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.schemas import schema_text
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
@@ -127,6 +128,23 @@ def test_a_run_of_new_files_stops_if_shards_have_begun_them_since_it_was_planned
     assert finished.code == 0, finished.words
     assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(40))
     assert cli("verify", manifest).code == 0
+
+
+def test_a_finish_on_another_machine_at_the_same_moment_finds_all_parts(
+    cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closes the plan and deletes the decisions, which the slower one was about to read."""
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+
+    def quicker(original: Any, log: CommitLog) -> bool:
+        is_closed: bool = original(log)
+        assert cli("finish", plan, "--state-dir", deployment / "elsewhere").code == 0
+        return is_closed
+
+    with instead(monkeypatch, "is_closed", quicker):
+        slower = cli("finish", plan)
+    assert slower.code == 0, slower.words
+    assert cli("verify", deployment / "m.yaml").code == 0
 
 
 def test_status_that_was_shown_before_is_not_what_shards_have_made_since(

@@ -88,8 +88,7 @@ class Finish:
         if record is not None and standing_record(record, self.step, table, decisions) is None:
             self.ledger.forget(self._output)
             record = None
-        is_closed = decisions.is_closed()
-        receipts = self._closed(decisions, record) if is_closed else self._decided(decisions, table)
+        receipts, is_closed = self._receipts(decisions, record, table)
         is_known = _is_all_in(record, table)
         if not is_known:
             self._begin()
@@ -120,6 +119,16 @@ class Finish:
         is_missing = any(part.number not in receipts for part in table) or (table.first_number and _is_first(place))
         if is_missing or place.exists(AHEAD):
             put_copy(place, self.ledger, self._output)
+
+    def _receipts(
+        self, decisions: CommitLog, record: OutputRecord | None, table: PartTable
+    ) -> tuple[Mapping[int, Receipt], bool]:
+        """Return the receipts of the decided parts, and whether the plan is closed. Raises OrtdeployError, OSError."""
+        if not decisions.is_closed():
+            receipts = self._decided(decisions, table)
+            if not decisions.is_closed():  # else another machine's finish has deleted decisions meanwhile
+                return receipts, False
+        return self._closed(decisions, record), True
 
     def _closed(self, decisions: CommitLog, record: OutputRecord | None) -> Mapping[int, Receipt]:
         """Return the receipts of a closed plan. Raises OrtdeployError if a part that is not in the ledger differs."""
