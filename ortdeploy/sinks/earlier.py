@@ -21,7 +21,7 @@ class EarlierParts:
         """Return what `read` returns for the first file that is there; None if none is. Raises what `read` raises."""
         if not self._is_read:
             self._schema = self._first(read)
-            self._is_read = True
+            self._is_read, self._files = True, ()  # a file that was fetched to be read is deleted
         return self._schema
 
     def _first(self, read: "Callable[[Path], pa.Schema]") -> "pa.Schema | None":

@@ -1,6 +1,7 @@
 """New parts have the units of earlier ones, which may be carried away at any moment."""
 
 import io
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,4 +39,17 @@ def test_a_part_that_is_carried_away_between_two_new_ones_still_says_the_unit(mi
     earlier = EarlierParts([microseconds])
     assert part_of(earlier) == pa.duration("us")
     microseconds.unlink()
+    assert part_of(earlier) == pa.duration("us")
+
+
+def test_a_part_that_was_fetched_to_be_read_is_not_kept(microseconds: Path) -> None:
+    def fetched() -> Iterator[Path]:
+        try:
+            yield microseconds
+        finally:
+            microseconds.unlink()
+
+    earlier = EarlierParts(fetched())
+    assert part_of(earlier) == pa.duration("us")
+    assert not microseconds.exists()
     assert part_of(earlier) == pa.duration("us")
