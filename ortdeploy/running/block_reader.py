@@ -72,6 +72,7 @@ class BlockReader:
 
         Raises what reading or preparing it raises, in its turn.
         """
+        self._stall.reading = time.perf_counter()
         try:
             self._fill(blocks)
             if not self._ahead and self._failure is not None:
@@ -86,15 +87,21 @@ class BlockReader:
         self._threads.close()
 
     def _fill(self, blocks: Iterator[Block]) -> None:
-        """Read blocks until as many are under way as are wanted."""
+        """Read a block, and more until as many are under way as are wanted, or until the first of them is prepared.
+
+        Reading may be slow too, and no block is to wait for later ones.
+        """
         while len(self._ahead) < self._wanted and (read := self._read(blocks)) is not None:
             work = partial(self._make, read[0])
             future = self._threads.begin(work, len(self._ahead)) if self._wanted > 1 else None
             self._ahead.append((*read, future))
+            first = self._ahead[0][2]
+            if first is not None and first.done():
+                break
 
     def _read(self, blocks: Iterator[Block]) -> tuple[Block, float] | None:
         """Read a block; None at the end, also if it is an error, which waits for the blocks before it."""
-        begin = self._stall.reading = time.perf_counter()
+        begin = time.perf_counter()
         try:
             block = None if self._failure is not None else next(blocks, None)
         except Exception as error:  # noqa: BLE001  `next` raises it in its turn

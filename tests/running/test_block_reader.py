@@ -154,6 +154,67 @@ def test_a_block_that_never_fits_ends_the_job(job: RunJob, monkeypatch: pytest.M
         one.next(read)
 
 
+@pytest.mark.usefixtures("four")
+def test_a_prepared_block_does_not_wait_until_later_ones_are_read(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a slow disk would look like a job that hangs."""
+    read: list[int] = []
+    one = reader(job)
+
+    def slowly() -> Iterator[Block]:
+        for number in range(BLOCKS):
+            if ahead := one._ahead:  # noqa: SLF001  reading takes longer than preparing
+                first = ahead[0][2]
+                assert first is not None
+                first.result(PATIENCE)
+            read.append(number)
+            yield block(number)
+
+    Steps(monkeypatch, lambda _: None)
+    blocks_read = slowly()
+    for number in range(BLOCKS):
+        taken = one.next(blocks_read)
+        assert taken is not None
+        assert taken[0].block.start == number
+        assert len(read) <= number + 2
+    one.close()
+
+
+class Noting(StallWatch):
+    """Notes what the reader says of its work."""
+
+    def __init__(self) -> None:
+        self.noted: list[bool] = []
+        super().__init__(None, [])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "reading":
+            self.noted.append(value is not None)
+
+
+@pytest.mark.usefixtures("four")
+def test_the_reader_is_at_work_while_it_waits_for_a_thread(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it reads nothing, because fewer blocks are wanted than are on their way."""
+    wanted = iter([4, 1, 1, 1])
+    monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, _bytes: next(wanted))
+    stall, four_read = Noting(), threading.Event()
+    Steps(monkeypatch, lambda number: number and four_read.wait(PATIENCE))
+
+    def and_tell() -> Iterator[Block]:
+        for number in range(BLOCKS):
+            if number == 4:
+                four_read.set()
+            yield block(number)
+
+    one, read = BlockReader(job, {}, stall, lambda: True, alone=False), and_tell()
+    one.next(read)
+    one.next(read)
+    stall.noted.clear()
+    one.next(read)
+    assert stall.noted == [True, False]
+    one.close()
+
+
 class Clock(threading.local):
     """The clock of one thread, which goes on when the thread prepares."""
 
