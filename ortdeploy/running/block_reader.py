@@ -143,7 +143,10 @@ class BlockReader:
 
     def _make(self, block: Block) -> _Made:
         """Make the tensors of a block, with steps that no other thread uses meanwhile."""
-        feeder = self._feeders.pop() if self._feeders else Feeder(self._job, self._ops)
+        try:
+            feeder = self._feeders.pop()
+        except IndexError:  # all are in use
+            feeder = Feeder(self._job, self._ops)
         try:
             feeds = feeder.prepare_block(block)
             prepared = Prepared(block=block, feeds=feeds)

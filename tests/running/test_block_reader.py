@@ -179,6 +179,20 @@ def test_a_prepared_block_does_not_wait_until_later_ones_are_read(job: RunJob, m
     one.close()
 
 
+def test_a_thread_that_finds_all_steps_in_use_makes_its_own(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(list[Feeder]):
+        """Another thread takes the last one at the same time."""
+
+        def __bool__(self) -> bool:
+            self.clear()
+            return True
+
+    Steps(monkeypatch, lambda _: None)
+    one = reader(job)
+    one._feeders = Taken()  # noqa: SLF001  two threads do not meet there at will
+    assert numbers(one, blocks(2)) == [0, 1]
+
+
 class Noting(StallWatch):
     """Notes what the reader says of its work."""
 
