@@ -1,9 +1,15 @@
 """Two plans that begin at the same moment on one output: one of them makes its parts, and the other is refused."""
 
+import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import effort
 from support.shards import Killed, die_after, instead
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
@@ -15,7 +21,7 @@ from ortdeploy.plan.part_table import PartTable
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
 
 TABLE = PartTable(first_number=2, first_row=16, end=60, rows_per_part=8)
-ONE, OTHER, THIRD = "ab" * 32, "cd" * 32, "ef" * 32
+ONE, OTHER, THIRD, FOURTH = "ab" * 32, "cd" * 32, "ef" * 32, "ee" * 32
 
 
 @pytest.fixture(params=["folder", "store"])
@@ -123,3 +129,61 @@ def test_a_claim_that_is_damaged_is_told(place: SharedPlace) -> None:
     place.create(f"{FOLDER}/from-2.json", b"../../etc")
     with pytest.raises(OrtdeployError, match=r"from-2\.json is damaged"):
         log_of(place, ONE).begin(known=False)
+
+
+class Process(threading.Thread):
+    """A process that begins a plan. Before each look and each file that it creates, it waits for its turn, or dies."""
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        super().__init__(daemon=True)
+        self.digest, self.may_go, self.waits = digest, threading.Semaphore(0), threading.Semaphore(0)
+        self.is_killed = self.has_begun = self.is_over = False
+        self._place = SharedFolder(folder)
+
+    def run(self) -> None:
+        with suppress(Killed, RefusedError):
+            log_of(cast("SharedPlace", self), self.digest).begin(known=False)
+            self.has_begun = True
+        self.is_over = True
+        self.waits.release()
+
+    def step(self) -> None:
+        """Let it go on to its next step, or to its end."""
+        self.may_go.release()
+        assert self.waits.acquire(timeout=60)
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._place, name)
+
+        def in_turn(*arguments: Any) -> Any:
+            self.waits.release()
+            self.may_go.acquire()
+            if self.is_killed:
+                raise Killed
+            return call(*arguments)
+
+        return in_turn if name in {"create", "read", "look"} else call
+
+
+@settings(max_examples=effort(30, 2000), deadline=None)
+@given(st.data())
+def test_in_any_order_of_any_processes_one_plan_begins_and_a_later_one_can(data: st.DataObject) -> None:
+    digests = data.draw(st.lists(st.sampled_from([ONE, OTHER, THIRD]), min_size=2, max_size=4))
+    with tempfile.TemporaryDirectory() as name:
+        processes = [Process(Path(name), digest) for digest in digests]
+        for one in processes:
+            one.start()
+            assert one.waits.acquire(timeout=60)
+        while left := [one for one in processes if not one.is_over]:
+            one = data.draw(st.sampled_from(left))
+            one.is_killed = data.draw(st.integers(0, 9)) == 0
+            one.step()
+        begun = {one.digest for one in processes if one.has_begun}
+        place = SharedFolder(Path(name))
+        assert len(begun) <= 1
+        assert begun <= open_plans(place)
+        if not open_plans(place):
+            log_of(place, FOURTH).begin(known=False)
+            begun = {FOURTH}
+        assert [digest for digest, _ in tables_in(place)] == sorted(open_plans(place))
+        assert len(open_plans(place)) == 1
