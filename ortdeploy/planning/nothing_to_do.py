@@ -56,6 +56,8 @@ _OF_DRIVERS = (
     "/usr/share/vulkan/icd.d",
 )  # fmt: skip
 """Files and folders that change when libraries of drivers are installed."""
+_NAMING_DRIVERS = ("ADSP_LIBRARY_PATH", "LD_LIBRARY_PATH", "OCL_ICD_VENDORS", "VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+"""Variables that name more of them."""
 _LIMITS = (
     "/sys/fs/cgroup/{}/cpu.max", "/sys/fs/cgroup/{}/memory.max", "/sys/fs/cgroup/memory/{}/memory.limit_in_bytes",
     "/sys/fs/cgroup/cpu/{}/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/{}/cpu.cfs_period_us",
@@ -174,9 +176,12 @@ class _Look:
         self._add([(path, os.access(path, os.W_OK | os.X_OK)) for path in rests_on["writable"]])
         self._add([(link, os.readlink(link)) for link in links_below(rests_on["state_dir"])])  # noqa: PTH115  text
         if rests_on["devices"]:
-            for path in _OF_DRIVERS:
+            for path in (*_OF_DRIVERS, *_named_drivers()):
                 self._at(path, data=False)
-            self._add([*_devices(), *_drivers()])
+            for device in _devices():
+                self._add(device)
+                self._newest = max(self._newest, device[-1])  # it may have come while the command looked
+            self._add([*_drivers()])
 
     def _at_files(self, files: "Sequence[str]", folder: str) -> None:
         for file in files:
@@ -238,23 +243,36 @@ def _process() -> "list[Any]":
     ]
 
 
-def _devices() -> "Iterator[tuple[str, int]]":
-    """Yield the path of each device that is a stream of bytes, as accelerators are, with its driver's numbers."""
-    for folder, inside, names in os.walk(_DEVICES):
+def _named_drivers() -> "Iterator[str]":
+    """Yield the files and folders that variables of the environment name, in which libraries of drivers may be."""
+    for name in _NAMING_DRIVERS:
+        yield from filter(None, re.split("[:;]", os.environ.get(name, "")))
+
+
+def _devices() -> "Iterator[tuple[str, int, bool, int]]":
+    """Yield each device that is a stream of bytes, as accelerators are.
+
+    Its path, its driver's numbers, whether this process may use it, and when its place or rights changed, in
+    nanoseconds. Raises OSError if a folder of devices cannot be looked at.
+    """
+    for folder, inside, names in os.walk(_DEVICES, onerror=_raise):
         inside[:] = sorted(name for name in inside if folder != _DEVICES or name in _FOLDERS_OF_DEVICES)
         for name in sorted(names):
             path = os.path.join(folder, name)  # noqa: PTH118  text
-            with suppress(OSError):
+            with suppress(FileNotFoundError):
                 found = os.lstat(path)
                 if stat.S_ISCHR(found.st_mode):
-                    yield path, found.st_rdev
+                    yield path, found.st_rdev, os.access(path, os.R_OK | os.W_OK), found.st_ctime_ns
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _drivers() -> "Iterator[tuple[str, str]]":
-    """Yield the name of each module of the kernel, and the version of its source."""
-    with suppress(OSError):
-        for name in sorted(os.listdir(_DRIVERS)):  # noqa: PTH208  text
-            yield name, _text(os.path.join(_DRIVERS, name, "srcversion"))  # noqa: PTH118  text
+    """Yield the name of each module of the kernel, and the version of its source. Raises OSError if none are shown."""
+    for name in sorted(os.listdir(_DRIVERS)):  # noqa: PTH208  text
+        yield name, _text(os.path.join(_DRIVERS, name, "srcversion"))  # noqa: PTH118  text
 
 
 def _groups() -> "Iterator[str]":

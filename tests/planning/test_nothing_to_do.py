@@ -285,36 +285,87 @@ DRIVER_CHANGES: dict[str, Callable[[Path], object]] = {
     "a driver more": lambda at: (at / "modules/gpu").mkdir(),
     "a driver less": lambda at: shutil.rmtree(at / "modules/npu"),
     "another library": lambda at: (at / "ld.so.cache").write_text("2"),
+    "a library more in a folder for them": lambda at: (at / "libraries/libnpu.so").write_text("2"),
+    "another driver of Vulkan": lambda at: (at / "icd.json").write_text("23"),
 }
 
 
-@pytest.mark.parametrize("change", ["a device less", *DRIVER_CHANGES])
-def test_where_an_accelerator_is_used_its_device_and_driver_are_looked_at(
-    known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    (tmp_path / "modules/npu").mkdir(parents=True)
-    (tmp_path / "modules/npu/srcversion").write_text("1")
-    (tmp_path / "ld.so.cache").write_text("1")
-    devices = [("/dev/accel/accel0", 66816), ("/dev/null", 259)]
-    monkeypatch.setattr(nothing_to_do, "_DRIVERS", str(tmp_path / "modules"))
-    monkeypatch.setattr(nothing_to_do, "_OF_DRIVERS", (str(tmp_path / "ld.so.cache"),))
-    monkeypatch.setattr(nothing_to_do, "_devices", lambda: iter(devices))
+NPU = ("/dev/accel/accel0", 66816, True, 0)
+
+DEVICES = {
+    "a device less": [],
+    "a device more": [NPU, ("/dev/accel/accel1", 66817, True, 0)],
+    "another device": [("/dev/accel/accel0", 66817, True, 0)],
+    "a device that may not be used": [("/dev/accel/accel0", 66816, False, 0)],
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine with a neural processor and its driver, in place of this one."""
+
+    folder: Path
+    devices: list[tuple[str, int, bool, int]]
+
+
+def remember_with_devices(known: Known) -> None:
+    """Remember an answer that rests on the devices too."""
     recollection, state_dir = nothing_to_do.Recollection(known.arguments), str(known.folder / ".ortdeploy")
     rests_on = next(_entries(known.folder))["rests_on"]
     assert isinstance(rests_on, dict)
     recollection.keep({**rests_on, "devices": True}, state_dir, "all done\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    (tmp_path / "modules/npu").mkdir(parents=True)
+    (tmp_path / "modules/npu/srcversion").write_text("1")
+    (tmp_path / "ld.so.cache").write_text("1")
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "icd.json").write_text("1")
+    devices = [NPU]
+    monkeypatch.setattr(nothing_to_do, "_DRIVERS", str(tmp_path / "modules"))
+    monkeypatch.setattr(nothing_to_do, "_OF_DRIVERS", (str(tmp_path / "ld.so.cache"),))
+    monkeypatch.setattr(nothing_to_do, "_devices", lambda: iter(devices))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path / 'libraries'}:")
+    monkeypatch.setenv("VK_DRIVER_FILES", str(tmp_path / "icd.json"))
+    return Machine(tmp_path, devices)
+
+
+@pytest.mark.parametrize("change", [*DEVICES, *DRIVER_CHANGES])
+def test_where_an_accelerator_is_used_its_device_and_driver_are_looked_at(
+    known: Known, machine: Machine, change: str
+) -> None:
+    remember_with_devices(known)
     assert known.answer() == "all done\n"
     if change in DRIVER_CHANGES:
-        DRIVER_CHANGES[change](tmp_path)
+        DRIVER_CHANGES[change](machine.folder)
     else:
-        devices.pop(0)
+        machine.devices[:] = DEVICES[change]
     assert known.answer() is None
+
+
+def test_a_device_that_came_while_the_command_looked_is_not_remembered(known: Known, machine: Machine) -> None:
+    """Else a plan that was made without it would stay."""
+    machine.devices[:] = [(*NPU[:3], time.time_ns() - 2 * nothing_to_do.RACY_NS)]
+    remember_with_devices(known)
+    assert known.answer() != "all done\n"
+
+
+@pytest.mark.parametrize("hidden", ["_DEVICES", "_DRIVERS"])
+def test_where_devices_or_drivers_are_not_shown_nothing_is_remembered(
+    known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    monkeypatch.setattr(nothing_to_do, hidden, str(tmp_path / "nowhere"))
+    remember_with_devices(known)
+    assert known.answer() != "all done\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="devices are in /dev on Linux")
 def test_devices_are_the_character_devices_of_the_system() -> None:
-    found = dict(nothing_to_do._devices())  # noqa: SLF001  what answers rest on
-    assert found["/dev/null"] == Path("/dev/null").stat().st_rdev
+    found = {path: rest for path, *rest in nothing_to_do._devices()}  # noqa: SLF001  what answers rest on
+    null = Path("/dev/null").stat()
+    assert found["/dev/null"] == [null.st_rdev, True, null.st_ctime_ns]
     assert "/dev/pts/0" not in found
     assert "/dev/stdin" not in found
 
