@@ -122,6 +122,12 @@ class Recollection:
         with suppress(OSError, ValueError):
             _write(state_dir, name, self._key, {**entry, "seal": seal(entry)})
 
+    def forget(self, name: str) -> None:
+        """Keep nothing in a file of the state folder for the command line."""
+        if self._state_dir is not None:
+            with suppress(OSError, ValueError):
+                _write(self._state_dir, name, self._key, None)
+
     def _where(self) -> "list[tuple[int, int] | None]":
         """Return the identities of the manifest's folder and the state folder, which must stay the same folders."""
         return [_place(folder) for folder in (self._folder, self._state_dir) if folder is not None]
@@ -367,12 +373,13 @@ def seal(entry: "Mapping[str, Any]") -> str:
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
 
 
-def _write(state_dir: str, name: str, key: str, entry: "Mapping[str, Any]") -> None:
+def _write(state_dir: str, name: str, key: str, entry: "Mapping[str, Any] | None") -> None:
+    """Write what is remembered for a command line beside what is remembered for others; nothing if `entry` is None."""
     from pathlib import Path  # noqa: PLC0415  only where something is written
 
     from ortdeploy.files.atomic import open_cached  # noqa: PLC0415
 
-    answers = {**{other: one for other, one in _read(state_dir, name).items() if other != key}, key: entry}
-    kept = dict(list(answers.items())[-_MOST:])
+    others = [(other, one) for other, one in _read(state_dir, name).items() if other != key]
+    kept = dict((others if entry is None else [*others, (key, entry)])[-_MOST:])
     with open_cached(Path(state_dir) / name) as file:
         file.write(json.dumps({"format_version": _FORMAT_VERSION, "answers": kept}).encode())

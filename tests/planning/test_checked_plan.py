@@ -21,6 +21,7 @@ from support.remembered_plans import Plans, everything_is_old, files_opened_by
 
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.main import main
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import InputFacts, OutputFacts
 from ortdeploy.files.room import PROCESS
@@ -523,6 +524,22 @@ def test_a_run_that_fails_keeps_nothing(cli: Cli, folder: Path, monkeypatch: pyt
     monkeypatch.setattr("ortdeploy.cli.commands.apply.run_plan", lambda *_, **__: 1 / 0)
     assert cli("apply", folder / "m.yaml").code == 3
     assert not (folder / ".ortdeploy" / NAME).exists()
+
+
+def test_a_plan_with_which_a_job_failed_is_made_again(cli: Cli, folder: Path, plans: Plans) -> None:
+    """What it failed by may be nothing that is looked at: a device is broken, and another provider would do."""
+    assert cli("apply", folder / "m.yaml").code == 0
+    arrive(folder, "b")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ortdeploy.cli.commands.apply.run_plan", _broken)
+        assert cli("apply", folder / "m.yaml").code == 1
+    assert plans.made == 1
+    assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 2
+
+
+def _broken(*_: object, **__: object) -> None:
+    raise OrtdeployError("the device is lost")
 
 
 def test_what_has_only_just_changed_is_not_kept(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.checked_plan import recall_plan
+from ortdeploy.planning.checked_plan import NAME, recall_plan
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.run_text import keep_text
@@ -114,6 +114,7 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
     if results or all(one.error is None for one in ended):
         _tell(planned, ended, arguments)
     _complain(ended)
+    _forget_failed(planned, ended, recollection)
     bug = next((one.error for one in ended if one.error is not None and one.why is None), None)
     if bug is not None:
         raise bug
@@ -208,6 +209,12 @@ class _Ended:
     def is_locked(self) -> bool:
         """Whether a live run holds what the plan writes, which the next apply may find free."""
         return isinstance(self.error, LockedError)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the plan, or one of its jobs, could not be run to its end."""
+        refused = self.error is not None and not self.is_locked
+        return refused or any(one.status is Status.FAILED for one in self.results)
 
     @property
     def why(self) -> str | None:
@@ -346,6 +353,12 @@ def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> No
         document = masked_document(spec.document.data)
     if document is not None:
         keep_text(document, plan, state_dir, run_id)
+
+
+def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: Recollection) -> None:
+    """Let a remembered plan that has failed be made again: a broken device shows in nothing that is compared."""
+    if planned.documents and any(one.has_failed for one in ended):
+        recollection.forget(NAME)
 
 
 def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
