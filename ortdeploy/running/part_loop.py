@@ -148,9 +148,8 @@ class PartLoop:
 
     def _add_contents(self, totals: Totals) -> None:
         """Add to a whole part what the files hold that it is made of and that their source has not read whole."""
-        _, last = max(((first_row, path) for path, first_row, _ in totals.spans), default=(0, None))
-        if last is not None:
-            self._blocks.vouched.pass_over_to(last)
+        if totals.last_file is not None:
+            self._blocks.vouched.pass_over_to(totals.last_file)
         totals.add_contents(self._contents.of(self._blocks.vouched.new_others()))
 
     def _keep(self, name: str, totals: Totals) -> None:

@@ -196,6 +196,11 @@ class Totals:
         return self._spans.all()
 
     @property
+    def last_file(self) -> str | None:
+        """The path of the last file that has rows in the part; None if the rows are of no files."""
+        return None if self._spans.last is None else self._spans.last[1]
+
+    @property
     def contents(self) -> Iterable[FileContent]:
         """What files held that have rows in the part."""
         return self._contents.packed()
