@@ -182,7 +182,7 @@ def test_a_plan_takes_one_look_at_what_shards_have_on_a_store(
     assert len(looks) == 1, listed
 
 
-@pytest.mark.quick("folder-apply", "store-finish")
+@pytest.mark.quick("store-finish")
 @pytest.mark.parametrize("command", ["finish", "apply"])
 @pytest.mark.parametrize("where", ["folder", "store"])
 def test_what_a_shard_that_slept_and_was_killed_leaves_of_a_finished_plan_is_deleted(
@@ -240,6 +240,7 @@ def test_processes_that_are_killed_at_any_request_leave_every_row_once(
     assert names == {"bound.json", "closed.json", "from-0.json"}
 
 
+@pytest.mark.quick("store")
 @pytest.mark.parametrize("where", ["folder", "store"])
 def test_pictures_come_in_and_go_out_through_shards(cli: Cli, tmp_path: Path, bucket: s3.Store, where: str) -> None:
     """Many files a row each, and results that are files of their own: what one machine leaves, bit for bit."""
