@@ -185,7 +185,7 @@ class _Look:
             for path in (*_OF_DRIVERS, *_named_drivers()):
                 self._at(path, data=False)
             for device in _devices():
-                self._add(device)
+                self._add(device[:-1])
                 self._newest = max(self._newest, device[-1])  # it may have come while the command looked
             self._add([*_drivers()])
 
@@ -258,17 +258,19 @@ def _named_drivers() -> "Iterator[str]":
 def _devices() -> "Iterator[tuple[str, int, bool, int]]":
     """Yield each device that is a stream of bytes, as accelerators are.
 
-    Its path, its driver's numbers, whether this process may use it, and when its place or rights changed, in
-    nanoseconds. Raises OSError if a folder of devices cannot be looked at.
+    Its path, its driver's numbers, whether this process may use it, and when a device came to its folder or left it, in
+    nanoseconds: drivers set the rights to a device again whenever it is used, which is no change. Raises OSError if a
+    folder of devices cannot be looked at.
     """
     for folder, inside, names in os.walk(_DEVICES, onerror=_raise):
+        changed = os.stat(folder).st_mtime_ns  # noqa: PTH116  text
         inside[:] = sorted(name for name in inside if folder != _DEVICES or name in _FOLDERS_OF_DEVICES)
         for name in sorted(names):
             path = os.path.join(folder, name)  # noqa: PTH118  text
             with suppress(FileNotFoundError):
                 found = os.lstat(path)
                 if stat.S_ISCHR(found.st_mode):
-                    yield path, found.st_rdev, os.access(path, os.R_OK | os.W_OK), found.st_ctime_ns
+                    yield path, found.st_rdev, os.access(path, os.R_OK | os.W_OK), changed
 
 
 def _raise(error: OSError) -> None:

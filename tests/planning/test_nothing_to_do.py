@@ -352,6 +352,13 @@ def test_a_device_that_came_while_the_command_looked_is_not_remembered(known: Kn
     assert known.answer() != "all done\n"
 
 
+def test_a_device_stays_the_same_while_others_come_and_go(known: Known, machine: Machine) -> None:
+    """They change the time of its folder, as a disk does that is plugged in."""
+    remember_with_devices(known)
+    machine.devices[:] = [(*NPU[:3], NPU[3] + 1)]
+    assert known.answer() == "all done\n"
+
+
 @pytest.mark.parametrize("hidden", ["_DEVICES", "_DRIVERS"])
 def test_where_devices_or_drivers_are_not_shown_nothing_is_remembered(
     known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
@@ -364,8 +371,7 @@ def test_where_devices_or_drivers_are_not_shown_nothing_is_remembered(
 @pytest.mark.skipif(sys.platform != "linux", reason="devices are in /dev on Linux")
 def test_devices_are_the_character_devices_of_the_system() -> None:
     found = {path: rest for path, *rest in nothing_to_do._devices()}  # noqa: SLF001  what answers rest on
-    null = Path("/dev/null").stat()
-    assert found["/dev/null"] == [null.st_rdev, True, null.st_ctime_ns]
+    assert found["/dev/null"] == [Path("/dev/null").stat().st_rdev, True, Path("/dev").stat().st_mtime_ns]
     assert "/dev/pts/0" not in found
     assert "/dev/stdin" not in found
 
