@@ -16,7 +16,7 @@ from ortdeploy.runtime.kernels import known_attributes, known_kernels
 CPU = "CPUExecutionProvider"
 DATA = Path(onnx.__file__).parent / "backend/test/data"
 SHIPPED = sorted(DATA.rglob("*.onnx"))
-KERNELS = known_kernels({})
+KERNELS = {CPU: known_kernels({})[CPU]}
 ATTRIBUTES = known_attributes()
 
 
