@@ -41,7 +41,8 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
         return Ending(status=Status.FAILED, reason=failure_at(context.folder, error))
     except MemoryError as error:
         within = f" within {format_size(memory.limit)}" if memory.limit else ""
-        reason = f"memory ran out{within}; a smaller batch or rows_per_part needs less ({error})"
+        why = f" ({error})" if str(error) else ""
+        reason = f"memory ran out{within}; a smaller batch or rows_per_part, or fewer threads, need less{why}"
         return Ending(status=Status.FAILED, reason=reason)
     except ProviderFailedError as error:
         reason = f"{error}{appended_reason(context.native_text())}"

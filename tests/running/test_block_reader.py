@@ -22,6 +22,7 @@ from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process import daemon_threads
+from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running import block_reader
 from ortdeploy.running.block_reader import BlockReader
@@ -191,6 +192,22 @@ def test_a_thread_that_finds_all_steps_in_use_makes_its_own(job: RunJob, monkeyp
     one = reader(job)
     one._feeders = Taken()  # noqa: SLF001  two threads do not meet there at will
     assert numbers(one, blocks(2)) == [0, 1]
+
+
+@pytest.mark.parametrize(("said", "told"), [(["Unable to allocate 9 GiB"], " (Unable to allocate 9 GiB)"), ([], "")])
+def test_memory_that_runs_out_in_preparing_ends_the_job_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], told: str
+) -> None:
+    def run_out(_: int) -> None:
+        raise MemoryError(*said)
+
+    Steps(monkeypatch, run_out)
+    save(tmp_path, range(4))
+    result = execute(tmp_path, plan_for(tmp_path, 4), FakeRuntime(double))
+    assert (result.status, result.reason) == (
+        Status.FAILED,
+        f"memory ran out; a smaller batch or rows_per_part, or fewer threads, need less{told}",
+    )
 
 
 class Noting(StallWatch):
