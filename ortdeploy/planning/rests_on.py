@@ -175,10 +175,19 @@ def _trees(deployment: "Deployment") -> Iterator[Path]:
     spec = deployment.spec
     if _accelerators(deployment):
         yield Path(str(sys.modules["onnxruntime"].__file__)).with_name("capi")
-        yield from {Path(device.library).parent for device in deployment.facts.runtime.devices}
+        for library in {device.library for device in deployment.facts.runtime.devices}:
+            yield from _of_library(Path(library), Path(spec.folder))
     yield from (path_from_manifest(spec, option.path) for option in find_option_paths(spec))
     checks = [*(one.checks for one in spec.models), *(one.checks for one in spec.adapters)]
     yield from (path_from_manifest(spec, check.path) for one in checks for check in one)
+
+
+def _of_library(library: Path, deployment: Path) -> Iterator[Path]:
+    """Yield the folder of a provider's library; if the deployment itself is in there, only the libraries."""
+    if deployment.is_relative_to(library.parent):
+        yield from library.parent.glob("*.so*")
+    else:
+        yield library.parent
 
 
 def _manifests(paths: Sequence[str]) -> Iterator[str]:

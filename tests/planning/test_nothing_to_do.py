@@ -28,6 +28,7 @@ from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.facts.data import ArrivalPolicy
 from ortdeploy.facts.facts import Facts
+from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.files.names import names_aside
 from ortdeploy.ledger import opening
 from ortdeploy.manifest.spec import InputSpec, JobSpec, OutputSpec
@@ -674,6 +675,26 @@ jobs:
     input: {path: inbox/*.npy}
     output: {path: outbox/run}
 """
+
+
+def test_of_a_library_beside_the_manifest_only_libraries_are_looked_at(
+    cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of its folder are inputs, outputs and the state, which every command changes."""
+    (folder / "m.yaml").write_text(ACCELERATED.replace("CHAIN]", "CUDA, CPU], on_unavailable: next"))
+    (folder / "libep.so").write_text("1")
+    (folder / "libdependent.so.2").write_text("1")
+    library = str(folder / "libep.so")
+    device = DeviceFacts(provider="OtherExecutionProvider", index=0, kind="GPU", vendor="x", name="x", library=library)
+    find = probe.probe_runtime
+    monkeypatch.setattr(probe, "probe_runtime", lambda *asked: replace(find(*asked), devices=(device,)))
+    monkeypatch.setattr(rests_on, "sys", SimpleNamespace(platform="linux", modules=sys.modules))
+    for made in (1, 2, 2):
+        assert cli("apply", folder / "m.yaml").code == 0
+        assert plans.made == made
+    (folder / "libdependent.so.2").write_text("23")
+    assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 3
 
 
 @needs_qnn
