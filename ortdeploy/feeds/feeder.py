@@ -422,12 +422,14 @@ class _PreparedInput:
     def _take(self, steps: Sequence["_Step"], array: Array, rate: Any = None) -> Array:
         given = 0  # what was read counts as that
         for step in steps:
-            if step.scratch is not None and len(array):
-                self.scratch = max(self.scratch, step.scratch(array[0]))
+            taken = array
             try:
-                array = step.apply(array, None if rate is None else int(rate))
+                array = step.apply(taken, None if rate is None else int(rate))
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:
                 raise StageError("prepare", step.name, f"{self.name}: {error}") from error
+            if step.scratch is not None and len(taken):  # only of rows that keep to the step's contract
+                self.scratch = max(self.scratch, step.scratch(taken[0]))
+            del taken  # which may be large
             self.made = max(self.made, Made(given + array.nbytes, len(array)))
             given = array.nbytes
         return array

@@ -83,6 +83,21 @@ def test_what_steps_take_for_a_while_is_told_of_the_rows_that_were_prepared_last
         assert feeder.scratch == 3 * 8 * side * side * 3, "for one row at a time"
 
 
+def test_a_row_that_a_step_does_not_take_is_refused_in_the_words_of_its_contract(job: RunJob) -> None:
+    """What the step takes for a while is asked of no such row: a picture without channels has no third size."""
+    step = PlannedStep(
+        name="resize",
+        options={"resize": [2, 2]},
+        results=(),
+        dtype="uint8",
+        shape=(ROWS, None, None, None),
+        layout="NHWC",
+    )
+    resized = with_input(job, steps=(step,), dtype="uint8", shape=("batch", 2, 2, 3))
+    for shape in ((3, 5, 5), (3, 0, 5, 3), (3, 5, 5, 0), (3,)):
+        assert refusal(resized, {"array": np.zeros(shape, np.uint8)}) == ("prepare", "resize")
+
+
 def test_a_short_batch_is_filled_up_with_its_last_row(job: RunJob) -> None:
     padding = changed_job(job, batching={"last": "pad"})
     fed = Feeder(padding).prepare_batch(block({"array": VALUES}), [8, 9])["x"]
