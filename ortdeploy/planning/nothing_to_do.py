@@ -259,7 +259,7 @@ def _devices() -> "Iterator[tuple[str, int, bool, int]]":
     """Yield each device that is a stream of bytes, as accelerators are.
 
     Its path, its driver's numbers, whether this process may use it, and when a device came to its folder or left it, in
-    nanoseconds: drivers set the rights to a device again whenever it is used, which is no change. Raises OSError if a
+    nanoseconds. When its rights were set does not count: if they are the same, nothing has changed. Raises OSError if a
     folder of devices cannot be looked at.
     """
     for folder, inside, names in os.walk(_DEVICES, onerror=_raise):

@@ -42,10 +42,8 @@ _Ahead = tuple[Block, float, "Future[Timed[_Made]] | None"]
 class BlockReader:
     """Reads the blocks of one job. `read_times` and `prepare_times` say how long that took."""
 
-    def __init__(
-        self, job: RunJob, ops: OpRunners, stall: StallWatch, are_waiting: Callable[[], bool], *, alone: bool
-    ) -> None:
-        """Begin with one thread, that of the caller, and stay with it if it is to work `alone`.
+    def __init__(self, job: RunJob, ops: OpRunners, stall: StallWatch, are_waiting: Callable[[], bool]) -> None:
+        """Begin with one thread, that of the caller.
 
         `ops` run prepare steps that are operators. `are_waiting` says whether sessions have nothing to run.
         """
@@ -53,7 +51,6 @@ class BlockReader:
         self._ops = ops
         self._stall = stall
         self._are_waiting = are_waiting
-        self._alone = alone
         self._feeders = [Feeder(job, ops)]
         self._threads = DaemonThreads("ortdeploy-preparer")
         self._ahead: deque[_Ahead] = deque()
@@ -157,9 +154,7 @@ class BlockReader:
 
     def _useful(self, done: Timed[_Made]) -> int:
         """Return how many blocks like this one are to be prepared at once."""
-        if self._alone or done.seconds < SLOW:
-            return 1
-        if self._wanted == 1 and not self._are_waiting():
+        if done.seconds < SLOW or (self._wanted == 1 and not self._are_waiting()):
             return 1
         return prepared_at_once(self._job, done.value.prepared.size_bytes + done.value.meanwhile)
 

@@ -1,5 +1,7 @@
 """Overlaps reading, running and writing: one thread reads and prepares, one per session runs, the caller writes.
 
+Others decode and prepare for the one that reads, if that is slow.
+
 Blocks go from thread to thread through bounded queues and come out in the input's order. Only enough blocks to keep
 every session busy are on their way, so memory does not grow with the input.
 """
@@ -41,7 +43,8 @@ class Stream:
     def __init__(self, context: JobContext) -> None:
         """Make a thread's work of each of the job's sessions; none starts yet.
 
-        If the context wants to be told of each run, all threads work in turn, so that a crash can only be that run's.
+        If the context wants to be told of each run, all threads work in turn, so that a crash can only be that run's;
+        the executor has set `limits: {threads: 1}` then, so that no others decode or prepare.
         """
         self._context = context
         self._job = job = context.step
@@ -61,9 +64,7 @@ class Stream:
         self._error: BaseException | None = None
         self._closed = False
         self._stall = StallWatch(job.errors.progress_timeout, self.members)
-        self.reader = BlockReader(
-            job, sessions[0].ops, self._stall, self._in_flight.lacks_blocks, alone=context.on_run is not None
-        )
+        self.reader = BlockReader(job, sessions[0].ops, self._stall, self._in_flight.lacks_blocks)
         self.stopped = False
 
     def run(self, open_source: OpenSource, start: int) -> Iterator[Finished]:

@@ -62,7 +62,7 @@ class HeldTransform:
     def scratch(self, options: Options) -> Callable[[Array], int] | None:
         """Return what says of a row […] how many bytes the step takes for a while, beside it and its result."""
         of_step: Callable[[Options, Array], int] | None = getattr(self.module, "scratch", None)
-        return None if of_step is None else partial(of_step, options)
+        return None if of_step is None else partial(of_step, self.contract.filled(options))
 
     def bare(self, options: Options, tensor: TensorType) -> Apply:
         """Return the function that computes the results, without checks of the contract."""

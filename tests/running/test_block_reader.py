@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from PIL import Image
 from support.fakes import FakeRuntime, double
-from support.jobs import execute, failed, plan_for, rows, save
+from support.jobs import changed, execute, failed, plan_for, rows, save
 from support.models import save_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds import feeder
 from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.plan.selection import run_jobs
-from ortdeploy.plan.steps import RunJob
+from ortdeploy.plan.steps import Plan, PlannedStep, RunJob
 from ortdeploy.process import daemon_threads
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block, StageError
@@ -65,8 +67,8 @@ class Steps:
         monkeypatch.setattr(Feeder, "prepare_block", prepare)
 
 
-def reader(job: RunJob, *, are_waiting: bool = True, alone: bool = False) -> BlockReader:
-    return BlockReader(job, {}, StallWatch(None, []), lambda: are_waiting, alone=alone)
+def reader(job: RunJob, *, are_waiting: bool = True) -> BlockReader:
+    return BlockReader(job, {}, StallWatch(None, []), lambda: are_waiting)
 
 
 def numbers(reader: BlockReader, read: Iterator[Block]) -> list[int]:
@@ -86,8 +88,8 @@ def test_slow_blocks_are_prepared_at_once_and_keep_their_order(job: RunJob, monk
     assert numbers(reader(job), blocks()) == list(range(BLOCKS))
 
 
-@pytest.mark.parametrize("settings", [{"are_waiting": False}, {"alone": True}, {}])
-def test_one_thread_prepares_what_is_quick_or_not_waited_for_or_is_to_be_done_in_turn(
+@pytest.mark.parametrize("settings", [{"are_waiting": False}, {}])
+def test_one_thread_prepares_what_is_quick_or_not_waited_for(
     job: RunJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, bool]
 ) -> None:
     monkeypatch.setattr(block_reader, "SLOW", 0.0 if settings else PATIENCE)
@@ -96,6 +98,38 @@ def test_one_thread_prepares_what_is_quick_or_not_waited_for_or_is_to_be_done_in
     Steps(monkeypatch, lambda _: seen.add(threading.get_ident()))
     assert numbers(reader(job, **settings), blocks()) == list(range(BLOCKS))
     assert seen == {threading.get_ident()}
+
+
+SCALE = PlannedStep(name="scale", options={"scale": 2.0}, dtype="float32", shape=("batch", 2), layout=None, results=())
+
+
+def with_steps(plan: Plan) -> Plan:
+    """Return a plan whose one job scales its rows before it runs them."""
+    (job,) = run_jobs(plan)
+    return changed(plan, inputs=tuple(replace(one, steps=(SCALE,)) for one in job.inputs))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_job_that_is_told_of_each_run_prepares_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, told: bool
+) -> None:
+    """So a crash can only be that run's."""
+    seen: set[str] = set()
+    real = Feeder.prepare_block
+
+    def noted(self: Feeder, block: Block) -> Any:
+        seen.add(threading.current_thread().name)
+        return real(self, block)
+
+    monkeypatch.setattr(Feeder, "prepare_block", noted)
+    monkeypatch.setattr(block_reader, "SLOW", 0.0)
+    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(InFlight, "lacks_blocks", lambda _: True)
+    save(tmp_path, range(40))
+    plan = with_steps(plan_for(tmp_path, 40))
+    execute(tmp_path, plan, FakeRuntime(double), on_run=(lambda _job, _rows: None) if told else None)
+    assert ("ortdeploy-preparer" in seen) is not told
+    assert [value for _, value in rows(tmp_path)] == [4.0 * number for number in range(40)]
 
 
 @pytest.mark.usefixtures("four")
@@ -237,7 +271,7 @@ def test_the_reader_is_at_work_while_it_waits_for_a_thread(job: RunJob, monkeypa
                 four_read.set()
             yield block(number)
 
-    one, read = BlockReader(job, {}, stall, lambda: True, alone=False), and_tell()
+    one, read = BlockReader(job, {}, stall, lambda: True), and_tell()
     one.next(read)
     one.next(read)
     stall.noted.clear()
