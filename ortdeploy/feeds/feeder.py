@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortdeploy.files.room import room
+from ortdeploy.files.urls import is_url
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.process.cores import usable_cores
@@ -44,6 +45,12 @@ def wanted_columns(job: RunJob) -> Wanted:
         exif=job.input.exif,
         ends=_ends(job),
     )
+
+
+def wanted_here(job: RunJob) -> Wanted:
+    """Return what a job's source must read, with how much of this machine may read it."""
+    threads = _reading_threads(job)
+    return replace(wanted_columns(job), threads=threads, processes=_processes(job, threads))
 
 
 def _rates(job: RunJob) -> dict[str, str | None]:
@@ -88,7 +95,7 @@ def open_rows(
     """
     files = InputPaths(folder, job.input.files)
     indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
-    wanted = replace(wanted_columns(job), indexes=indexes, threads=_reading_threads(job))
+    wanted = replace(wanted_here(job), indexes=indexes)
     with at_hand(job.input.format, files, job.input.patterns, job.input.files, ahead=wanted.threads) as there:
 
         def open_some(only: Sequence[int] | None) -> AbstractContextManager[Source]:
@@ -101,6 +108,16 @@ def open_rows(
 def _reading_threads(job: RunJob) -> int:
     """Return how many threads may decode a job's rows at once, and how many may prepare them."""
     return min(usable_cores(), job.limits.threads or sys.maxsize)
+
+
+def _processes(job: RunJob, threads: int) -> int:
+    """Return how many other processes may decode a job's files: none under a limit of this one's memory.
+
+    Nor where files are fetched from a store, which takes longer than to decode them.
+    """
+    if job.limits.memory is not None or any(map(is_url, job.input.patterns)):
+        return 0
+    return threads - 1
 
 
 def prepared_at_once(job: RunJob, block: int) -> int:

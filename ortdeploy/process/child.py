@@ -3,8 +3,8 @@
 The parent calls `ask`, or uses `Child` if it wants each message at once. In the child, `be_child` calls the module's
 `main` with an `Asked`: the request and a way to answer. The request, with the secrets that this process knows, goes to
 the child's standard input, as one line; with `listens`, the parent may send further messages after it. The child's
-own messages are JSON objects, one a line, in the pipe at the child's standard output. The child
-takes this pipe for itself before it imports anything else; from then on, its prints go to standard error.
+own messages are JSON objects, one a line, some with bytes behind the line, in the pipe at the child's standard output.
+The child takes this pipe for itself before it imports anything else; from then on, its prints go to standard error.
 """
 
 import ctypes
@@ -56,8 +56,8 @@ CRASHES = frozenset(
 class Say(Protocol):
     """Sends a message to the parent."""
 
-    def __call__(self, **message: Any) -> None:
-        """Send the arguments as one message."""
+    def __call__(self, blob: bytes | None = None, /, **message: Any) -> None:
+        """Send the arguments as one message, with bytes if there are any."""
 
 
 class ChildModule(Protocol):
@@ -159,11 +159,17 @@ class Child:
                 stdin.close()
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield the messages of the child until it closes the pipe or is gone."""
-        for line in self._pipe():
+        """Yield the messages of the child until it closes the pipe or is gone; the bytes of one are its `blob`."""
+        pipe = self._pipe()
+        for line in pipe:
             message = _message(line)
             if message is None:
                 continue
+            size = message.get("blob")
+            if size is not None and len(blob := pipe.read(size)) < size:
+                return
+            if size is not None:
+                message["blob"] = blob
             if "warning" in message:
                 self._on_warning(*message["warning"])
             else:
@@ -312,10 +318,12 @@ def _serve(module: str, asked: Asked) -> None:
 def _say_to(messages: BinaryIO) -> Say:
     lock = threading.Lock()
 
-    def say(**message: Any) -> None:
-        line = f"{json.dumps(message)}\n".encode()
+    def say(blob: bytes | None = None, /, **message: Any) -> None:
+        told = message if blob is None else {**message, "blob": len(blob)}
+        line = f"{json.dumps(told)}\n".encode()
         with lock:
             messages.write(line)
+            messages.write(blob or b"")
             messages.flush()
 
     return say

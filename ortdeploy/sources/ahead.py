@@ -6,10 +6,10 @@ longer than to decode a small picture. Pillow and libsndfile let other threads w
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortdeploy.files.room import room, share_room
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 SLOW = 0.002
 """Seconds: decoding a row that takes longer is worth another thread."""
 
+WORTH = 2.0
+"""Seconds of quick rows that must be left for other processes: one takes some tenths of a second to start."""
+
+BUSY = 0.5
+"""The part of its time that the thread that reads must decode for that; else it waits for the sessions."""
+
+ENOUGH = 1000
+"""Rows after which it is looked at how quick they are."""
+
+SMALL = 64 * 1024
+"""Bytes of a row for other processes; of larger pictures, most of the time is Pillow's, beside which sessions run."""
+
 DECODING = {"image": 7 / 3, "audio": 2.0, "wav": 2.0, "bytes": 0.0}
 """What decoding a row takes for a while, by format, in units of its size.
 
@@ -30,6 +42,10 @@ Pillow's own picture takes four bytes a pixel, and its bytes three. Samples are 
 
 SHARE = 1 / 8
 """Of the room for one thing that must be read whole: what rows that are decoded at once may take beyond the first."""
+
+
+Beside = Callable[[Iterator[RawRow], Callable[[RawRow], Found], float], Generator[tuple[RawRow, Found]]]
+"""Yields rows that other processes decode too, as long as they help; it is told how many seconds one takes."""
 
 
 def rows_at_once(size: int, decoding: float, threads: int, memory: int) -> int:
@@ -47,7 +63,8 @@ class DecodedAhead:
     """Rows with what decoding them gives, in their order; as many are decoded ahead as there are `threads`.
 
     `decoding` is what decoding a row takes, in units of its size. `spent` is told the processor seconds in which
-    another thread decoded a row. The threads are not waited for at the end: one may hang on a file.
+    another thread, or process, decoded a row. The threads are not waited for at the end: one may hang on a file. Of
+    the `count` rows, quick ones are decoded `beside` this process too, if they are many.
     """
 
     def __init__(
@@ -57,7 +74,10 @@ class DecodedAhead:
         threads: int,
         memory_limit: int | None,
         decoding: float,
+        *,
         spent: Callable[[float], None] = lambda _seconds: None,
+        beside: Beside | None = None,
+        count: int = 0,
     ) -> None:
         """Begin with one thread, that of the caller."""
         self._raw_rows = self._new_rows = raw_rows
@@ -67,6 +87,9 @@ class DecodedAhead:
         self._memory_limit = memory_limit
         self._decoding = decoding
         self._spent = spent
+        self._beside = beside
+        self._left = count
+        self._pace = 0, 0.0, 0.0  # rows, the seconds in which they were decoded, and since when
         self._wanted = 1
         self._room_of_one = 0
         self._failure: Exception | None = None
@@ -76,8 +99,13 @@ class DecodedAhead:
     def rows(self) -> Generator[tuple[RawRow, Found]]:
         """Yield the rows. Raises what decoding one raises, in its turn."""
         try:
+            self._pace = 0, 0.0, time.perf_counter()
             while True:
-                yield from self._quick_rows()
+                seconds = yield from self._quick_rows()
+                if seconds is not None and self._beside is not None:
+                    yield from self._beside(self._raw_rows, self._decode, seconds)
+                    self._beside = None
+                    continue
                 self._fill()
                 if not self._ahead:
                     break
@@ -97,19 +125,33 @@ class DecodedAhead:
             self._ahead.clear()
             self._decoders.close()
 
-    def _quick_rows(self) -> Iterator[tuple[RawRow, Found]]:
-        """Decode rows in this thread, up to the first slow one; a small picture takes less than a call or two more."""
-        decode, clock, slow = self._decode, time.perf_counter, SLOW
+    def _quick_rows(self) -> Generator[tuple[RawRow, Found], None, float | None]:
+        """Decode rows in this thread, up to the first slow one; a small picture takes less than a call or two more.
+
+        End also where other processes would help, and return how many seconds a row takes.
+        """
+        decode, clock, slow, enough = self._decode, time.perf_counter, SLOW, ENOUGH
+        rows, busy, since = self._pace
         for raw in self._raw_rows:
             begin = clock()
             found = decode(raw)
             seconds = clock() - begin
             wanted = 1 if seconds < slow else self._useful(Timed(found, seconds))
+            rows += 1
+            busy += seconds
+            is_small = rows == enough and _bytes_of(found) <= SMALL
             yield raw, found
             del found  # it may be large
             if wanted > 1:
-                self._wanted = wanted
-                return
+                self._wanted, self._pace = wanted, (rows, busy, since)
+                return None
+            if rows == enough:
+                self._left -= rows
+                is_busy = busy > BUSY * (clock() - since) and self._left * busy > WORTH * rows
+                if self._beside is not None and is_small and is_busy:
+                    return busy / rows
+                rows, busy, since = 0, 0.0, clock()
+        return None
 
     def _fill(self) -> None:
         """Let threads decode the next rows, if one is not enough."""
@@ -150,11 +192,10 @@ class DecodedAhead:
 
     def _useful(self, decoded: Timed[Found]) -> int:
         """Return how many rows like this one are to be decoded at once."""
-        row = decoded.value[0]
-        if decoded.seconds < SLOW or isinstance(row, RowError):
+        if decoded.seconds < SLOW or isinstance(decoded.value[0], RowError):
             return 1 if decoded.seconds < SLOW else self._wanted
         memory = room(self._memory_limit)
-        count = rows_at_once(_bytes_of(row), self._decoding, self._threads, memory)
+        count = rows_at_once(_bytes_of(decoded.value), self._decoding, self._threads, memory)
         self._room_of_one = room_of_one(memory, count)
         return count
 
@@ -169,5 +210,6 @@ def _taken_from(rows: deque[RawRow]) -> Iterator[RawRow]:
         yield rows.popleft()
 
 
-def _bytes_of(row: Mapping[str, Any]) -> int:
-    return size_bytes({name: [value] for name, value in row.items()})
+def _bytes_of(found: Found) -> int:
+    row = found[0]
+    return 0 if isinstance(row, RowError) else size_bytes({name: [value] for name, value in row.items()})

@@ -13,7 +13,6 @@ from typing import Any
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.room import check_room
-from ortdeploy.sources.ahead import DECODING
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.recordings import Header, hold_rate, in_words, probe_recordings, row_of
@@ -97,4 +96,4 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open recordings, one row each."""
-    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted), DECODING["audio"])
+    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted), "audio")

@@ -17,7 +17,6 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
-from ortdeploy.sources.ahead import DECODING
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import DATA, Wanted
 from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
@@ -77,4 +76,4 @@ def _data(file: BinaryIO, size: int, wanted: Wanted) -> Array:
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open files, one row each."""
-    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted), DECODING["bytes"])
+    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted), "bytes")

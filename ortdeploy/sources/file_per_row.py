@@ -1,13 +1,13 @@
 """A source of files that are one row each: pictures, recordings, files as they are."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
 from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.ahead import DecodedAhead
+from ortdeploy.sources.ahead import DECODING, Beside, DecodedAhead
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import Decode, Found, RawRow, block_rows, decode_row, one_by_one
@@ -29,15 +29,14 @@ class _Noted:
 class FilePerRow:
     """Files that are one row each; `decode` gets a file's path as the raw row's value.
 
-    `decoding` is what decoding a row takes for a while, in units of its size. To `whole`, `decode` adds what files held
-    that it has read whole.
+    `form` is the name of their format. To `whole`, `decode` adds what files held that it has read whole.
     """
 
     files: Sequence[str]
     folder: str
     wanted: Wanted
     decode: Decode
-    decoding: float
+    form: str
     whole: WholeFiles | None = None
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
@@ -46,18 +45,29 @@ class FilePerRow:
         files = (self.files[place] for place in places) if places.start else iter(self.files)
         raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
         noted = _Noted()
-        for block in block_rows(raw_rows, partial(self._decoded, noted=noted), self.wanted, start, sizes):
+        decoded = partial(
+            self._decoded, noted=noted, count=len(places if self.wanted.only is None else self.wanted.only)
+        )
+        for block in block_rows(raw_rows, decoded, self.wanted, start, sizes):
             block.contents = self._contents(noted.names)
             block.decoding_cpu, noted.cpu_seconds = noted.cpu_seconds, 0.0
             yield block
             del block  # whoever has run it lets go of it while the next one is read
 
-    def _decoded(self, raw_rows: Iterator[RawRow], noted: _Noted) -> Generator[tuple[RawRow, Found]]:
-        """Yield decoded rows, and note whose they are."""
+    def _decoded(self, raw_rows: Iterator[RawRow], noted: _Noted, count: int) -> Generator[tuple[RawRow, Found]]:
+        """Yield decoded rows, of which there are at most `count`, and note whose they are."""
         decode, wanted = partial(decode_row, decode=self.decode, wanted=self.wanted), self.wanted
         if wanted.threads > 1:
-            limit = wanted.memory_limit
-            decoded = DecodedAhead(raw_rows, decode, wanted.threads, limit, self.decoding, noted.spent).rows()
+            decoded = DecodedAhead(
+                raw_rows,
+                decode,
+                wanted.threads,
+                wanted.memory_limit,
+                DECODING[self.form],
+                spent=noted.spent,
+                beside=self._beside(noted),
+                count=count,
+            ).rows()
         else:
             decoded = one_by_one(raw_rows, self.decode, wanted)
         with closing(decoded):
@@ -65,6 +75,21 @@ class FilePerRow:
                 noted.names.append(raw.path)
                 yield raw, found
                 del found  # as above
+
+    def _beside(self, noted: _Noted) -> Beside | None:
+        """Return what decodes rows in other processes too, if it may."""
+        if not self.wanted.processes:
+            return None
+
+        def rows(
+            raw_rows: Iterator[RawRow], decode: Callable[[RawRow], Found], seconds: float
+        ) -> Generator[tuple[RawRow, Found]]:
+            from ortdeploy.sources.decoding_processes import DecodingProcesses  # noqa: PLC0415  only for many files
+
+            processes = DecodingProcesses(self.form, self.wanted, self.whole, noted.spent, seconds)
+            return processes.rows(raw_rows, decode)
+
+        return rows
 
     def _contents(self, names: list[str]) -> ContentColumns | None:
         """Return what the files of a block held, which others may have been read after; none of their names is left."""

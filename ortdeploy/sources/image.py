@@ -18,7 +18,6 @@ from ortdeploy.facts.problems import Package
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
-from ortdeploy.sources.ahead import DECODING
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
@@ -153,4 +152,4 @@ def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[F
     sides = [side for side in _SIDES if side in {*wanted.dtypes, *wanted.keys, *wanted.missing}]
     whole: WholeFiles = {}
     decode = partial(_decode, wanted=wanted, sides=sides, whole=whole)
-    yield FilePerRow(files, folder, wanted, decode, DECODING["image"], whole)
+    yield FilePerRow(files, folder, wanted, decode, "image", whole)

@@ -32,7 +32,7 @@ class Wanted:
     numbers of the rows to read, if not all are wanted. `row_type` is the manifest's type for files that do not have
     one. `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`:
     how many of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation
-    says. `threads`: how many may decode rows at once.
+    says. `threads`: how many may decode rows at once. `processes`: how many other ones may decode small files.
     """
 
     dtypes: Mapping[str, str | None]
@@ -46,6 +46,7 @@ class Wanted:
     ends: tuple[int, int] | None = None
     exif: bool = True
     threads: int = 1
+    processes: int = 0
     indexes: "Indexes | None" = None
 
 

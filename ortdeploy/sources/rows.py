@@ -166,17 +166,18 @@ def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
 
 def decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Found:
     """Return a row's values, or the reason why there are none, and how often it was tried."""
-    found = _try_row(raw, decode, wanted)
+    found = try_row(raw, decode, wanted)
     if not isinstance(found, RowError):
         return found, 1
-    return try_again(found, partial(_try_row, raw, decode, wanted), _why_it_may_pass, f"reading {raw.source}")
+    return try_again(found, partial(try_row, raw, decode, wanted), _why_it_may_pass, f"reading {raw.source}")
 
 
 def _why_it_may_pass(found: Mapping[str, Any] | RowError) -> str | None:
     return str(found) if isinstance(found, RowError) and found.transient else None
 
 
-def _try_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Mapping[str, Any] | RowError:
+def try_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Mapping[str, Any] | RowError:
+    """Return a row's values, or the reason why there are none this time."""
     row: Mapping[str, Any] = {}
     try:
         row = decode(raw)
@@ -266,7 +267,7 @@ def _as_written(
     """Return decoded rows once more, with numbers as they are written."""
     if decode is None:
         return table
-    again = (_try_row(raw, decode, wanted) for raw in raw_rows)
+    again = (try_row(raw, decode, wanted) for raw in raw_rows)
     return [row if isinstance(found, RowError) else {**row, **found} for row, found in zip(table, again, strict=True)]
 
 

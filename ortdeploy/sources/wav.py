@@ -16,7 +16,6 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.room import check_room
-from ortdeploy.sources.ahead import DECODING
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.recordings import Header, hold_rate, in_words, probe_recordings, row_of
@@ -100,4 +99,4 @@ def _scaled(samples: Array) -> Array:
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open WAV files, one row each."""
-    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted), DECODING["wav"])
+    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted), "wav")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.effort import effort
 from support.jobs import changed_job, plan_for
 
+from ortdeploy.feeds import feeder
 from ortdeploy.feeds.feeder import Feeder, cut, padded
 from ortdeploy.plan.steps import PlannedAdapters, PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
@@ -179,3 +180,21 @@ def test_rows_are_finite_if_all_their_floats_are(job: RunJob) -> None:
     values[1, 0], values[2, 1] = np.nan, np.inf
     feeds: dict[str, Array] = {"x": values, "ids": np.arange(4)}
     assert Feeder(job).finite_rows(feeds, 3).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("limits", "patterns", "processes"),
+    [
+        ({}, ("in/*.png",), 3),
+        ({"threads": 2}, ("in/*.png",), 1),
+        ({"threads": 1}, ("in/*.png",), 0),
+        ({"memory": 1 << 30}, ("in/*.png",), 0),  # it is this process's
+        ({}, ("in/*.png", "s3://store/*.png"), 0),
+    ],
+)
+def test_other_processes_may_decode_files_of_this_machine_within_the_limits(
+    job: RunJob, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], patterns: tuple[str, ...], processes: int
+) -> None:
+    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    job = replace(job, input=replace(job.input, patterns=patterns), limits=replace(job.limits, **limits))
+    assert feeder.wanted_here(job).processes == processes

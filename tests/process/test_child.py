@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,21 @@ def test_warnings_are_handed_over() -> None:
     assert (category, text) == ("UserWarning", "an odd file")
     assert "talking_child.py:" in place
     assert ask(TALKING, "warn").messages == [{"done": True}]
+
+
+def test_a_message_may_have_any_bytes() -> None:
+    sizes = [0, 1, 256, 1_000_001]
+    found = ask(TALKING, ["bytes", sizes]).messages
+    assert found.pop() == {"done": True}
+    assert found == [
+        {"size": size, "blob": (bytes(range(256)) * size)[: size - size % 256] + bytes(size % 256)} for size in sizes
+    ]
+
+
+def test_bytes_that_were_cut_off_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = BytesIO(b'{"number": 1, "blob": 2}\n{}{"number": 2, "blob": 10}\n{"a": 1}\n')
+    monkeypatch.setattr(Child, "_pipe", lambda _: pipe)
+    assert list(Child(TALKING, None).messages()) == [{"number": 1, "blob": b"{}"}]
 
 
 def test_a_child_is_gone_after_its_block_has_failed() -> None:

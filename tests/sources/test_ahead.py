@@ -128,7 +128,7 @@ def test_rows_are_decoded_although_no_thread_can_be_started(monkeypatch: pytest.
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     spent: list[float] = []
-    rows = DecodedAhead(raw_rows(), lambda raw: ({"n": raw.value}, 1), 4, None, 1.0, spent.append)
+    rows = DecodedAhead(raw_rows(), lambda raw: ({"n": raw.value}, 1), 4, None, 1.0, spent=spent.append)
     assert numbers(rows) == list(range(ROWS))
     assert sum(spent) == 0  # it is the reader's own time
 
@@ -188,7 +188,9 @@ def test_rows_are_those_of_one_thread(
             return {"n": np.asarray(row)}
 
         files = [str(row) for row in range(len(costs))]
-        source = FilePerRow(files, "", Wanted(dtypes={"n": None}, keys=("path",), threads=threads), decode, 1.0, whole)
+        source = FilePerRow(
+            files, "", Wanted(dtypes={"n": None}, keys=("path",), threads=threads), decode, "bytes", whole
+        )
         found = [
             (block.start, block.count, list(block.rows), list(block.columns["n"]), block.failed, block.contents.names)
             for block in source.blocks(0, cycle(sizes))
@@ -211,7 +213,7 @@ def test_a_block_tells_the_processor_seconds_of_other_threads(monkeypatch: pytes
         return {"n": np.asarray(0)}
 
     wanted = Wanted(dtypes={"n": None}, threads=3)
-    source = FilePerRow([str(row) for row in range(ROWS)], "", wanted, decode, 1.0)
+    source = FilePerRow([str(row) for row in range(ROWS)], "", wanted, decode, "bytes")
     found = [block.decoding_cpu for block in source.blocks(0, repeat(4))]
     assert found == [2.0 + 3.0 + 4.0, 5.0 + 6.0 + 7.0 + 8.0, 9.0], "and the first row was decoded by the reader"
 
@@ -226,7 +228,7 @@ def test_some_rows_are_decoded_ahead_of_their_blocks_too(only: Sequence[int]) ->
         return {"n": np.asarray(int(raw.value), np.float32)}
 
     wanted = Wanted(dtypes={"n": None}, only=only, threads=3)
-    source = FilePerRow([str(row) for row in range(10)], "", wanted, decode, 1.0)
+    source = FilePerRow([str(row) for row in range(10)], "", wanted, decode, "bytes")
     found = [(block.start, block.count, list(block.columns["n"])) for block in source.blocks(2, repeat(1))]
     assert found == [(row, 1, [row]) if row < 10 else (row, 0, []) for row in only]
     assert "ortdeploy-decoder" in decoders
@@ -246,7 +248,7 @@ def test_a_row_that_was_taken_is_let_go_of_before_the_next_one_is_decoded(
         return {"n": values}
 
     wanted = Wanted(dtypes={"n": None}, threads=threads)
-    for block in FilePerRow(["0", "1", "2"], "", wanted, decode, 1.0).blocks(0, repeat(1)):
+    for block in FilePerRow(["0", "1", "2"], "", wanted, decode, "bytes").blocks(0, repeat(1)):
         assert (block.rows, block.failed) == ([block.start], [])
     assert len(decoded) == 3
 
