@@ -1,4 +1,4 @@
-"""Notes for `status` that the last apply of a manifest was refused: the ledger knows only what has run.
+"""Notes for `status` that the last apply of a manifest, or a job of it, was refused: the ledger has only what ran.
 
 A note is written only into a state folder that is there: without one nothing has run, and `status` says so. It has the
 form of the notes of `on_end`, with the manifest at its end, so that `cache prune` frees it with its manifest.
@@ -31,7 +31,7 @@ class RefusedApply:
     @property
     def text(self) -> str:
         """The refusal as one sentence."""
-        return f"{self.manifest} is refused since {self.since} ({self.reason}); nothing has run since then"
+        return f"{self.manifest}: apply has failed since {self.since} ({self.reason}); what did not run is as before"
 
 
 def note_refusal(manifest: str, state_dir: Path, reason: str, now: str) -> None:

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Cli
 
 from ortdeploy.cli.commands import status
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.planning import nothing_to_do, refused_applies
+from ortdeploy.runtime.session import OrtRuntime, OrtSession
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def refused(cli: Cli, manifest: Path) -> list[dict[str, Any]]:
 def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) -> None:
     model = done.parent / "double.onnx"
     assert refused(cli, done) == []
-    assert "is refused since" not in cli("status", done).words
+    assert "apply has failed since" not in cli("status", done).words
     content = model.read_bytes()
     model.unlink()
     assert cli("apply", done).code == 1
@@ -34,16 +37,16 @@ def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) 
     assert (first["manifest"], first["good"]) == (str(done), None)
     assert "double.onnx" in first["reason"]
     words = cli("status", done).words
-    assert f"is refused since {first['since']} ({first['reason']}); nothing has run since then" in words
+    assert f"apply has failed since {first['since']} ({first['reason']})" in words
     assert "done" in words
-    assert "is refused since" in cli("status", done, "-q").words
+    assert "apply has failed since" in cli("status", done, "-q").words
     assert cli("apply", done).code == 1
     assert refused(cli, done) == [first], "since the first one"
     model.write_bytes(content)
     for _ in range(2):
         assert cli("apply", done).code == 0
         assert refused(cli, done) == []
-        assert "is refused since" not in cli("status", done).words
+        assert "apply has failed since" not in cli("status", done).words
 
 
 def test_what_was_remembered_before_it_does_not_hide_it(cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +59,9 @@ def test_what_was_remembered_before_it_does_not_hide_it(cli: Cli, done: Path, mo
         patch.setattr(status, "_show", None)
         assert cli("status", done).code == 0, "it is remembered"
     assert cli("apply", done, "--set", "models.double.path=gone.onnx").code == 1
-    assert "is refused since" in cli("status", done).words
+    assert "apply has failed since" in cli("status", done).words
     assert cli("apply", done).code == 0
-    assert "is refused since" not in cli("status", done).words
+    assert "apply has failed since" not in cli("status", done).words
     assert refused(cli, done) == []
 
 
@@ -85,3 +88,41 @@ def test_nothing_is_forgotten_where_nothing_is_noted(cli: Cli, done: Path, monke
     """To forget, the whole state folder is looked through for links that lead out of it."""
     monkeypatch.setattr(refused_applies, "forget_refusal", None)
     assert cli("apply", done).code == 0
+
+
+def test_a_job_that_failed_before_it_began_is_told_until_one_succeeds(
+    cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger knows only how the run before ended."""
+    np.save(done.with_name("more.npy"), np.ones((4, 4), np.float32))
+    done.write_text(done.read_text().replace("data.npy", "'*.npy'"))
+    (before,) = cli("status", done, "--format", "json").json["jobs"]
+
+    def no_session(*_: object) -> None:
+        raise OrtdeployError("the device is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrtRuntime, "open_session", no_session)
+        assert cli("apply", done).code == 1
+    assert cli("status", done, "--format", "json").json["jobs"] == [before]
+    (told,) = refused(cli, done)
+    assert told["reason"] == f"job {before['job']}: the device is busy"
+    assert cli("apply", done).code == 0
+    assert refused(cli, done) == []
+
+
+def test_a_job_that_failed_while_it_ran_is_told_by_its_state(
+    cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(done.with_name("more.npy"), np.ones((4, 4), np.float32))
+    done.write_text(done.read_text().replace("data.npy", "'*.npy'"))
+
+    def no_result(*_: object) -> None:
+        raise OrtdeployError("the device is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrtSession, "run", no_result)
+        assert cli("apply", done).code == 1
+    (job,) = cli("status", done, "--format", "json").json["jobs"]
+    assert job["status"] == "failed"
+    assert refused(cli, done) == []

@@ -36,7 +36,8 @@ from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, UsageError, has_errors
 from ortdeploy.events import log
-from ortdeploy.ledger.ledger import now
+from ortdeploy.ledger.ledger import Ledger, now
+from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.selection import keep_jobs, run_jobs
@@ -416,10 +417,29 @@ def _reasons_of_refusals(planned: Planned, ended: Sequence[_Ended], arguments: a
             reasons[path] = f"{own[0].rule}: {own[0].detail}"
     for one in ended:
         refused = next((each.reason for each in one.results if one.by_gate or each.refused), None)
-        reason = refused if one.why is None or one.is_locked else one.why
+        reason = (refused or _unrecorded_failure(one, arguments)) if one.why is None or one.is_locked else one.why
         if reason is not None:
             reasons.setdefault(_manifest_of(one.plan), reason)
     return reasons
+
+
+def _unrecorded_failure(ended: _Ended, arguments: argparse.Namespace) -> str | None:
+    """Return why a job failed of which the ledger does not know it, because it failed before it began."""
+    failed = {one.job: one.reason for one in ended.results if one.status is Status.FAILED}
+    if not failed or arguments.shard is not None:
+        return None
+    plan = ended.plan
+    with suppress(OrtdeployError), read_ledger(state_folder(plan.folder, arguments.state_dir, plan.roots)) as ledger:
+        for step in run_jobs(plan):
+            if step.job in failed and not _is_recorded(ledger, Path(plan.folder) / step.output.path, failed[step.job]):
+                return f"job {step.job}: {failed[step.job]}"
+    return None
+
+
+def _is_recorded(ledger: Ledger | None, output: Path, reason: str | None) -> bool:
+    """Return whether a ledger has that the last run of an output failed, and why."""
+    record = None if ledger is None else ledger.output(ledger.key(output))
+    return record is not None and record.status == Status.FAILED and record.reason == reason
 
 
 def _manifests_of(arguments: argparse.Namespace) -> list[str]:
