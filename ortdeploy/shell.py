@@ -13,6 +13,11 @@ def command(*words: str, windows: bool = os.name == "nt") -> str:
     return " ".join(map(_quoted, words)) if windows else shlex.join(words)
 
 
+def pip_install(package: str) -> str:
+    """Return the command that installs a package, perhaps with an extra, in quotes that every shell takes."""
+    return f'pip install "{package}"'
+
+
 def _quoted(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word

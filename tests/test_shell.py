@@ -1,13 +1,16 @@
 """Commands that are printed can be copied into a shell."""
 
+import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortdeploy.shell import command
+import ortdeploy
+from ortdeploy.shell import command, pip_install
 
 
 @given(st.lists(st.text(min_size=1), min_size=1))
@@ -35,3 +38,11 @@ def test_on_windows_words_are_quoted_as_both_shells_there_take_them(word: str, t
 @pytest.mark.skipif(sys.platform == "win32", reason="other quotes there")
 def test_a_shell_of_this_machine_is_the_default() -> None:
     assert command("ortdeploy", "try", "my model.yaml") == "ortdeploy try 'my model.yaml'"
+
+
+def test_what_installs_a_package_is_in_quotes_that_every_shell_takes() -> None:
+    """The command prompt of Windows takes no single quotes, and zsh no bare brackets."""
+    assert pip_install("ortdeploy[ray]") == 'pip install "ortdeploy[ray]"'
+    package = Path(ortdeploy.__file__).parent
+    bare = re.compile(r"pip install ('|\w+\[)")
+    assert [path.name for path in package.rglob("*.py") if bare.search(path.read_text(encoding="utf-8"))] == []

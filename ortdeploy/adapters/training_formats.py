@@ -11,6 +11,7 @@ from ortdeploy.files.decoding import decoding
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.numpy_archives import read_npz
 from ortdeploy.records import record
+from ortdeploy.shell import pip_install
 from ortdeploy.tensors.columns import Array
 
 _CONFIG = "adapter_config.json"
@@ -100,7 +101,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         from safetensors import safe_open  # noqa: PLC0415  an extra, to convert only
     except ImportError:
         raise OrtdeployError(
-            "safetensors files need the package safetensors: pip install ortdeploy[adapters]"
+            f"safetensors files need the package safetensors: {pip_install('ortdeploy[adapters]')}"
         ) from None
     with decoding(str(path), "safetensors"):
         try:

@@ -17,6 +17,7 @@ from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.shared_place import BOUND, DECISIONS
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
+from ortdeploy.shell import pip_install
 
 T = TypeVar("T")
 
@@ -59,9 +60,9 @@ def in_words(url: Url, what: str) -> Iterator[None]:
     except ImportError as error:
         from importlib.util import find_spec  # noqa: PLC0415  only when something is wrong
 
-        package = SCHEMES[url.scheme].package if find_spec("fsspec") else "ortdeploy[objects]"
+        package = (find_spec("fsspec") and SCHEMES[url.scheme].package) or "ortdeploy[objects]"
         raise OrtdeployError(
-            f"{url} needs a package that is not installed: {error}. Install it: pip install '{package}'"
+            f"{url} needs a package that is not installed: {error}. Install it: {pip_install(package)}"
         ) from error
     except OrtdeployError:
         raise

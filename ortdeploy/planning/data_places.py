@@ -34,6 +34,7 @@ from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
+from ortdeploy.shell import pip_install
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import NO_PROGRESS, KnownContents, Progress
 from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
@@ -243,7 +244,7 @@ def _why_not_looked_at(
         lacking = [found.missing_package]
     if not lacking:
         return None
-    return f"{lacking[0].name} is not installed here: pip install 'ortdeploy[{lacking[0].extra}]'."
+    return f"{lacking[0].name} is not installed here: {pip_install(f'ortdeploy[{lacking[0].extra}]')}."
 
 
 def output_elsewhere(places: DataPlaces, packages: frozenset[str]) -> OutputFacts:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from ortdeploy.events import log
+from ortdeploy.shell import pip_install
 
 OnBatch = Callable[[float, float, int], None]
 """Takes begin and end of a batch, in seconds of perf_counter, and its number of rows."""
@@ -86,7 +87,7 @@ def tracer_provider() -> Any:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
-        log.warning("traces.unsent", reason=f'{error}; pip install "ortdeploy[otel]"')
+        log.warning("traces.unsent", reason=f"{error}; {pip_install('ortdeploy[otel]')}")
         return None
     own = {} if os.environ.get(_NAME) else {"service.name": "ortdeploy"}
     provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)

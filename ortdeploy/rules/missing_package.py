@@ -17,6 +17,7 @@ from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
 from ortdeploy.manifest.pipelines import DIFFUSION, walk
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.shell import pip_install
 from ortdeploy.transforms.packages import package_of_step
 from ortdeploy.transforms.sampling import PILLOW, package_of
 
@@ -88,4 +89,4 @@ def _of_presets(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _needs(package: "Package") -> str:
-    return f"{package.name}. Install it: pip install 'ortdeploy[{package.extra}]'."
+    return f"{package.name}. Install it: {pip_install(f'ortdeploy[{package.extra}]')}."

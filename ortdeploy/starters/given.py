@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import DeclaredInput, InputFacts
+from ortdeploy.shell import pip_install
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.opened import format_suffix
 from ortdeploy.sources.protocol import Wanted
@@ -28,7 +29,7 @@ def look_at_data(path: Path, folder: Path) -> Data:
     facts = probe_input(DeclaredInput(folder=str(folder), patterns=(pattern,), roots=(str(folder),)), packages)
     if facts.missing_package is not None:
         package = facts.missing_package
-        raise OrtdeployError(f"--from: {path} needs {package.name}: pip install 'ortdeploy[{package.extra}]'")
+        raise OrtdeployError(f"--from: {path} needs {package.name}: {pip_install(f'ortdeploy[{package.extra}]')}")
     if facts.problem is not None:
         raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
     texts = _texts(facts, folder) if facts.format == "csv" else frozenset[str]()

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.records import record
+from ortdeploy.shell import pip_install
 from ortdeploy.units import format_size
 from ortdeploy.versions import package_version, versions
 from ortdeploy.views.text import GREEN, RED, WIDTH, Paint, painter, safe, wrapped
@@ -72,7 +73,7 @@ def _of_extra(name: str, lacks: Sequence[str]) -> str:
     if not lacks:
         return "installed"
     where = " in an environment of its own" if name in _APART else ""
-    return f"lacks {', '.join(lacks)}: pip install 'ortdeploy[{name}]'{where}"
+    return f"lacks {', '.join(lacks)}: {pip_install(f'ortdeploy[{name}]')}{where}"
 
 
 def render_json(found: Examination) -> str:

@@ -141,7 +141,7 @@ def test_data_that_only_a_package_reads_is_not_looked_at_without_it(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "PIL" else find(name))
     planned = planned_for_a_board(cli, path)
     assert planned.code == 0
-    assert "data not looked at. Pillow is not installed here: pip install 'ortdeploy[images]'." in planned.out
+    assert 'data not looked at. Pillow is not installed here: pip install "ortdeploy[images]".' in planned.out
 
 
 def test_new_files_of_a_checkout_are_settled_on_another_device(cli: Cli, deployment: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_model_of_the_gallery_runs_as_its_page_says(
 
 def test_commands_of_a_cluster_have_flags_that_exist() -> None:
     install, *lines = commands("docs/ray.md", "sh")
-    assert install == "pip install 'ortdeploy[ray]'"
+    assert install == 'pip install "ortdeploy[ray]"'
     for line in lines:
         program, command, *words = shlex.split(line)
         assert program == "ortdeploy"

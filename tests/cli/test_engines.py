@@ -32,7 +32,7 @@ def test_without_ray_the_extra_is_named(cli: Cli, plan: Path, monkeypatch: pytes
     monkeypatch.setattr(ray_crew, "find_spec", lambda _name: None)
     missing = cli("apply", plan, "--engine", "ray")
     assert missing.code == 1
-    assert "--engine ray needs Ray, which is not installed: pip install 'ortdeploy[ray]'" in missing.words
+    assert '--engine ray needs Ray, which is not installed: pip install "ortdeploy[ray]"' in missing.words
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_arrays_and_other_formats_are_fetched_whole(tmp_path: Path, cli: Cli, st
     [
         ("memory://in/none.jsonl", "No file matches memory://in/none.jsonl"),
         ("nosuch://bucket/x.jsonl", '"nosuch://bucket/x.jsonl" has the scheme nosuch, which is not taken'),
-        ("s3://bucket/x.jsonl", "Install it: pip install 's3fs'"),
+        ("s3://bucket/x.jsonl", 'Install it: pip install "s3fs"'),
     ],
 )
 @pytest.mark.usefixtures("store")

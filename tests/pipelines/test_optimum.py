@@ -185,7 +185,7 @@ def test_without_the_package_the_plan_names_the_extra(folder: Path, cli: Cli) ->
         assert "Plan: 3 sessions to open" in said
     else:
         assert "[missing-package]" in said
-        assert "pip install 'ortdeploy[diffusion]'" in said
+        assert 'pip install "ortdeploy[diffusion]"' in said
         assert "unusable-preset" not in said
 
 

@@ -222,9 +222,7 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, cli: Cli, monkeypatc
     monkeypatch.setattr("ortdeploy.runtime.probe._EXTRAS", ())
     wav(tmp_path / "a.wav", tone(100, 8000), 8000)
     said = cli("plan", deploy(tmp_path, "{path: a.wav, columns: {x: samples}}", steps="[{resample: 16000}]"))
-    assert "resample of input \"x\" needs soxr. Install it: pip install 'ortdeploy[audio]'" in " ".join(
-        said.out.split()
-    )
+    assert 'resample of input "x" needs soxr. Install it: pip install "ortdeploy[audio]"' in " ".join(said.out.split())
     (tmp_path / "a.flac").write_bytes(b"fLaC")
     said = cli("plan", deploy(tmp_path, "{path: a.flac, columns: {x: samples}}"))
     assert "reads audio files, which needs soundfile" in " ".join(said.out.split())

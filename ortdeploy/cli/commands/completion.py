@@ -6,6 +6,7 @@ import sys
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.exit_codes import EXIT_OK
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.shell import pip_install
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -13,6 +14,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         import shtab  # noqa: PLC0415  an extra
     except ImportError as error:
-        raise OrtdeployError("completion needs shtab. Install it: pip install 'ortdeploy[completion]'") from error
+        raise OrtdeployError(f"completion needs shtab. Install it: {pip_install('ortdeploy[completion]')}") from error
     sys.stdout.write(shtab.complete(build_parser(), shell=arguments.shell) + "\n")
     return EXIT_OK

@@ -22,6 +22,7 @@ from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.records import record
 from ortdeploy.running.shards.drive import Answer
 from ortdeploy.running.shards.worker_process import Said, WorkerProcess
+from ortdeploy.shell import pip_install
 
 AUTO = "auto"
 LOCAL = "local"
@@ -82,7 +83,7 @@ def check_address(address: str) -> None:
     if not _ADDRESS.fullmatch(address) or (host and int(port) > _LAST_PORT):
         raise UsageError(f"--engine ray={address}: write HOST:PORT of a cluster, or local to start one for this run")
     if find_spec("ray") is None:
-        raise OrtdeployError("--engine ray needs Ray, which is not installed: pip install 'ortdeploy[ray]'")
+        raise OrtdeployError(f"--engine ray needs Ray, which is not installed: {pip_install('ortdeploy[ray]')}")
 
 
 @contextmanager
