@@ -101,7 +101,7 @@ class Execution:
         """Do every step; `ended` says of each job that has ended how it did."""
         for job in self.plan.finished:
             yield nothing_to_do(job) if self.shard is not None else completed(self.plan, job, self.ledger)
-        known = self._paused()
+        known = {**self._paused(), **self._unshared()}
         needed = {name for step in run_jobs(self.plan) if step.job not in known for name in step.sessions}
         models = OpenedModels(
             plan=self.plan,
@@ -163,6 +163,19 @@ class Execution:
                     self._note_pause(step, watch.reason)
                 log_end(found[step.job])
         return found
+
+    def _unshared(self) -> dict[str, JobResult]:
+        """Return the results of jobs whose parts no shard can make, before anything is opened or measured for them."""
+        if self.shard is None:
+            return {}
+        from ortdeploy.running.shards.shard_run import why_not_shared  # noqa: PLC0415  only for shards
+
+        why_not = [(step, why_not_shared(step)) for step in run_jobs(self.plan)]
+        return {
+            step.job: _refused(step, RefusedError(f"{step.output.shown} cannot be made in shards: {why}"))
+            for step, why in why_not
+            if why is not None
+        }
 
     def _note_pause(self, step: RunJob, reason: str | None) -> None:
         """Note a pause in the ledger, for `status` and for the margin to the limit; no file is taken up by that."""

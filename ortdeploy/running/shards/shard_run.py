@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import OrtdeployError, RefusedError, StoppedError
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.gate import Fence, decides
@@ -86,9 +86,6 @@ def begun(plan: Plan, step: RunJob, ledger: Ledger, shard: Shard | Told, ours: M
 
     Raises ClosedError if all are made, RefusedError if this process cannot make any, OrtdeployError, OSError.
     """
-    why_not = why_not_shared(step)
-    if why_not is not None:
-        raise RefusedError(f"{step.output.shown} cannot be made in shards: {why_not}")
     check_inputs(step, plan.folder, Fence((plan.folder, *plan.roots)))
     folder = Path(plan.folder) / step.output.path
     record = ledger.output(ledger.key(folder))

@@ -402,8 +402,11 @@ def test_jobs_whose_parts_cannot_be_shared_are_refused(tmp_path: Path, changes: 
     assert words in (ended.reason or "")
 
 
-def test_a_batch_size_that_each_process_would_measure_is_refused(tmp_path: Path) -> None:
+def test_a_batch_size_that_each_process_would_measure_is_refused_before_a_model_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = changed(deployment(tmp_path), batching={"auto": True})
+    monkeypatch.setattr(FakeRuntime, "open_session", None)
     assert "write the size that tune finds" in (run_shard(tmp_path, plan, 0, 2).reason or "")
 
 
