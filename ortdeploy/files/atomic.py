@@ -18,8 +18,11 @@ TEMPORARY = ".partial"
 
 @contextmanager
 def _named_at_the_end(path: Path) -> Iterator[Path]:
-    """Yield a temporary name that becomes `path` when the block succeeds; nothing is made durable."""
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    """Yield a temporary name that becomes `path` when the block succeeds; nothing is made durable.
+
+    It is this call's own: another machine may write the same file meanwhile, as when two finish one plan.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}{TEMPORARY}")
     try:
         yield temporary
         temporary.replace(path)
