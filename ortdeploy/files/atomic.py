@@ -2,8 +2,9 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -169,7 +170,10 @@ class Written:
     mtime_ns: int
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Delete temporary files that a killed run left."""
+def remove_temporaries(folder: Path, *, seconds: float = 0.0) -> None:
+    """Delete temporary files that a killed run left: those that nobody has written for some seconds."""
+    until = time.time() - seconds
     for path in (*folder.glob(f".*{TEMPORARY}"), *folder.glob(f"*/.*{TEMPORARY}")):
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if seconds == 0.0 or path.stat().st_mtime < until:
+                path.unlink()

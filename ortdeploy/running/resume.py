@@ -30,6 +30,9 @@ from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.marker import check_marker, write_marker
 
+_ABANDONED = 3600.0
+"""Seconds for which nobody has written what another run, which still goes on, would write in a moment."""
+
 
 @record
 class Position:
@@ -72,6 +75,8 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         context.upload.check(known=known is not None)
     make_durable_folder(context.folder)
     remove_temporaries(context.folder)
+    if known is not None and known.status == "running":  # it was killed, perhaps while it noted something
+        remove_temporaries(context.ledger.state_dir, seconds=_ABANDONED)
     begun_part.tidy()
     context.ledger.begin(
         context.output,

@@ -1,5 +1,6 @@
 """What is through of a part when a run ends early is kept: the next run goes on behind it, and nothing is lost but time."""
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -278,8 +279,13 @@ def test_a_file_that_a_kill_has_left_goes(tmp_path: Path, monkeypatch: pytest.Mo
         execute(tmp_path, plan, FakeRuntime(double))
     assert begun_file(tmp_path).exists()
     assert (read_outputs(tmp_path / ".ortdeploy")[0].begun is None) is after
+    noting, noted = (tmp_path / f".ortdeploy/live/.note.json.{number}.partial" for number in range(2))
+    noting.touch()  # by another run, in this moment
+    noted.touch()
+    os.utime(noted, (0, 0))
     runtime = FakeRuntime(double)
     assert execute(tmp_path, plan, runtime).status is Status.DONE
+    assert (noting.exists(), noted.exists()) == (True, False)
     assert min(ran(runtime)) == (8 if after else 4)
     assert not list((tmp_path / "out").glob(".*"))
     assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
