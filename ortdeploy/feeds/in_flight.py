@@ -55,6 +55,11 @@ class InFlight:
         is_known = self._results is not None and self._blocks < self._most
         return is_known and self._bytes + self._blocks * (self._results or 0) < SMALL_BYTES
 
+    def wait_for_none(self) -> None:
+        """Wait until no block is on its way, or none is wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._blocks)
+
     def learn(self, result_bytes: int) -> None:
         """Note how large the results of a block are; until then, no more than a few blocks are allowed."""
         with self._changed:

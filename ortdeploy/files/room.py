@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.process.memory import available_memory, memory_of_the_group
+from ortdeploy.process.memory_limit import make_room
 from ortdeploy.units import format_size
 
 PROCESS = 105 * 1024 * 1024
@@ -24,6 +25,7 @@ LINE_OF_VALUES = 24
 
 
 _share: ContextVar[int | None] = ContextVar("share of the room", default=None)
+_let_go: ContextVar[Callable[[], None]] = ContextVar("how others let go of memory", default=lambda: None)
 
 
 class RoomError(OrtdeployError):
@@ -40,6 +42,17 @@ def room(limit: int | None) -> int:
 def share_room(size: int) -> None:
     """Let one thing take no more bytes than these in this context, because others are read at the same time."""
     _share.set(size)
+
+
+def on_shortage(let_go: Callable[[], None]) -> None:
+    """Have this called in this context if something lacks memory: it returns when others have let go of theirs."""
+    _let_go.set(let_go)
+
+
+def let_others_go() -> None:
+    """Have others let go of their memory, for something that has lacked it and is tried again."""
+    _let_go.get()()
+    make_room()
 
 
 def check_room(size: int, what: str | Callable[[], str], limit: int | None) -> None:

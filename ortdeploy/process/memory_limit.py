@@ -92,11 +92,13 @@ class MemoryBound:
 
             self._before = resource.getrlimit(resource.RLIMIT_DATA)
             self.renew()
+            _bounds.append(self)
         return self
 
     def __exit__(self, *_error: object) -> None:
         """Remove the limit."""
         if self._before is not None:
+            _bounds.remove(self)
             self._set(self._before[0])
             self._before = None
 
@@ -114,3 +116,14 @@ class MemoryBound:
         if self._before is not None:
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_DATA, (soft, self._before[1]))
+
+
+_bounds: list[MemoryBound] = []
+"""Those that limit this process, the last one in effect."""
+
+
+def make_room() -> None:
+    """Give freed memory back, and let it be allocated again, for something that has lacked it."""
+    trim_memory()
+    for bound in _bounds[-1:]:
+        bound.renew()

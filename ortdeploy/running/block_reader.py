@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from ortdeploy.durations import Histogram
 from ortdeploy.feeds.feeder import Feeder, prepared_at_once
 from ortdeploy.feeds.prepared import Prepared
+from ortdeploy.files.room import let_others_go
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
 from ortdeploy.records import record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.stall_watch import StallWatch
-from ortdeploy.tensors.columns import OpRunners
+from ortdeploy.tensors.columns import OpRunners, size_bytes
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -55,6 +56,7 @@ class BlockReader:
         self._threads = DaemonThreads("ortdeploy-preparer")
         self._ahead: deque[_Ahead] = deque()
         self._wanted = 1
+        self._is_taking = False
         self._failure: Exception | None = None
         self._own_cpu = self._others_cpu = 0.0
         self.read_times, self.prepare_times = Histogram(), Histogram()
@@ -78,6 +80,10 @@ class BlockReader:
         finally:
             self._stall.reading = None
 
+    def next_ahead(self) -> tuple[Prepared, float] | None:
+        """Return the next block that is read already, while a later one is read; None if there is none."""
+        return self._take() if self._ahead and not self._is_taking else None
+
     def close(self) -> None:
         """Let the threads end."""
         self._ahead.clear()
@@ -88,13 +94,26 @@ class BlockReader:
 
         Reading may be slow too, and no block is to wait for later ones.
         """
-        while len(self._ahead) < self._wanted and (read := self._read(blocks)) is not None:
-            work = partial(self._make, read[0])
-            future = self._threads.begin(work, len(self._ahead)) if self._wanted > 1 else None
-            self._ahead.append((*read, future))
-            first = self._ahead[0][2]
-            if first is not None and first.done():
+        while self._may_read_ahead() and (read := self._read(blocks)) is not None:
+            self._ahead.append((*read, self._begin(read[0])))
+            del read  # it may be large, and passed on while the next one is read
+            if self._is_first_prepared():
                 break
+
+    def _begin(self, block: Block) -> "Future[Timed[_Made]] | None":
+        """Let a thread prepare a block, if one is not enough."""
+        return self._threads.begin(partial(self._make, block), len(self._ahead)) if self._wanted > 1 else None
+
+    def _is_first_prepared(self) -> bool:
+        first = self._ahead[0][2]
+        return first is not None and first.done()
+
+    def _may_read_ahead(self) -> bool:
+        """Return whether to read another block; none behind one that is so large that it is to be prepared alone."""
+        if not self._ahead:
+            return True
+        last = self._ahead[-1][0]
+        return len(self._ahead) < self._wanted and prepared_at_once(self._job, size_bytes(last.columns)) > 1
 
     def _read(self, blocks: Iterator[Block]) -> tuple[Block, float] | None:
         """Read a block; None at the end, also if it is an error, which waits for the blocks before it."""
@@ -115,7 +134,11 @@ class BlockReader:
         """Return the block that was read first, once it is prepared."""
         block, read_cpu, future = self._ahead.popleft()
         self._since()
-        done = self._result(block, future)
+        self._is_taking = True
+        try:
+            done = self._result(block, future)
+        finally:
+            self._is_taking = False
         own = self._since() if done.cpu == 0 else 0.0  # else this thread has waited
         self._others_cpu += done.cpu
         self.prepare_times.add(done.seconds, own + done.cpu)
@@ -124,11 +147,12 @@ class BlockReader:
 
     def _result(self, block: Block, future: "Future[Timed[_Made]] | None") -> Timed[_Made]:
         """Return a block with its tensors; one for which there is too little memory beside others is made alone."""
-        if future is not None:
-            try:
-                return future.result()
-            except MemoryError:
-                self._forget_ahead()
+        try:
+            return timed(partial(self._make, block)) if future is None else future.result()
+        except MemoryError as error:
+            error.__traceback__ = None  # it has what was made until then
+        self._forget_ahead()
+        let_others_go()
         return timed(partial(self._make, block))
 
     def _forget_ahead(self) -> None:

@@ -18,6 +18,7 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.events import log
 from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.feeds.prepared import Prepared
+from ortdeploy.files.room import on_shortage
 from ortdeploy.running.block_reader import BlockReader
 from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.job_context import JobContext
@@ -183,6 +184,8 @@ class Stream:
     def _read(self, open_source: OpenSource, sizes: BlockSizes, start: int) -> None:
         """Body of the reader's thread: read blocks, prepare their tensors, pass them on."""
         try:
+            if self._context.on_run is None:  # else nothing runs while this thread reads
+                on_shortage(self._let_go)
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():
@@ -190,16 +193,26 @@ class Stream:
                         read = self.reader.next(blocks)
                     if read is None:
                         break
-                    ticket = Ticket(*read)
-                    self._in_flight.acquire(ticket.size_bytes)
-                    self._in_order.put(ticket)
-                    self._submit(ticket)
-                    del read, ticket  # as in `run`
+                    self._pass_on(Ticket(*read))
+                    del read  # as in `run`
             self._in_order.put(None)
         except BaseException as error:  # noqa: BLE001  the caller raises it
             self._in_order.put(error)
         finally:
             self.reader.close()
+
+    def _pass_on(self, ticket: Ticket) -> None:
+        """Offer a block that is read to the sessions."""
+        self._in_flight.acquire(ticket.size_bytes)
+        self._in_order.put(ticket)
+        self._submit(ticket)
+
+    def _let_go(self) -> None:
+        """Pass on the blocks that are read, and wait until all have run: the thread that reads lacks their memory."""
+        while self._may_read() and (read := self.reader.next_ahead()) is not None:
+            self._pass_on(Ticket(*read))
+            del read
+        self._in_flight.wait_for_none()
 
     def _may_read(self) -> bool:
         """Wait for room; return whether another block is wanted."""

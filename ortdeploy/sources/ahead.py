@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ortdeploy.files.room import room, share_room
+from ortdeploy.files.room import let_others_go, room, share_room
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
 from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
 from ortdeploy.tensors.columns import size_bytes
@@ -117,6 +117,8 @@ class DecodedAhead:
                         decoded = self._again(raw)
                     self._wanted = self._useful(decoded)
                     self._spent(decoded.cpu)
+                    if self._wanted == 1 and decoded.seconds >= SLOW:  # so large that others have no room beside it
+                        self._put_ahead_back()
                     yield raw, decoded.value
                     del decoded, future  # which may be large
             if self._failure is not None:
@@ -135,6 +137,8 @@ class DecodedAhead:
         for raw in self._raw_rows:
             begin = clock()
             found = decode(raw)
+            if _lacked_memory(found):
+                found = self._alone(raw).value
             seconds = clock() - begin
             wanted = 1 if seconds < slow else self._useful(Timed(found, seconds))
             rows += 1
@@ -177,18 +181,26 @@ class DecodedAhead:
         return self._decoders.begin(decode, len(self._ahead))
 
     def _again(self, raw: RawRow) -> Timed[Found]:
-        """Decode a row that is too large for another thread; if need be with nothing ahead, which takes memory too."""
+        """Decode a row that is too large for another thread in this one; if need be with nothing beside it."""
         decoded = timed(partial(self._decode, raw))
-        if not (self._ahead and _lacked_memory(decoded.value)):
-            return decoded
-        del decoded
+        return self._alone(raw) if _lacked_memory(decoded.value) else decoded
+
+    def _alone(self, raw: RawRow) -> Timed[Found]:
+        """Decode a row for which there was too little memory, with nothing beside it that takes some."""
+        self._put_ahead_back()
+        let_others_go()
+        return timed(partial(self._decode, raw))
+
+    def _put_ahead_back(self) -> None:
+        """Let go of rows that are decoded ahead, once no thread decodes any more of them: they are decoded again."""
+        if not self._ahead:
+            return
         from concurrent.futures import wait  # noqa: PLC0415  only where memory is short
 
         wait([future for _, future in self._ahead])
         self._put_back.extendleft(ahead for ahead, _ in reversed(self._ahead))
         self._raw_rows = chain(_taken_from(self._put_back), self._new_rows)
         self._ahead.clear()
-        return timed(partial(self._decode, raw))
 
     def _useful(self, decoded: Timed[Found]) -> int:
         """Return how many rows like this one are to be decoded at once."""

@@ -184,11 +184,20 @@ def try_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Mapping[str, Any] | 
         return _without_gaps(row, wanted) if wanted.missing else row
     except RowError as error:
         error.known = error.known or row
-        return error
+        return _without_frames(error)
     except Exception as error:
         if is_a_bug(error) or isinstance(error, OrtdeployError):
             raise
         return RowError(f"the row cannot be read: {reason_of(error)}")
+
+
+def _without_frames(error: RowError) -> RowError:
+    """Return an error without what the code held that raised it, such as a large picture."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__context__
+    return error
 
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:

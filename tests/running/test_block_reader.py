@@ -1,7 +1,9 @@
 """Blocks that are slow to prepare are prepared on several threads: in their order, and what goes wrong in its turn."""
 
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds import feeder
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
+from ortdeploy.files.room import let_others_go, on_shortage
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, PlannedStep, RunJob
 from ortdeploy.process import daemon_threads
@@ -28,7 +31,11 @@ from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running import block_reader
 from ortdeploy.running.block_reader import BlockReader
+from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.stall_watch import StallWatch
+from ortdeploy.sources import ahead, image
+from ortdeploy.sources import rows as read_rows_module
+from ortdeploy.tensors.columns import size_bytes
 
 PATIENCE = 60.0
 BLOCKS = 9
@@ -214,6 +221,54 @@ def test_a_prepared_block_does_not_wait_until_later_ones_are_read(job: RunJob, m
     one.close()
 
 
+def test_no_block_is_read_behind_one_that_is_to_be_prepared_alone(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_reader, "SLOW", 0.0)
+    monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, size: 1 if size > 16 else 4)
+    Steps(monkeypatch, lambda _: None)
+    large, seen = {4, 5}, list[int]()
+
+    def read() -> Iterator[Block]:
+        for number in range(BLOCKS):
+            seen.append(number)
+            rows = 2 if number in large else 1
+            yield replace(block(number), columns={"array": np.full((rows, 2), number)})
+
+    one, blocks_read = reader(job), read()
+    for number in range(BLOCKS):
+        one.next(blocks_read)
+        assert number not in large or seen[-1] == number
+    one.close()
+
+
+@pytest.mark.usefixtures("four")
+def test_blocks_that_are_ahead_are_passed_on_before_one_that_lacks_memory_is_read(
+    job: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Steps(monkeypatch, lambda _: None)
+    monkeypatch.setattr(BlockReader, "_is_first_prepared", lambda _: False)
+    one, passed_on = reader(job), list[int]()
+
+    def let_go() -> None:
+        while (taken := one.next_ahead()) is not None:
+            passed_on.append(taken[0].block.start)
+
+    def read() -> Iterator[Block]:
+        for number in range(BLOCKS):
+            if number == 4:
+                on_shortage(let_go)
+                let_others_go()
+            yield block(number)
+
+    def found() -> list[int]:
+        blocks_read = read()
+        while (taken := one.next(blocks_read)) is not None:
+            passed_on.append(taken[0].block.start)
+        return passed_on
+
+    assert copy_context().run(found) == list(range(BLOCKS))
+    one.close()
+
+
 def test_a_thread_that_finds_all_steps_in_use_makes_its_own(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
     class Taken(list[Feeder]):
         """Another thread takes the last one at the same time."""
@@ -357,22 +412,27 @@ jobs:
 """
 
 
+def save_pictures(folder: Path, heights: Sequence[int]) -> None:
+    """Write pictures seven pixels wide, and a model that takes them once they are resized."""
+    (folder / "pictures").mkdir()
+    random = np.random.default_rng(0)
+    for number, height in enumerate(heights):
+        pixels = random.integers(0, 255, (height, 7, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"pictures/{number:02}.png")
+    save_model(
+        folder / "m.onnx",
+        [helper.make_node("Flatten", ["x"], ["y"])],
+        {"x": (TensorProto.FLOAT, ["batch", 3, 4, 4])},
+        {"y": (TensorProto.FLOAT, ["batch", 48])},
+    )
+
+
 def test_pictures_give_the_same_rows_on_every_number_of_threads(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_reader, "SLOW", 0.0)
     monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
-    (tmp_path / "pictures").mkdir()
-    random = np.random.default_rng(0)
-    for number in range(12):
-        pixels = random.integers(0, 255, (5 + number, 7, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"pictures/{number:02}.png")
-    save_model(
-        tmp_path / "m.onnx",
-        [helper.make_node("Flatten", ["x"], ["y"])],
-        {"x": (TensorProto.FLOAT, ["batch", 3, 4, 4])},
-        {"y": (TensorProto.FLOAT, ["batch", 48])},
-    )
+    save_pictures(tmp_path, range(5, 17))
     found = []
     for threads in (1, 4):
         (tmp_path / "m.yaml").write_text(PICTURES.replace("THREADS", str(threads)))
@@ -380,3 +440,60 @@ def test_pictures_give_the_same_rows_on_every_number_of_threads(
         found.append(read_rows(tmp_path / "out"))
     assert found[0] == found[1]
     assert len(found[0]) == 12
+
+
+class Memory:
+    """Room for the pixels of some pictures. It is looked for where threads of a job decode and prepare them."""
+
+    def __init__(self, heights: int) -> None:
+        self.room = heights * 7 * 3
+        self._taken = 0
+        self._lock = threading.RLock()
+
+    def given_back(self, size: int) -> None:
+        with self._lock:
+            self._taken -= size
+
+    def take(self, made: Any, *, check: bool = True) -> Any:
+        with self._lock:
+            is_job = threading.current_thread() is not threading.main_thread()
+            if check and is_job and made.nbytes and self._taken + made.nbytes > self.room:
+                raise MemoryError
+            self._taken += made.nbytes
+            weakref.finalize(made, self.given_back, made.nbytes)
+        return made
+
+
+@pytest.mark.parametrize("scratch", [0, 1], ids=["decoding", "preparing"])
+def test_what_fits_into_memory_on_one_thread_fits_on_four(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scratch: int
+) -> None:
+    """A large picture among small ones leaves room for three small blocks."""
+    heights = [90 if number in {7, 14} else 10 for number in range(20)]
+    save_pictures(tmp_path, heights)
+    for module in (block_reader, ahead):
+        monkeypatch.setattr(module, "SLOW", 0.0)
+    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, taken: 1 if taken > 50 * 21 else 4)
+    monkeypatch.setattr(ahead, "rows_at_once", lambda taken, *_: 1 if taken > 50 * 21 else 4)
+    monkeypatch.setattr(BlockSizes, "learn", lambda *_: None)  # blocks of one batch
+    memory = Memory((1 + scratch) * (90 + 10) + 3 * 20)
+    pixels, stack, prepare = image._pixels, read_rows_module.stack, Feeder.prepare_block  # noqa: SLF001
+
+    def stacked(column: list[Any]) -> Any:
+        made = stack(column)
+        return memory.take(made, check=False) if isinstance(made, np.ndarray) and made.ndim > 1 else made
+
+    def prepared(self: Feeder, block: Block) -> Any:
+        taken = memory.take(np.empty(scratch * size_bytes(block.columns), np.uint8))
+        found = prepare(self, block)
+        del taken
+        return found
+
+    monkeypatch.setattr(image, "_pixels", lambda picture: memory.take(pixels(picture)))
+    monkeypatch.setattr(read_rows_module, "stack", stacked)
+    monkeypatch.setattr(Feeder, "prepare_block", prepared)
+    (tmp_path / "m.yaml").write_text(PICTURES.replace("THREADS", "4"))
+    done = cli("apply", tmp_path / "m.yaml")
+    assert done.code == 0, done.words
+    assert len(read_rows(tmp_path / "out")) == len(heights)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +37,7 @@ from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import MOST
+from ortdeploy.files.room import let_others_go
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block
@@ -458,6 +459,31 @@ def test_what_a_block_held_is_let_go_once_it_has_run(tmp_path: Path, monkeypatch
     assert len(read) == 100
     assert is_held[0]
     assert not any(is_held[2 * MOST :])  # although its part is still being written
+
+
+def test_what_lacks_memory_is_read_again_once_all_blocks_before_it_have_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, range(64))
+    ran: list[int] = []
+    before: list[tuple[int, int]] = []
+    real = ArraySource.blocks
+
+    def short_of_memory(self: ArraySource, start: int, sizes: Any) -> Iterator[Block]:
+        for block in real(self, start, sizes):
+            if block.start >= 32 and not before:
+                let_others_go()
+                before.append((block.start, sum(ran)))
+            yield block
+
+    def run(feeds: Feeds) -> Feeds:
+        ran.append(len(feeds["x"]))
+        return double(feeds)
+
+    monkeypatch.setattr(ArraySource, "blocks", short_of_memory)
+    assert execute(tmp_path, plan_for(tmp_path, 64), FakeRuntime(run)).status is Status.DONE
+    ((start, rows_before),) = before
+    assert rows_before == start
 
 
 def test_rows_of_the_next_part_run_while_a_part_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar, copy_context
+from functools import partial
 from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.room import PROCESS, RoomError, check_room
+from ortdeploy.files.room import PROCESS, RoomError, check_room, on_shortage
 from ortdeploy.process import daemon_threads
 from ortdeploy.sources import ahead, image
 from ortdeploy.sources.ahead import DecodedAhead, room_of_one, rows_at_once
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
+from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError, decode_row
 
 PATIENCE = 60.0
 ROWS = 9
@@ -43,6 +44,10 @@ def decoded(decode: Callable[[RawRow], Found], threads: int) -> DecodedAhead:
 
 def numbers(rows: DecodedAhead) -> list[Any]:
     return [values["n"] for _, (values, _) in rows.rows() if not isinstance(values, RowError)]
+
+
+def run_out_of_memory() -> None:
+    raise RowError("it needs more memory than there is") from MemoryError()
 
 
 @pytest.mark.usefixtures("slow")
@@ -294,6 +299,59 @@ def test_a_row_that_has_too_little_memory_beside_others_is_decoded_alone() -> No
     found = [next(rows)[1][0] for _ in range(3)]
     rows.close()
     assert found == [{"n": number, "beside": []} for number in range(3)]
+
+
+@pytest.mark.usefixtures("slow")
+def test_rows_ahead_are_let_go_of_before_one_that_leaves_them_no_room_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ahead, "rows_at_once", lambda size, *_: 1 if size == 9 else 4)
+    made: dict[int, weakref.ref[Any]] = {}
+
+    def decode(raw: RawRow) -> Found:
+        values = np.zeros(9 if raw.value == 4 else 1, np.uint8)
+        made[raw.value] = weakref.ref(values)
+        return {"n": values}, 1
+
+    rows = decoded(decode, 4).rows()
+    for raw, _ in rows:
+        if raw.value == 4:
+            assert [number for number, one in made.items() if number > 4 and one() is not None] == []
+    assert list(made) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_others_let_go_of_memory_before_a_row_fails_for_lack_of_it(
+    monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
+) -> None:
+    monkeypatch.setattr(ahead, "SLOW", 0.0 if is_slow else PATIENCE)
+    let_go: list[int] = []
+
+    def decode(raw: RawRow) -> Mapping[str, Any]:
+        if raw.value == 4 and not let_go:
+            run_out_of_memory()
+        return {"n": raw.value}
+
+    def found() -> list[Any]:
+        on_shortage(lambda: let_go.append(1))
+        return numbers(decoded(partial(decode_row, decode=decode, wanted=Wanted(dtypes={})), 4))
+
+    assert copy_context().run(found) == list(range(ROWS))
+    assert let_go == [1]
+
+
+def test_a_row_that_has_failed_keeps_nothing_of_what_was_decoded() -> None:
+    made: list[weakref.ref[Any]] = []
+
+    def decode(_raw: RawRow) -> Mapping[str, Any]:
+        pixels = np.zeros(9, np.uint8)
+        made.append(weakref.ref(pixels))
+        run_out_of_memory()
+        return {"n": pixels}
+
+    found, _ = decode_row(RawRow("a.png", "", 0), decode, Wanted(dtypes={}))
+    assert str(found) == "it needs more memory than there is"
+    assert made[0]() is None
 
 
 @given(size=st.integers(0, 10**9), decoding=st.floats(0, 4), threads=st.integers(1, 64), memory=st.integers(0, 10**11))
