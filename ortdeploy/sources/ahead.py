@@ -103,7 +103,7 @@ class DecodedAhead:
             while True:
                 seconds = yield from self._quick_rows()
                 if seconds is not None and self._beside is not None:
-                    yield from self._beside(self._raw_rows, self._decode, seconds)
+                    yield from self._beside(self._raw_rows, self._decode_here, seconds)
                     self._beside = None
                     continue
                 self._fill()
@@ -132,13 +132,11 @@ class DecodedAhead:
 
         End also where other processes would help, and return how many seconds a row takes.
         """
-        decode, clock, slow, enough = self._decode, time.perf_counter, SLOW, ENOUGH
+        decode, clock, slow, enough = self._decode_here, time.perf_counter, SLOW, ENOUGH
         rows, busy, since = self._pace
         for raw in self._raw_rows:
             begin = clock()
             found = decode(raw)
-            if _lacked_memory(found):
-                found = self._alone(raw).value
             seconds = clock() - begin
             wanted = 1 if seconds < slow else self._useful(Timed(found, seconds))
             rows += 1
@@ -156,6 +154,11 @@ class DecodedAhead:
                     return busy / rows
                 rows, busy, since = 0, 0.0, clock()
         return None
+
+    def _decode_here(self, raw: RawRow) -> Found:
+        """Decode a row in this thread; if there is too little memory, once more with nothing beside it."""
+        found = self._decode(raw)
+        return self._alone(raw).value if _lacked_memory(found) else found
 
     def _fill(self) -> None:
         """Let threads decode the next rows, if one is not enough."""

@@ -19,7 +19,7 @@ from ortdeploy.sources.ahead import DecodedAhead
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.decoding_processes import DecodingProcesses
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import Found, RawRow
+from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
 
 FILES = 40
 
@@ -282,3 +282,24 @@ def test_rows_that_seem_slow_now_and_then_do_not_hide_that_most_are_quick(monkey
     rows = DecodedAhead(raw_rows, decode, 2, None, 1.0, beside=beside, count=100_000).rows()  # type: ignore[arg-type]
     assert [raw.value for raw, _ in rows] == list(range(5000))
     assert len(asked) == 1
+
+
+def test_a_row_that_lacked_memory_beside_others_is_decoded_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(ahead, "time", clock)
+    lacking = {500, 1500}
+
+    def decode(raw: RawRow) -> Found:
+        clock.now += 0.0001
+        if raw.value in lacking:
+            lacking.remove(raw.value)
+            return RowError("it takes 9 GiB", TOO_LARGE), 1
+        return {"n": raw.value}, 1
+
+    def beside(raw_rows: Iterator[RawRow], decode: Callable[[RawRow], Found], _seconds: float) -> Iterator[Any]:
+        yield from ((raw, decode(raw)) for raw in raw_rows)
+
+    raw_rows = (RawRow("", "", number) for number in range(2000))
+    rows = DecodedAhead(raw_rows, decode, 2, None, 1.0, beside=beside, count=100_000).rows()  # type: ignore[arg-type]
+    assert [found for _, found in rows] == [({"n": number}, 1) for number in range(2000)]
+    assert not lacking
