@@ -7,9 +7,13 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.files.json_text import read_json
+from ortdeploy.plan.plan_file import decode, plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.records import record
+
+_MOST = 2**60
+"""No plan has as many rows or parts."""
 
 
 @record
@@ -69,6 +73,15 @@ class PartTable:
             raise ValueError(f"there is no part {number}")
         start = self.first_row + index * self.rows_per_part
         return PlannedPart(number=number, start=start, end=min(start + self.rows_per_part, self.end))
+
+
+def read_part_table(bound: bytes) -> PartTable:
+    """Return the parts in the `bound.json` of a plan. Raises ValueError, TypeError or LookupError if it has none."""
+    table: PartTable = decode(PartTable, read_json(bound)["parts"])
+    numbers = (table.first_number, table.first_row, table.end, table.rows_per_part - 1)
+    if not all(0 <= number < _MOST for number in numbers):
+        raise ValueError(f"{table} has no parts")
+    return table
 
 
 def part_table(step: RunJob, first_number: int) -> PartTable:

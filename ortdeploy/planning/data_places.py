@@ -15,7 +15,6 @@ from ortdeploy.facts.data import STRICT_ARRIVALS, DeclaredInput, FileState, Inpu
 from ortdeploy.facts.problems import ELSEWHERE, Package, Problem
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
-from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.shared_folder import SharedFolder
@@ -32,6 +31,7 @@ from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import committed_rows, find_damage
+from ortdeploy.plan.part_table import read_part_table
 from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.shell import pip_install
@@ -136,7 +136,7 @@ def _is_made_anew(elsewhere: SharedParts, record: OutputRecord) -> bool:
 def _lacks_parts(place: "SharedPlace", plan: str, record: OutputRecord) -> bool:
     """Return whether parts are gone that the ledger has and the plan makes. Raises what `_is_made_anew` suppresses."""
     bound = place.read(f"{SHARD_FOLDER}/{plan}/{BOUND}")
-    first = 0 if bound is None else read_json(bound)["parts"]["first_number"]  # None: killed before it began
+    first = 0 if bound is None else read_part_table(bound).first_number  # None: killed before it began
     return any(one.file and one.number >= first and not place.exists(one.file) for one in record.parts)
 
 

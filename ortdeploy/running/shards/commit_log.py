@@ -32,7 +32,7 @@ from ortdeploy.files.shared_place import BOUND, GIVEN_UP, SharedPlace, beside, b
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, KEPT, open_plans
 from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.records import part_name
-from ortdeploy.plan.part_table import PartTable, PlannedPart
+from ortdeploy.plan.part_table import PartTable, PlannedPart, read_part_table
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.receipt import FORMAT_VERSION, Ended, Receipt, dump_receipt, load_receipt
@@ -49,10 +49,10 @@ def tables_in(output: SharedPlace) -> Iterator[tuple[str, PartTable]]:
     names = sorted(name for name in output.names(FOLDER) if not name.startswith(_CLAIM))
     found = in_threads(lambda name: output.read(f"{FOLDER}/{name}/{BOUND}"), names, output.at_once)
     for name, raw in zip(names, found, strict=True):
-        if raw in {None, GIVEN_UP}:
+        if raw is None or raw == GIVEN_UP:
             continue
         try:
-            table = PartTable(**read_json(raw)["parts"])
+            table = read_part_table(raw)
         except (ValueError, TypeError, LookupError) as error:
             raise OrtdeployError(
                 f"{output.shown}/{FOLDER}/{name}/{BOUND} is damaged ({error}). Restore it from a copy"
@@ -373,7 +373,7 @@ class CommitLog:
         try:
             data = json.loads(self._output.read(self._name(CLOSED)) or b"")
             lines_by_part, ended = _lines_of(data), decode(Ended, data["ended"])
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise OrtdeployError(f"{shown} is damaged ({error}). Restore it from a copy") from error
         receipts = {
             part.number: load_receipt(lines_by_part[part.number].encode(), part, self.name(part), shown)

@@ -8,10 +8,9 @@ from contextlib import suppress
 from functools import partial
 from statistics import median
 
-from ortdeploy.files.json_text import read_json
 from ortdeploy.files.shared_place import BOUND, SharedPlace
 from ortdeploy.ledger.open_parts import FOLDER, open_plans
-from ortdeploy.plan.part_table import PartTable
+from ortdeploy.plan.part_table import PartTable, read_part_table
 from ortdeploy.plan.plan_file import decode
 from ortdeploy.results.shares import ProcessorShare, Shares, SlowPart, WorkerShare
 from ortdeploy.running.shards.at_once import in_threads
@@ -63,7 +62,7 @@ def open_shares(output: SharedPlace) -> Shares | None:
     with suppress(OSError, ValueError, TypeError, LookupError):
         for plan in sorted(open_plans(output)):
             folder = f"{FOLDER}/{plan}"
-            table = PartTable(**read_json(output.read(f"{folder}/{BOUND}") or b"")["parts"])
+            table = read_part_table(output.read(f"{folder}/{BOUND}") or b"")
             receipts = {one.part.number: one for one in _receipts(output, folder)}
             left = [part.number for part in table if part.number not in receipts]
             return shares_of(table, receipts, left, _unwritten(output, folder, set(left)))

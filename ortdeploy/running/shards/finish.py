@@ -36,7 +36,7 @@ from ortdeploy.running.shards.counted_shares import shares_of, worker_name
 from ortdeploy.running.shards.place import place_of
 from ortdeploy.running.shards.rebuild import AHEAD, put_copy, rebuild
 from ortdeploy.running.shards.receipt import Ended, Receipt
-from ortdeploy.running.statistics import check_statistics, sum_of_statistics
+from ortdeploy.running.statistics import sum_of_statistics
 from ortdeploy.sinks.catalogue import SINKS
 
 _MOST_NAMED = 10
@@ -169,7 +169,6 @@ class Finish:
         if receipt is None:
             return None
         self._check_file(decisions, receipt)
-        check_statistics(receipt.statistics)
         return receipt
 
     def _check_file(self, decisions: CommitLog, receipt: Receipt) -> None:

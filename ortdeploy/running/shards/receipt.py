@@ -19,6 +19,7 @@ from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.records import record
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.file_spans import Spans
+from ortdeploy.running.ran import check_ran
 
 FORMAT_VERSION = 1
 _STAGED = re.compile(r"\.part-[0-9]+\.[0-9a-f]{32}")
@@ -40,7 +41,7 @@ class Receipt:
     origin: Mapping[str, Any]
     statistics: Mapping[str, Any]
     ran: Mapping[str, Any]
-    worker: Mapping[str, Any]
+    worker: Mapping[str, str]
     spans: Spans
     marks: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
@@ -72,7 +73,7 @@ def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: str) -> Rec
     try:
         receipt: Receipt = decode(Receipt, json.loads(raw))
         _check(receipt, planned, file)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise OrtdeployError(
             f"{shown} is damaged ({error}). Restore it from a copy; or, while no shard runs, move it away together "
             f"with {file}: the part is made again"
@@ -81,7 +82,9 @@ def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: str) -> Rec
 
 
 def _check(receipt: Receipt, planned: PlannedPart, file: str) -> None:
-    """Raise ValueError if a receipt contradicts the part table or itself."""
+    """Raise ValueError, TypeError, LookupError or AttributeError if a receipt contradicts the part table or itself."""
+    from ortdeploy.running.statistics import check_statistics  # noqa: PLC0415  status, which loads no numpy, checks none
+
     if receipt.format_version != FORMAT_VERSION:
         raise ValueError(f"it has format version {receipt.format_version}")
     part = receipt.part
@@ -103,6 +106,8 @@ def _check(receipt: Receipt, planned: PlannedPart, file: str) -> None:
         raise ValueError("the digest of its file is none")
     if part.revision or part.revisions:
         raise ValueError("it has revisions")
+    check_statistics(receipt.statistics)
+    check_ran(receipt.ran)
 
 
 def _check_spans(spans: Spans, planned: PlannedPart) -> None:
