@@ -10,7 +10,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -285,7 +285,7 @@ class Stream:
                     waiting.finished.set_exception(error)
 
     def _next_ticket(self) -> Ticket | None:
-        """Return the next block on its way, None at the end.
+        """Return the next block on its way; None at the end, and once none has come since a stop was asked for.
 
         Raises what ended the reading, StalledError, StuckRunError.
         """
@@ -293,12 +293,25 @@ class Stream:
             try:
                 ticket = self._stall.patiently(lambda seconds: self._in_order.get(timeout=seconds))
             except Empty:
+                if self._stop():
+                    return self._last_ticket()
                 self._stall.end_late_runs()
                 self._stall.check()
                 continue
             if isinstance(ticket, BaseException):
                 raise ticket
             return ticket
+
+    def _last_ticket(self) -> Ticket | None:
+        """Return a block that has just come, for a session may have begun it; None if what is read is left as it is."""
+        self._closed = True  # no session begins another one
+        with suppress(Empty):
+            ticket = self._in_order.get_nowait()
+            if isinstance(ticket, BaseException):
+                raise ticket
+            return ticket
+        self.stopped = True
+        return None
 
     def _result(self, ticket: Ticket) -> Finished:
         """Wait for a block. Raises what running it raised, StalledError, StuckRunError."""

@@ -41,7 +41,7 @@ from ortdeploy.files.room import let_others_go
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block
-from ortdeploy.running import stall_watch
+from ortdeploy.running import stall_watch, stream
 from ortdeploy.running.block_sizes import TARGET_SECONDS
 from ortdeploy.running.member import Promise
 from ortdeploy.sessions.run_limit import LATE
@@ -340,6 +340,30 @@ def run_signalled(
             if line in {"hangs", "stuck"} or (line == "signal" and signals > 0):
                 process.send_signal(signal.SIGINT)
     return process.wait(), last
+
+
+def test_a_stop_does_not_wait_for_a_block_that_is_still_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody will run it. Large pictures take seconds to resize."""
+    save(tmp_path, range(64))
+    monkeypatch.setattr(stall_watch, "_LONGEST", 0.01)
+    monkeypatch.setattr(stream, "PATIENCE", 0.01)
+    asked, ended = threading.Event(), threading.Event()
+    prepared: list[bool] = []
+    real = Feeder.prepare_block
+
+    def slowly(self: Feeder, block: Block) -> Any:
+        if block.start >= 32:
+            asked.set()
+            prepared.append(ended.wait(PATIENCE / 4))
+        return real(self, block)
+
+    monkeypatch.setattr(Feeder, "prepare_block", slowly)
+    result = execute(tmp_path, plan_for(tmp_path, 64), FakeRuntime(double), stop=asked.is_set)
+    assert (result.status, prepared) == (Status.INTERRUPTED, [])
+    ended.set()
+    assert execute(tmp_path, plan_for(tmp_path, 64), FakeRuntime(double)).committed == 64
 
 
 def test_the_first_signal_finishes_what_runs_and_commits_the_parts_that_are_whole(tmp_path: Path) -> None:
