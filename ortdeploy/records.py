@@ -8,7 +8,7 @@ What makes instances is compiled too, once many of a class were made: by the row
 the line of a manifest. To compare two of them takes longer than with dataclasses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, field  # type: ignore[attr-defined]  # for _Fields
 from functools import cached_property
 from operator import attrgetter
@@ -199,11 +199,20 @@ def _init_in_order(kind: str, names: tuple[str, ...], by_name: Callable[..., Non
     return init
 
 
+def field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a record or another dataclass; None if the class is neither."""
+    found = kind.__dict__.get("__dataclass_fields__")
+    return None if found is None else tuple(found)
+
+
 class _Fields:
     """What the functions of dataclasses ask a class for, made when one of them does."""
 
     def __init__(self, types: Mapping[str, Any], written: Mapping[str, Any]) -> None:
         self._types, self._written = types, written
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
 
     def __get__(self, _: object, kind: Any) -> "dict[str, Field[Any]]":
         found = {name: self._field(name, type_) for name, type_ in self._types.items()}

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ortdeploy.records import mutable_record, ordered_record, record
+from ortdeploy.records import field_names, mutable_record, ordered_record, record
 
 
 @record
@@ -201,3 +201,17 @@ def test_a_field_that_is_never_given_is_refused() -> None:
 
     with pytest.raises(TypeError, match="leave it to dataclass"):
         record(Late)
+
+
+def test_the_names_of_fields_are_told_without_making_fields() -> None:
+    @record
+    class Unasked:
+        first: int
+        second: str = ""
+
+    assert field_names(Unasked) == ("first", "second")
+    assert not isinstance(Unasked.__dict__["__dataclass_fields__"], dict), "no Field is made"
+    assert [one.name for one in fields(Unasked)] == ["first", "second"]
+    assert field_names(Unasked) == ("first", "second")
+    assert field_names(Compiled) == ("name", "size", "tags", "note")
+    assert field_names(str) is None

@@ -5,17 +5,17 @@ import json
 import os
 import re
 import types
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, ForwardRef, Union, get_args, get_origin, get_type_hints
 
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.packed import Packed
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedSession, RunJob, Step
+from ortdeploy.records import field_names
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
@@ -42,7 +42,7 @@ def encode(value: Any, *, packed: bool = False) -> Any:
     if value is None or isinstance(value, (str, int, float)):  # as most are
         return value
     kind: Any = type(value)
-    if (names := _names(kind)) is not None:
+    if (names := field_names(kind)) is not None:
         data = {name: encode(getattr(value, name), packed=packed) for name in names}
         return {"step": STEP_NAMES[kind], **data} if kind in STEP_NAMES else data
     if isinstance(value, Mapping):
@@ -50,17 +50,24 @@ def encode(value: Any, *, packed: bool = False) -> Any:
     if isinstance(value, FileState):
         return value._asdict()
     if isinstance(value, Packed) and packed:
-        return {"files": len(value), "packed": [b64encode(block).decode() for block in value.blocks]}
+        return {"files": len(value), "packed": list(map(_as_text, value.blocks))}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [encode(item, packed=packed) for item in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    return b64encode(value).decode() if isinstance(value, bytes) else value
+    return _as_text(value) if isinstance(value, bytes) else value
 
 
-@cache
-def _names(kind: Any) -> tuple[str, ...] | None:
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+def _as_text(value: bytes) -> str:
+    from base64 import b64encode  # noqa: PLC0415  few plans have bytes
+
+    return b64encode(value).decode()
+
+
+def _as_bytes(text: Any) -> bytes:
+    from base64 import b64decode  # noqa: PLC0415  few plans have bytes
+
+    return b64decode(_expect(str, text), validate=True)
 
 
 def decode(kind: Any, value: Any) -> Any:
@@ -71,7 +78,7 @@ def decode(kind: Any, value: Any) -> Any:
 @cache
 def _decoder(kind: Any) -> _Decode:
     """Return the function that decodes values of a type hint. Made once for each: a graph has a million values."""
-    if isinstance(kind, type) and is_dataclass(kind):
+    if _is_record(kind):
         return lambda value: kind(**{name: decode_field(value[name]) for name, decode_field in _fields(kind)})
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, types.UnionType}:
@@ -89,19 +96,30 @@ def _decoder(kind: Any) -> _Decode:
         decode_item = _decoder(arguments[1])
         return lambda value: {key: decode_item(item) for key, item in _expect(dict, value).items()}
     if kind is bytes:
-        return lambda value: b64decode(_expect(str, value), validate=True)
+        return _as_bytes
     return (lambda value: value) if kind is Any else partial(_expect, kind)
 
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, _Decode], ...]:
     """Return the names of a dataclass's fields, each with the function that decodes it."""
-    hints = get_type_hints(kind)
-    return tuple((field.name, _decoder(hints[field.name])) for field in fields(kind))
+    hints: Mapping[str, Any] = kind.__annotations__
+    if any(map(_has_text, hints.values())):
+        hints = get_type_hints(kind)
+    return tuple((name, _decoder(hints[name])) for name in field_names(kind) or ())
+
+
+def _has_text(hint: Any) -> bool:
+    """Return whether a part of a type hint is text, because the class that it names came later."""
+    return isinstance(hint, str | ForwardRef) or any(map(_has_text, get_args(hint)))
+
+
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and field_names(kind) is not None
 
 
 def _union_decoder(kinds: tuple[Any, ...]) -> _Decode:
-    record: Any = next((kind for kind in kinds if is_dataclass(kind) and kind not in STEP_NAMES), None)
+    record: Any = next((kind for kind in kinds if _is_record(kind) and kind not in STEP_NAMES), None)
     origins = {get_origin(kind) or kind for kind in kinds}
     decode_list = next((_decoder(kind) for kind in kinds if get_origin(kind) is tuple), None)
 
@@ -140,7 +158,7 @@ def _decode_files(value: Any) -> Packed:
 
 def _decode_packed(kind: type[Packed], value: Any) -> Packed:
     packed = _expect(dict, value)
-    return kind([b64decode(block, validate=True) for block in packed["packed"]], packed["files"])
+    return kind(list(map(_as_bytes, packed["packed"])), packed["files"])
 
 
 def _expect(kind: type, value: Any) -> Any:
