@@ -4,8 +4,8 @@ A declared option goes by its declaration alone: one whose name speaks of a key 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,14 +21,14 @@ _ON_END = "on_end"
 def masked_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a provider, by whichever of its names, as anybody may see them."""
     known = find_provider(provider)
-    return _masked(options, options_schema(known)["properties"] if known else {})
+    return _masked(options, lambda: options_schema(known)["properties"] if known else {})
 
 
 def masked_settings(part: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return session options (`part` is session) or run options (run) as anybody may see them."""
-    shown = _masked({key: value for key, value in options.items() if key != "config"}, _declared(part))
+    shown = _masked({key: value for key, value in options.items() if key != "config"}, partial(_declared, part))
     if "config" in options:
-        shown["config"] = _masked(options["config"], _declared(f"{part}Config"))
+        shown["config"] = _masked(options["config"], partial(_declared, f"{part}Config"))
     return shown
 
 
@@ -80,7 +80,7 @@ def shown_line(lines: Sequence[str], number: int) -> str:
     return line if key is None or not line[key:].strip() else f"{line[:key]} {MASK}"
 
 
-_KEY = re.compile(r"""(?<![\w.-])([\w.-]+)["']?[ \t]*:(?=[ \t]|$)""")
+_KEY = r"""(?<![\w.-])([\w.-]+)["']?[ \t]*:(?=[ \t]|$)"""
 _OPENINGS = frozenset({"", "|", ">", "|-", ">-", "|+", ">+"})
 """What stands behind a key whose value begins on the next line."""
 
@@ -91,7 +91,7 @@ def _depth(line: str) -> int:
 
 def _secret_key(line: str) -> int | None:
     """Return where the first key of a secret ends, behind its colon; None if there is none."""
-    for key in _KEY.finditer(line):
+    for key in re.finditer(_KEY, line):
         if is_secret_name(key[1]) or key[1] == "url" or _is_declared(key[1]):
             return key.end()
     return None
@@ -108,13 +108,15 @@ def _is_declared(name: str) -> bool:
     return bool(get_close_matches(name, declared, n=1, cutoff=0.8))
 
 
-def _masked(options: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _masked_one(name, value, declared.get(name)) for name, value in options.items()}
+def _masked(options: Mapping[str, Any], declared: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: _masked_one(name, value, declared) for name, value in options.items()}
 
 
-def _masked_one(name: str, value: Any, facts: Mapping[str, Any] | None) -> Any:
+def _masked_one(name: str, value: Any, declared: Callable[[], Mapping[str, Any]]) -> Any:
+    """Return a value as anybody may see it. All declared secrets are called so: else no schema needs to be read."""
     if value is None:
         return None
+    facts = declared().get(name) if is_secret_name(name) else None
     if facts is None:
         return masked(name, value)
     return MASK if facts.get("x-secret") else masked("", value)
