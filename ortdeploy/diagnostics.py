@@ -12,12 +12,12 @@ from enum import StrEnum
 from ortdeploy.records import record
 from ortdeploy.redaction import without_secrets
 
-_PLAIN_KEY = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z_][\w./-]*", re.ASCII | re.IGNORECASE)
+_PLAIN_KEY = r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z_][\w./-]*"
 
 
 def as_key(name: str) -> str:
     """Return a name of a model as a key for the manifest, in a message that says what to write: quoted if need be."""
-    if _PLAIN_KEY.fullmatch(name):
+    if re.fullmatch(_PLAIN_KEY, name, re.ASCII | re.IGNORECASE):
         return name
     import json  # noqa: PLC0415  for few names
 

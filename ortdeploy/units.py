@@ -14,14 +14,14 @@ def allowed_count(limit: int | str, total: int) -> int:
 
 
 _UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]i?B|B)\Z")
+_SIZE = r"([0-9]+(?:\.[0-9]+)?) ?([KMG]i?B|B)\Z"
 
 
 def parse_size(value: int | str) -> int | None:
     """Return a size in bytes; None for text that is not a number with a unit."""
     if isinstance(value, int):
         return value
-    size = _SIZE.match(value)
+    size = re.match(_SIZE, value)
     return int(float(size[1]) * _UNITS[size[2]]) if size else None
 
 

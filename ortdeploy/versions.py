@@ -69,7 +69,7 @@ def missing_of_extras(requires: "Iterable[str] | None" = None) -> dict[str, tupl
             return {}
     found: dict[str, tuple[str, ...]] = {}
     for one in map(Requirement, requires):
-        for extra in set(_EXTRA.findall(str(one.marker))) - _FOR_BUILDERS:
+        for extra in set(re.findall(_EXTRA, str(one.marker))) - _FOR_BUILDERS:
             if one.marker is not None and one.marker.evaluate({"extra": extra}):
                 version = package_version(one.name.lower())
                 fits = version != _MISSING and one.specifier.contains(version, prereleases=True)
@@ -77,7 +77,7 @@ def missing_of_extras(requires: "Iterable[str] | None" = None) -> dict[str, tupl
     return dict(sorted(found.items()))
 
 
-_EXTRA = re.compile(r"""extra == ["']([\w-]+)["']""")
+_EXTRA = r"""extra == ["']([\w-]+)["']"""
 
 
 def versions() -> dict[str, str]:

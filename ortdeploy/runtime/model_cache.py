@@ -37,7 +37,7 @@ _ABANDONED_SECONDS = 24 * 3600
 """Seconds after which a folder that nobody has touched was left by a killed run; younger ones may be in the making."""
 
 MODEL, MADE_BY = "model.onnx", "made_by.json"
-_NAME = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}\.[0-9]+\.making")
+_NAME = r"[0-9a-f]{16}|\.[0-9a-f]{16}\.[0-9]+\.making"
 
 _RUNNING = {
     "intra_op_num_threads", "inter_op_num_threads", "execution_mode", "enable_cpu_mem_arena", "enable_mem_pattern",
@@ -134,7 +134,9 @@ class CacheEntry:
 
 def entries(folder: Path) -> dict[Path, str | None]:
     """Return the entries of a cache, each with the digest of its model; None: it is unfinished, or cannot be read."""
-    own = sorted(one for one in folder.glob("*") if _NAME.fullmatch(one.name) and one.is_dir() and not one.is_symlink())
+    own = sorted(
+        one for one in folder.glob("*") if re.fullmatch(_NAME, one.name) and one.is_dir() and not one.is_symlink()
+    )
     return {one: _model_of(one) for one in own}
 
 

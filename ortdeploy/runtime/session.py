@@ -41,9 +41,7 @@ _EXECUTION = {"sequential": ort.ExecutionMode.ORT_SEQUENTIAL, "parallel": ort.Ex
 _ERRORS_ONLY = 3
 _MAY_PASS = (binding.Fail, binding.RuntimeException)
 """Errors that a device may have once and not again; the CPU provider computes the same every time."""
-_NO_MEMORY = re.compile(
-    r"failed to allocate|bad_alloc|out of memory|out_of_memory|alloc_failed|smaller than requested bytes", re.IGNORECASE
-)
+_NO_MEMORY = r"(?i)failed to allocate|bad_alloc|out of memory|out_of_memory|alloc_failed|smaller than requested bytes"
 """What ONNX Runtime's arenas and the devices' libraries say when there is no memory."""
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
@@ -102,7 +100,7 @@ class OrtSession:
     def _translated(self, error: Exception) -> OrtdeployError:
         """Return what an error in a run means: no memory, a failed provider, a busy device, or a bad row."""
         message = _first_line(error)
-        if _NO_MEMORY.search(str(error)):
+        if re.search(_NO_MEMORY, str(error)):
             return OutOfMemoryError(message)
         if isinstance(error, binding.EPFail):
             return ProviderFailedError(message)
@@ -188,7 +186,7 @@ def _open(
     except OrtdeployError:
         raise
     except Exception as error:
-        why = f"memory ran out ({_first_line(error)})" if _NO_MEMORY.search(str(error)) else _first_line(error)
+        why = f"memory ran out ({_first_line(error)})" if re.search(_NO_MEMORY, str(error)) else _first_line(error)
         raise OrtdeployError(f'Model "{step.model}" cannot be opened: {why}') from error
     return OrtSession(session, step.run_options)
 
