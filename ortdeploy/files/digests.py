@@ -18,7 +18,7 @@ def boot_id() -> str:
 @cache  # no process outlives a boot
 def _text_of(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8").strip()
     return ""
 
 

@@ -35,7 +35,7 @@ def within_quota(cores: int, quota: float | None) -> int:
 def _quota_in(folder: Path) -> float | None:
     for names in _QUOTA_FILES:
         with suppress(OSError):
-            words = " ".join((folder / name).read_text(encoding="ascii") for name in names).split()
+            words = " ".join((folder / name).read_text(encoding="utf-8") for name in names).split()
             if len(words) == 2 and all(word.isdecimal() for word in words):  # noqa: PLR2004  quota and period
                 return int(words[0]) / int(words[1])
     return None

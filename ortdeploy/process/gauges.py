@@ -130,7 +130,7 @@ def _number(path: Path) -> int | None:
 
 def _text(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     return ""
 
 

@@ -100,7 +100,7 @@ def memory_of_the_group() -> int | None:
 def _limit_in(folder: Path) -> int | None:
     for name in _LIMIT_FILES:
         with suppress(OSError):
-            text = (folder / name).read_text(encoding="ascii").strip()
+            text = (folder / name).read_text(encoding="utf-8").strip()
             return int(text) if text.isdecimal() else None
     return None
 
@@ -131,7 +131,7 @@ def _kib_of(path: str, name: str) -> int | None:
 
 def _text_of(path: str) -> str:
     with suppress(OSError, ValueError):
-        return Path(path).read_text(encoding="ascii")
+        return Path(path).read_text(encoding="utf-8")
     return ""
 
 

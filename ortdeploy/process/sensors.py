@@ -81,5 +81,5 @@ def read_battery(root: Path = _SYS) -> Battery | None:
 def _text(path: Path) -> str:
     """Return the content of a file; empty if it cannot be read, as with a sensor that sleeps."""
     with suppress(OSError):
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     return ""
