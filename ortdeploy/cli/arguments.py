@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
+argparse._ = str  # type: ignore[attr-defined]
+
 _EPILOG = """\
 exit codes:
   0            done; also if there is nothing to do, or failures stay within errors:
