@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+LATE = 1.0
+"""Seconds after its time at which a thread that watches has not merely waited for a processor."""
+
 _STEPS_PER_OCTAVE = 32  # a bucket is 2.2 % wide
 _LEAST = 1e-9  # what a clock counts by; it may stand still meanwhile
 

@@ -24,11 +24,10 @@ from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.catalogue import at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
 from ortdeploy.sources.patient import patiently
-from ortdeploy.sources.protocol import DATA, Source, Wanted
+from ortdeploy.sources.protocol import DATA, DECODING, Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
-from ortdeploy.tensors.written_numbers import rounded_places
 from ortdeploy.transforms.sample_rates import RATE, needs_rate
 
 
@@ -135,11 +134,11 @@ def prepared_at_once(job: RunJob, block: int) -> int:
 
 def decoding_bytes(job: RunJob, row: int) -> int:
     """Return what decoding a job's rows takes for a while, in bytes, if a row is as large as this."""
-    from ortdeploy.sources.ahead import DECODING, rows_at_once  # noqa: PLC0415  not for tables
-
     decoding = DECODING.get(job.input.format)
     if decoding is None:
         return 0
+    from ortdeploy.sources.ahead import rows_at_once  # noqa: PLC0415  not for tables
+
     at_once = rows_at_once(row, decoding, _reading_threads(job), room(job.limits.memory))
     ahead = at_once if at_once > 1 else 0
     return int(at_once * decoding * row) + ahead * row
@@ -420,6 +419,8 @@ class _PreparedInput:
 
     def _refuse_rounded(self, arrays: Sequence[Array], dtype: "np.dtype[Any]") -> None:
         """Raise StageError if whole numbers change in the floating type of all columns; large ones become float64."""
+        from ortdeploy.tensors.written_numbers import rounded_places  # noqa: PLC0415  few inputs stack columns
+
         for name, array in zip(self._planned.columns, arrays, strict=True):
             whole = array.reshape(-1)
             place = next(iter(rounded_places(whole)), None) if array.dtype.kind in "iu" else None

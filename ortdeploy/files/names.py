@@ -20,6 +20,16 @@ COMPILED = "cache"
 TOLD = "told"
 """The folder of the state directory with the last news of `on_end`: a digest, and the manifest in the line below."""
 
+MIRRORS = f"{STATE_DIR}/outputs"
+"""The folder beside the manifest that has the local copies of uploaded outputs."""
+MARK = "url="
+"""How the names of fetched files begin."""
+
+DECISIONS = "_parts"
+"""The folder of an output in which processes that make its parts together decide. Outputs without it have one owner."""
+BOUND = "bound.json"
+"""The file in a plan's folder there that lists the plan's parts. If it is not there, nothing is decided."""
+
 REPORT = "_run.json"
 """The file in an output folder with the report of the last run."""
 REPORTS = {"html": "_run.html", "prometheus": "_run.prom"}

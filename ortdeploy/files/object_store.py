@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
-from ortdeploy.files.shared_place import BOUND, DECISIONS
+from ortdeploy.files.names import BOUND, DECISIONS, MARK, MIRRORS
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
 from ortdeploy.shell import pip_install
@@ -22,8 +22,6 @@ from ortdeploy.shell import pip_install
 T = TypeVar("T")
 
 _MAGIC = "*?["
-MARK = "url="
-"""How the names of fetched files begin."""
 _FETCHED_INTO: set[str] = set()
 """The temporary folders of fetched files. A file elsewhere is called what it is called, even if that begins with MARK.
 
@@ -31,8 +29,6 @@ They stay here when they are gone, because the name of a file may be shown later
 """
 _KEPT = 3  # files behind the one that is read: sources map files, and look back at most one
 _LONGEST_NAME = 200
-MIRRORS = ".ortdeploy/outputs"
-"""The folder beside the manifest that has the local copies of uploaded outputs."""
 
 
 def mirror_of(url: str) -> str:

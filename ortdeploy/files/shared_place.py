@@ -11,13 +11,6 @@ from typing import Protocol
 
 from ortdeploy.files.atomic import Written
 
-DECISIONS = "_parts"
-"""The folder of an output in which processes that make its parts together decide. Outputs without it have one owner."""
-
-
-BOUND = "bound.json"
-"""The file in a plan's folder there that lists the plan's parts. If it is not there, nothing is decided."""
-
 GIVEN_UP = b'{"given_up": true}\n'
 """What that file holds if another plan has begun before this one had its parts: then it never will."""
 

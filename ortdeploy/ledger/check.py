@@ -22,7 +22,10 @@ from ortdeploy.ledger.records import (
     Replacement,
     Revision,
     Span,
+    begun_name,
+    merged_name,
     part_name,
+    replaced_name,
 )
 from ortdeploy.records import ordered_record
 
@@ -30,21 +33,6 @@ _DIGITS = (5, PART_DIGITS)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
 _NUMBERED = re.compile(r"^part-[0-9]+(?:\.r([0-9]{1,9}))?")
-
-
-def merged_name(file: str) -> str:
-    """Return the name under which a merged file waits until it takes a part's place."""
-    return f".{file}.merged"
-
-
-def replaced_name(file: str) -> str:
-    """Return the name under which a rewritten file of a part waits until it takes its place."""
-    return f".{file}.replaced"
-
-
-def begun_name(file: str, rows: int) -> str:
-    """Return the name of the file that holds the first `rows` finished rows of a part."""
-    return f".{file}.{rows}.begun"
 
 
 def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:

@@ -27,7 +27,6 @@ from typing import Any
 from ortdeploy.facts.contents import FileContent, FileContents
 from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.packed import in_blocks
-from ortdeploy.ledger.carried import OF_OUTPUTS, copy_output, take_over
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     DEPLOYMENT_COLUMNS,
@@ -69,10 +68,10 @@ from ortdeploy.ledger.changes import (
 from ortdeploy.ledger.contents import put_contents, read_contents, read_repaired
 from ortdeploy.ledger.damage import translated, undamaged
 from ortdeploy.ledger.forgetting import BEGUN_WITH, forget_parts, read_forgotten
-from ortdeploy.ledger.letters import UNREADABLE, failed_before, letter
 from ortdeploy.ledger.records import (
     PART_DIGITS,
     STATUSES,
+    UNREADABLE,
     Begun,
     ChangedFiles,
     FailedBefore,
@@ -298,6 +297,8 @@ class Ledger:
         """
         query = f"SELECT row, entry FROM failures WHERE +output = ? AND instr(entry, '\"{UNREADABLE}\"')"  # noqa: S608  ours
         for row, entry in self._connection.execute(query, (output,)):
+            from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where files failed
+
             before = failed_before(row, entry)
             if before.unreadable:
                 yield row, before
@@ -384,6 +385,8 @@ class Ledger:
 
     def rename(self, output: str, new: str) -> None:
         """Note that an old output was renamed to make room for a new run."""
+        from ortdeploy.ledger.carried import OF_OUTPUTS  # noqa: PLC0415  few outputs are put aside
+
         with self._transaction() as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
             for table in ("outputs", *OF_OUTPUTS):
@@ -391,11 +394,15 @@ class Ledger:
 
     def copy_output(self, output: str, file: Path) -> None:
         """Write what is known of an output into a new file, from which another ledger can take it over."""
+        from ortdeploy.ledger.carried import copy_output  # noqa: PLC0415  only where shards and one machine worked
+
         with translated():
             copy_output(self._connection, output, file)
 
     def take_over(self, output: str, file: Path) -> None:
         """Take over what such a file knows, as an output that this ledger does not know."""
+        from ortdeploy.ledger.carried import take_over  # noqa: PLC0415  only where a ledger was lost
+
         with undamaged(), self._transaction() as db:
             take_over(db, output, file)
 
@@ -556,6 +563,10 @@ class Ledger:
             self._insert_failures(db, output, part, failures)
 
     def _insert_failures(self, db: sqlite3.Connection, output: str, part: int, failures: Sequence[FailedRow]) -> None:
+        if not failures:
+            return
+        from ortdeploy.ledger.letters import letter  # noqa: PLC0415  only where rows failed
+
         rows = [(output, failure.row, part, letter(failure)) for failure in failures]
         db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", rows)
 
@@ -606,7 +617,13 @@ class Ledger:
         )
         found: dict[int, dict[int, FailedBefore]] = {}
         with undamaged():
-            for part, row, entry, is_committed in self._connection.execute(query, (output, output)):
+            rows = self._connection.execute(query, (output, output))
+            first = rows.fetchone()
+            if first is None:
+                return found
+            from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where rows failed
+
+            for part, row, entry, is_committed in chain((first,), rows):
                 before = failed_before(row, entry)
                 if is_committed:
                     found.setdefault(part, {})[row] = before
@@ -614,6 +631,8 @@ class Ledger:
 
     def failed_of_begun(self, output: str, begun: Begun) -> dict[int, FailedBefore]:
         """Return the failed rows of a part that was begun, with their attempts, by row."""
+        from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where a part was begun
+
         query = "SELECT row, entry FROM failures WHERE output = ? AND part = ? AND row < ? ORDER BY row"
         with undamaged():
             found = self._connection.execute(query, (output, begun.part.number, begun.end)).fetchall()

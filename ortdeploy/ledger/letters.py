@@ -7,12 +7,9 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.json_text import read_json
-from ortdeploy.ledger.records import FailedBefore
+from ortdeploy.ledger.records import UNREADABLE, FailedBefore
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.results.rows import FailedRow
-
-UNREADABLE = "unreadable-file"
-"""The code of a file of many rows that could not be read; it counts as one failed row without a number in the file."""
 
 _LETTER: Mapping[str, Any] = {
     "key": dict, "source": str, "row": int, "stage": str, "code": str, "message": str, "attempts": int,

@@ -4,7 +4,8 @@ While one is running, its decisions and not the ledger say which parts are commi
 parts, because every machine that works on the output sees that folder.
 """
 
-from ortdeploy.files.shared_place import BOUND, DECISIONS, GIVEN_UP, SharedPlace
+from ortdeploy.files.names import BOUND, DECISIONS
+from ortdeploy.files.shared_place import GIVEN_UP, SharedPlace
 from ortdeploy.records import record
 
 FOLDER = DECISIONS

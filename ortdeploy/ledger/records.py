@@ -14,6 +14,9 @@ from ortdeploy.records import record
 Span = tuple[int, int]
 """Consecutive rows of a job: the number of the first row, and how many rows."""
 
+UNREADABLE = "unreadable-file"
+"""The code of a file of many rows that could not be read; it counts as one failed row without a number in the file."""
+
 PART_DIGITS = 8
 """Width of the number in the names of parts, for new outputs."""
 
@@ -21,6 +24,21 @@ PART_DIGITS = 8
 def part_name(number: int, digits: int, suffix: str, revision: int = 0) -> str:
     """Return the name of a part's file, or with a revision, of a later file with rows of the part."""
     return f"part-{number:0{digits}d}{f'.r{revision}' if revision else ''}{suffix}"
+
+
+def merged_name(file: str) -> str:
+    """Return the name under which a merged file waits until it takes a part's place."""
+    return f".{file}.merged"
+
+
+def replaced_name(file: str) -> str:
+    """Return the name under which a rewritten file of a part waits until it takes its place."""
+    return f".{file}.replaced"
+
+
+def begun_name(file: str, rows: int) -> str:
+    """Return the name of the file that holds the first `rows` finished rows of a part."""
+    return f".{file}.{rows}.begun"
 
 
 def output_key(folder: Path, state_dir: Path) -> str:

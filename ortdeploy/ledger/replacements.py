@@ -29,7 +29,6 @@ from ortdeploy.ledger.cells import (
     unsealed,
 )
 from ortdeploy.ledger.changes import advance_reruns, note_withdrawn
-from ortdeploy.ledger.letters import failed_before
 from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span
 
 _COLUMNS = {"part": int, "entry": str}
@@ -74,6 +73,8 @@ def _replacement(entry: dict[str, Any]) -> Replacement:
             "withdrawn": _spans(entry["withdrawn"]),
         }
     )
+    from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where a killed run has left some
+
     for letter in entry["letters"]:
         failed_before(json.loads(letter)["row"], letter)
     return Replacement(

@@ -1,6 +1,5 @@
 """Looks at what a job reads and writes: its input files, its output, and what the ledger knows of both."""
 
-import importlib.util
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,31 +15,24 @@ from ortdeploy.facts.problems import ELSEWHERE, Package, Problem
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.known_digests import DigestCache
-from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
-from ortdeploy.files.shared_folder import SharedFolder
-from ortdeploy.files.shared_place import BOUND
+from ortdeploy.files.names import BOUND, DECISIONS, is_file, is_folder, is_there, is_there_now, name_aside
 from ortdeploy.files.urls import decoded, is_url
-from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.ledger import now
-from ortdeploy.ledger.merges import has_hidden_files
-from ortdeploy.ledger.open_parts import FOLDER as SHARD_FOLDER
-from ortdeploy.ledger.open_parts import SharedParts, shared_parts
 from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import committed_rows, find_damage
-from ortdeploy.plan.part_table import read_part_table
 from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
-from ortdeploy.shell import pip_install
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import NO_PROGRESS, KnownContents, Progress
 from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
+    from ortdeploy.ledger.open_parts import SharedParts
 
 
 @record
@@ -78,7 +70,7 @@ class Before:
     inputs: Sequence[KnownFile] = ()
     merges: tuple[Merge, ...] = ()
     layout: Mapping[str, Any] | None = None
-    elsewhere: SharedParts | None = None
+    elsewhere: "SharedParts | None" = None
 
     @property
     def first_row(self) -> int:
@@ -121,7 +113,7 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
         return Before(record=record, rows=rows, inputs=inputs, merges=merges, layout=layout, elsewhere=elsewhere)
 
 
-def _is_made_anew(elsewhere: SharedParts, record: OutputRecord) -> bool:
+def _is_made_anew(elsewhere: "SharedParts", record: OutputRecord) -> bool:
     """Return whether shards make parts again that the ledger has, because they were deleted on the store.
 
     If that cannot be found out, whoever works on the output says why.
@@ -135,7 +127,9 @@ def _is_made_anew(elsewhere: SharedParts, record: OutputRecord) -> bool:
 
 def _lacks_parts(place: "SharedPlace", plan: str, record: OutputRecord) -> bool:
     """Return whether parts are gone that the ledger has and the plan makes. Raises what `_is_made_anew` suppresses."""
-    bound = place.read(f"{SHARD_FOLDER}/{plan}/{BOUND}")
+    from ortdeploy.plan.part_table import read_part_table  # noqa: PLC0415  only for shards
+
+    bound = place.read(f"{DECISIONS}/{plan}/{BOUND}")
     first = 0 if bound is None else read_part_table(bound).first_number  # None: killed before it began
     return any(one.file and one.number >= first and not place.exists(one.file) for one in record.parts)
 
@@ -152,13 +146,26 @@ def _stale_output(places: DataPlaces, before: Before, *, new_run: bool) -> Outpu
     return OutputFacts(state="stale", run=run, aside=aside)
 
 
-def _on_store(places: DataPlaces) -> SharedParts | None:
+def _on_store(places: DataPlaces) -> "SharedParts | None":
     """Return what shards have on the store of an output; None if they cannot share it. Raises OrtdeployError."""
     if places.url is None or not decides(places.url):
         return None
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
+    from ortdeploy.ledger.open_parts import shared_parts  # noqa: PLC0415
 
     return shared_parts(SharedStore(places.url))
+
+
+def _in_folder(folder: Path) -> "SharedParts | None":
+    """Return what shards have in a local output; None if they have nothing, or if it cannot be looked at."""
+    if not is_there_now(folder / DECISIONS):
+        return None
+    from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where shards have worked
+    from ortdeploy.ledger.open_parts import shared_parts  # noqa: PLC0415
+
+    with suppress(OSError):
+        return shared_parts(SharedFolder(folder))
+    return None
 
 
 def look_at_input(
@@ -210,7 +217,9 @@ def input_elsewhere(
     If nothing is here, or this machine lacks a package to read or prepare it, only its format is known. Files of a
     fresh checkout are all new, so how long ago they changed says nothing.
     """
-    here = frozenset(name for name in packages if importlib.util.find_spec(name))
+    from importlib.util import find_spec  # noqa: PLC0415  only to plan for another machine
+
+    here = frozenset(name for name in packages if find_spec(name))
     declared = replace(places.input, arrivals=STRICT_ARRIVALS)
     found = look_at_input(replace(places, input=declared), here, Before(), state_dir, counting=counting)
     why_not = _why_not_looked_at(places, found, [one for one in of_steps if one.module in packages - here], packages)
@@ -244,6 +253,8 @@ def _why_not_looked_at(
         lacking = [found.missing_package]
     if not lacking:
         return None
+    from ortdeploy.shell import pip_install  # noqa: PLC0415  only where a package lacks
+
     return f"{lacking[0].name} is not installed here: {pip_install(f'ortdeploy[{lacking[0].extra}]')}."
 
 
@@ -306,10 +317,12 @@ def _probe_output(places: DataPlaces, before: Before, state_dir: Path, *, new_ru
     return replace(found, read_only=read_only, shards=shards, left_over=left_over)
 
 
-def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: SharedParts | None) -> bool:
+def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: "SharedParts | None") -> bool:
     """Return whether killed processes have left something: a compact or retry to complete, or litter of a shard."""
     if before.record is None or is_live(state_dir, before.record.output):
         return False
+    from ortdeploy.ledger.merges import has_hidden_files  # noqa: PLC0415  only where a job has nothing to run
+
     is_untidy = shared is not None and bool(shared.untidy)
     try:
         return bool(is_untidy or before.record.replacements or before.merges) or has_hidden_files(folder)
@@ -317,7 +330,7 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: SharedP
         return False
 
 
-def _shared(places: DataPlaces, before: Before, *, asks: bool) -> SharedParts | None:
+def _shared(places: DataPlaces, before: Before, *, asks: bool) -> "SharedParts | None":
     """Return what processes that share the parts of an output have there; None if there is nothing.
 
     A store is asked if the ledger knows the output but its folder is not here, as another machine may have made it.
@@ -325,8 +338,7 @@ def _shared(places: DataPlaces, before: Before, *, asks: bool) -> SharedParts | 
     """
     found = before.elsewhere
     if places.url is None:
-        with suppress(OSError):
-            found = shared_parts(SharedFolder(places.place))
+        found = _in_folder(places.place)
     elif is_there(places.place) or not (asks or before.record is not None):
         return None
     elif found is None:
@@ -334,7 +346,7 @@ def _shared(places: DataPlaces, before: Before, *, asks: bool) -> SharedParts | 
     return found if found is not None and found.names else None
 
 
-def _plan_in(shared: SharedParts | None) -> str | None:
+def _plan_in(shared: "SharedParts | None") -> str | None:
     """Return what a new run that replaces parts of shards knows them by."""
     return None if shared is None else min(shared.names)
 
@@ -344,7 +356,7 @@ def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards:
     folder = places.place
     if before.record is None and not is_there(folder):
         return OutputFacts() if shards is None else OutputFacts(state="foreign")
-    if before.record is None and shards is None and all(one.name == SHARD_FOLDER for one in folder.iterdir()):
+    if before.record is None and shards is None and all(one.name == DECISIONS for one in folder.iterdir()):
         return OutputFacts(state="empty")  # a shard that was killed before its plan began may have left that folder
     if before.record is None:  # a run that began meanwhile is in the ledger before it writes a file
         before = look_back(places, state_dir)
@@ -452,6 +464,8 @@ def _damage(
     removable: bool,
 ) -> Problem | None:
     """Check the ledger against itself, and its committed parts against the files."""
+    from ortdeploy.ledger.check import find_contradiction  # noqa: PLC0415  only where something is committed
+
     contradiction = find_contradiction(record, merges)
     if contradiction is not None:
         return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import link_out, outside
-from ortdeploy.files.names import STATE_DIR
-from ortdeploy.files.object_store import MIRRORS
+from ortdeploy.files.names import MIRRORS, STATE_DIR
 
 
 def state_folder(folder: str, state_dir: str | None, roots: Sequence[str]) -> Path:

@@ -1,10 +1,12 @@
 """How jobs end, and the observers of a run: values that the executor returns and views print."""
 
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ortdeploy.records import record
-from ortdeploy.results.shares import Shares
+
+if TYPE_CHECKING:
+    from ortdeploy.results.shares import Shares
 
 
 class Status(StrEnum):
@@ -40,7 +42,7 @@ class JobResult:
     dropped: tuple[str, ...] = ()
     stuck: tuple[int, ...] = ()
     refused: bool = False
-    shares: Shares | None = None
+    shares: "Shares | None" = None
 
 
 class Observer(Protocol):

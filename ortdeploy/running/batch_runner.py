@@ -16,7 +16,6 @@ from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running.exploded import check_lists
-from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
@@ -26,6 +25,7 @@ from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners
 from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
+    from ortdeploy.running.fatal_runs import FatalRun
     from ortdeploy.sessions.cpu_comparison import CpuComparison
 
 Piece = tuple[Sequence[int], dict[str, Column]]
@@ -68,7 +68,7 @@ class BatchRunner:
         counts: RunCounts,
         *,
         ops: OpRunners,
-        fatal: Sequence[FatalRun] = (),
+        fatal: "Sequence[FatalRun]" = (),
         on_run: OnRun | None = None,
     ) -> None:
         """Build every step once; `ops` run those that are operators.

@@ -26,12 +26,10 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
-from ortdeploy.ledger.check import begun_name
 from ortdeploy.ledger.forgetting import BEGUN_WITH
 from ortdeploy.ledger.ledger import Ledger, provenance_entry
-from ortdeploy.ledger.records import Begun, OutputRecord, Part
+from ortdeploy.ledger.records import Begun, OutputRecord, Part, begun_name
 from ortdeploy.ledger.written import is_as_written
-from ortdeploy.pipelines.state import pack_state
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.block_sizes import part_border
@@ -85,7 +83,7 @@ class BegunPart:
         """Note a whole part that may be carried away in the ledger, then give it its name. Raises OSError."""
         hidden = begun_name(name, part.rows)
         self._writer.give_name(name, totals, hidden)
-        state = None if totals.state is None else pack_state(totals.state)
+        state = _packed(totals)
         begun = Begun(part=replace(part, file=hidden), state=state, name=name)
         self.now = self._ledger.keep_begun(
             self._output, begun, failed, provenance=origin, spans=totals.spans, contents=totals.contents
@@ -201,7 +199,7 @@ class BegunPart:
         hidden = begun_name(name, totals.rows)
         self._writer.give_name(name, totals, hidden)
         part = replace(totals.part(number, hidden), deployment=self._made_by, revision=self.revision)
-        begun = Begun(part=part, state=None if totals.state is None else pack_state(totals.state))
+        begun = Begun(part=part, state=_packed(totals))
         ours = [row for row in failed if row.row < begun.end]
         self.now = self._ledger.keep_begun(
             self._output, begun, ours, provenance=origin, spans=totals.spans, contents=totals.contents
@@ -228,6 +226,15 @@ def give_name(folder: Path, hidden: str, name: str) -> None:
     """Rename a hidden file, durably. Raises OSError."""
     (folder / hidden).replace(folder / name)
     sync_folder(folder)
+
+
+def _packed(totals: Totals) -> str | None:
+    """Return the state behind the rows of a part as text; None if there is none."""
+    if totals.state is None:
+        return None
+    from ortdeploy.pipelines.state import pack_state  # noqa: PLC0415  few pipelines have a state
+
+    return pack_state(totals.state)
 
 
 def _is_there(path: Path, part: Part) -> bool:

@@ -8,7 +8,6 @@ from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.known_digests import DigestCache
-from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
@@ -34,6 +33,8 @@ def committed_files(context: JobContext) -> Iterator[Path]:
 
 def check_record(context: JobContext, known: OutputRecord) -> None:
     """Raise OrtdeployError if the ledger contradicts itself about the output."""
+    from ortdeploy.ledger.check import check_output  # noqa: PLC0415  only where a job continues
+
     check_output(context.ledger, known, SINKS[context.step.output.format].SUFFIX)
     with undamaged():
         check_statistics(known.statistics)

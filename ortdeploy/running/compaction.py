@@ -14,10 +14,10 @@ from pathlib import Path
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
-from ortdeploy.ledger.check import check_output, replaced_name
+from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_in_place
-from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name
+from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name, replaced_name
 from ortdeploy.records import record
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines

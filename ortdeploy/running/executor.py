@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError, failure_at
 from ortdeploy.events import bound, log
-from ortdeploy.files.object_store import Upload
+from ortdeploy.files.names import DECISIONS
 from ortdeploy.files.remembered import TuningCache
-from ortdeploy.files.shared_place import DECISIONS
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.made_by import made_by
@@ -30,30 +29,28 @@ from ortdeploy.process.tracing import traced_job
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
-from ortdeploy.running.fatal_runs import FatalRuns
 from ortdeploy.running.fenced_steps import leads_out
-from ortdeploy.running.finished_jobs import completed, nothing_to_do
 from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import log_end, recorded_result
-from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.measured_settings import MeasuredSettings
 from ortdeploy.running.opened_models import Opened, OpenedModels
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.row_proofs import row_proof
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import OnNativeCall, OpenedModel, SkippedSession
-from ortdeploy.sessions.releasable import held
 from ortdeploy.sessions.row_proof import ProvenRows
-from ortdeploy.sessions.trials import StuckTrialError
 
 if TYPE_CHECKING:
+    from ortdeploy.files.object_store import Upload
     from ortdeploy.plan.part_table import Shard
+    from ortdeploy.running.fatal_runs import FatalRuns
     from ortdeploy.running.layout_trial import LayoutTrial
     from ortdeploy.running.retry import RetryRun
     from ortdeploy.running.shards.shard_run import ShardRun
     from ortdeploy.running.shards.told import Told
+    from ortdeploy.sessions.trials import StuckTrialError
 
 
 @record
@@ -82,7 +79,7 @@ class Execution:
     files: Files = field(default_factory=UnheldFiles)
     most_rows: int | None = None
     shard: "Shard | Told | None" = None
-    fatal: Mapping[str, FatalRuns] = field(default_factory=dict)
+    fatal: "Mapping[str, FatalRuns]" = field(default_factory=dict)
     on_run: Callable[[str, Sequence[int]], None] | None = None
     began: Mapping[str, float] = field(default_factory=dict)
 
@@ -99,8 +96,7 @@ class Execution:
 
     def _results(self, ended: Mapping[str, Status]) -> Iterator[JobResult]:
         """Do every step; `ended` says of each job that has ended how it did."""
-        for job in self.plan.finished:
-            yield nothing_to_do(job) if self.shard is not None else completed(self.plan, job, self.ledger)
+        yield from self._finished()
         known = {**self._paused(), **self._unshared()}
         needed = {name for step in run_jobs(self.plan) if step.job not in known for name in step.sessions}
         models = OpenedModels(
@@ -128,6 +124,15 @@ class Execution:
                     models.load_adapter(step)
                 case RunJob():
                     yield self._run_bound(step, settings, ended)
+
+    def _finished(self) -> Iterator[JobResult]:
+        """Yield the results of jobs that the plan found finished, once what is left in their outputs is seen to."""
+        if not self.plan.finished:
+            return
+        from ortdeploy.running.finished_jobs import completed, nothing_to_do  # noqa: PLC0415  only for such jobs
+
+        for job in self.plan.finished:
+            yield nothing_to_do(job) if self.shard is not None else completed(self.plan, job, self.ledger)
 
     def _opened(self, step: OpenSession, settings: MeasuredSettings, known: dict[str, JobResult]) -> Opened:
         """Return the sessions of a model, or why there is none."""
@@ -198,13 +203,16 @@ class Execution:
     @staticmethod
     def finished(plan: Plan) -> tuple[JobResult, ...]:
         """Return the results of jobs that the plan found finished."""
+        from ortdeploy.running.finished_jobs import nothing_to_do  # noqa: PLC0415  only where nothing is run
+
         return tuple(map(nothing_to_do, plan.finished))
 
     def _run_bound(self, step: RunJob, settings: MeasuredSettings, ended: Mapping[str, Status]) -> JobResult:
         """Run a job on the rows that are there for it, if it reads another one's."""
         if step.input.upstream is None or step.retry or self.shard is not None:
             return self._run_job(step, settings)
-        from ortdeploy.running.upstream import bind_upstream  # noqa: PLC0415  only for jobs that read another one's rows
+        from ortdeploy.running.left_over import complete_left_over  # noqa: PLC0415  only for jobs that read others' rows
+        from ortdeploy.running.upstream import bind_upstream  # noqa: PLC0415
 
         try:
             bound = bind_upstream(step, self.plan.folder, self.ledger, ended)
@@ -229,6 +237,8 @@ class Execution:
                 models.by_name[step.session] = opened = trial.opened  # nobody else holds what the trial may let go of
             result = self._run_on(step, opened, settings, trial, began)
             if trial is not None:
+                from ortdeploy.sessions.releasable import held  # noqa: PLC0415  loaded already, to try layouts
+
                 models.by_name[step.session] = opened = held(trial.opened)
             if not models.go_on(step, opened, result):
                 return result
@@ -237,21 +247,24 @@ class Execution:
         self, step: RunJob, opened: OpenedModel, settings: MeasuredSettings, trial: "LayoutTrial | None", began: float
     ) -> JobResult:
         self.on_native_call({"model": step.model, "job": step.job})
-        try:
-            step = settings.with_found_batch(step, opened) if step.batching.auto else step
-        except StuckTrialError as error:
-            return self._stuck_result(step, error)
+        if step.batching.auto:
+            from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
+
+            try:
+                step = settings.with_found_batch(step, opened)
+            except StuckTrialError as error:
+                return self._stuck_result(step, error)
         if self.on_run is not None:  # else a file that crashes its decoder would do so during a run of other rows
             step = replace(step, limits=replace(step.limits, threads=1))
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with bound(job=step.job, model=step.model, providers=providers):
-            folder, upload = Path(self.plan.folder) / step.output.path, step.output.upload
+            folder = Path(self.plan.folder) / step.output.path
             context = JobContext(
                 plan=self.plan,
                 step=step,
                 folder=folder,
                 output=self.ledger.key(folder),
-                upload=Upload(upload, folder) if upload else None,
+                upload=_upload(step, folder),
                 made_by=made_by(self.plan, step),
                 plan_digest=plan_digest(self.plan, step.job),
                 opened=opened,
@@ -320,7 +333,7 @@ class Execution:
                 trace.end(reason=failed, status=str(result.status), **counts)
         return result
 
-    def _stuck_result(self, step: RunJob, error: StuckTrialError) -> JobResult:
+    def _stuck_result(self, step: RunJob, error: "StuckTrialError") -> JobResult:
         """Return how a job ends before it has begun, because a run on its first rows hangs."""
         first = step.input.first_row
         ending = Ending(status=Status.FAILED, reason=str(error), stuck=tuple(range(first, first + error.rows)))
@@ -328,6 +341,15 @@ class Execution:
         with bound(job=step.job, model=step.model):
             log_end(result)
         return result
+
+
+def _upload(step: RunJob, folder: Path) -> "Upload | None":
+    """Return what sends a folder to the store of a job's output; None if that is local."""
+    if step.output.upload is None:
+        return None
+    from ortdeploy.files.object_store import Upload  # noqa: PLC0415  only for stores
+
+    return Upload(step.output.upload, folder)
 
 
 def _refused(step: RunJob, why: OrtdeployError) -> JobResult:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import Plan, RunJob
@@ -13,13 +12,14 @@ from ortdeploy.process.tracing import JobTrace, OnBatch
 from ortdeploy.records import record
 from ortdeploy.results.results import Observer
 from ortdeploy.running.batch_runner import OnRun
-from ortdeploy.running.fatal_runs import FatalRuns
 from ortdeploy.running.held_files import Files
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 
 if TYPE_CHECKING:
+    from ortdeploy.files.object_store import Upload
+    from ortdeploy.running.fatal_runs import FatalRuns
     from ortdeploy.running.layout_trial import LayoutTrial
 
 
@@ -40,7 +40,7 @@ class JobContext:
     step: RunJob
     folder: Path
     output: str
-    upload: Upload | None
+    upload: "Upload | None"
     made_by: MadeBy
     plan_digest: str
     opened: OpenedModel
@@ -53,7 +53,7 @@ class JobContext:
     files: Files
     pause: PauseWatch
     most_rows: int | None = None
-    fatal: FatalRuns = ()
+    fatal: "FatalRuns" = ()
     on_run: OnRun | None = None
     trace: JobTrace | None = None
     trial: "LayoutTrial | None" = None

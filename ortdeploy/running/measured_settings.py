@@ -16,15 +16,15 @@ from ortdeploy.process.cores import core_count
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.fatal_runs import FatalRuns
 from ortdeploy.running.opened_models import OpenedModels, with_layout
 from ortdeploy.sessions.opening import OpenedModel
-from ortdeploy.sessions.trials import StuckTrialError
 
 if TYPE_CHECKING:
     from ortdeploy.plan.part_table import Shard
+    from ortdeploy.running.fatal_runs import FatalRuns
     from ortdeploy.running.layout_trial import LayoutTrial
     from ortdeploy.running.shards.told import Told
+    from ortdeploy.sessions.trials import StuckTrialError
 
 
 @record
@@ -39,10 +39,10 @@ class MeasuredSettings:
     tuning_cache: TuningCache
     ledger: Ledger
     record_of: Callable[[RunJob], OutputRecord | None]
-    stuck: Callable[[RunJob, StuckTrialError], JobResult]
+    stuck: "Callable[[RunJob, StuckTrialError], JobResult]"
     shard: "Shard | Told | None"
     is_watched: bool
-    fatal: Mapping[str, FatalRuns]
+    fatal: "Mapping[str, FatalRuns]"
 
     def laid_out(self, step: OpenSession, known: dict[str, JobResult]) -> OpenSession:
         """Return the step with the thread layout that is best for its first job, if the plan asks to measure it.
@@ -69,6 +69,7 @@ class MeasuredSettings:
     def _measured(self, step: OpenSession, job: RunJob, known: dict[str, JobResult]) -> str | None:
         """Return the layout that is best for a job; None if that cannot be measured."""
         from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
+        from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
 
         self.models.on_native_call({"model": step.model, "job": job.job})
         bound = MemoryBound(self.models.memory_limit(step), core_count())
@@ -113,6 +114,7 @@ class MeasuredSettings:
     def with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is measured on its first rows."""
         from ortdeploy.autotune.batch_size import choose_batch  # noqa: PLC0415  only where it is measured
+        from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
 
         record = self.record_of(step)
         is_own = record is not None and dict(record.identity) == dict(step.identity)

@@ -15,7 +15,6 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.ledger.records import Part, part_name
-from ortdeploy.pipelines.state import pack_state
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.committed import TakenBytes, check_inputs, check_parts
@@ -28,7 +27,6 @@ from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.running.resume import Position
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.png import picture_name
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN_REPORTS = 5.0
@@ -160,9 +158,12 @@ class PartLoop:
 
     def _send(self, part: Part) -> None:
         """Upload a part before it is committed. Raises OrtdeployError."""
+        if part.file is None or self._context.upload is None:
+            return
+        from ortdeploy.sinks.png import picture_name  # noqa: PLC0415  only for stores
+
         pictures = (picture_name(name, row) for name in self._step.output.images for row in range(part.start, part.end))
-        if part.file is not None:
-            self._context.send({part.file, *pictures})
+        self._context.send({part.file, *pictures})
 
     def _check_disk(self, part: Part, name: str) -> None:
         """Raise OrtdeployError if a part would exceed the job's disk limit; it gets no name."""
@@ -180,6 +181,8 @@ class PartLoop:
     def _commit(self, part: Part, totals: Totals) -> None:
         begin = time.perf_counter()
         if self._blocks.state is not None:
+            from ortdeploy.pipelines.state import pack_state  # noqa: PLC0415  few pipelines have a state
+
             self._committed_state = pack_state(self._blocks.state)
         self._context.ledger.commit_part(
             self._context.output,

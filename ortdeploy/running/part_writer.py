@@ -18,7 +18,6 @@ from ortdeploy.running.member import Finished
 from ortdeploy.running.provenance import of_any_host
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.png import write_pictures
 from ortdeploy.sinks.protocol import Sink
 from ortdeploy.tensors.columns import Column
 
@@ -120,6 +119,8 @@ class PartWriter:
         columns, images = finished.outcome.columns, self._job.output.images
         if not images:
             return columns
+        from ortdeploy.sinks.png import write_pictures  # noqa: PLC0415  few jobs write images
+
         rows = _rows_through(finished)
         try:
             with timed(self.write_times):

@@ -14,10 +14,9 @@ from typing import Any
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
-from ortdeploy.ledger.check import replaced_name
 from ortdeploy.ledger.letters import letter
 from ortdeploy.ledger.merges import put_in_place
-from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span, part_name
+from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span, part_name, replaced_name
 from ortdeploy.records import record
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.exploded import ROW

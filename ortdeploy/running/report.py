@@ -2,11 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
@@ -19,13 +19,14 @@ from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.records import record
 from ortdeploy.redaction import masked_setting
-from ortdeploy.results.shares import Shares
 from ortdeploy.running.member import Member
-from ortdeploy.running.reports.catalogue import REPORTS
-from ortdeploy.running.reports.illustrations import FailedRows, Illustrations
 from ortdeploy.running.statistics import STAGES, run_share
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.versions import versions
+
+if TYPE_CHECKING:
+    from ortdeploy.results.shares import Shares
+    from ortdeploy.running.reports.illustrations import FailedRows, Illustrations
 
 FORMAT_VERSION = 1
 FAILED = "_failed.jsonl"
@@ -99,7 +100,7 @@ def write_report(
 
     `digest` is that of what the plan says of the job; `ran` is what `ran_on` returns; the last run took `seconds`.
     """
-    failed = FailedRows(wanted=_PAGE in step.output.reports)
+    failed = _failed_rows(step.output.reports)
     report = {
         "format_version": FORMAT_VERSION,
         **_course(of.entry, seconds),
@@ -120,8 +121,19 @@ def write_report(
         **_parts(of),
         "versions": versions(),
     }
-    shown = _illustrations(folder, plan.folder, of.entry, step, failed) if step.output.reports else Illustrations()
-    _write(folder, report, step.output.reports, shown)
+    _write(folder, report)
+    if failed is not None:
+        shown = _illustrations(folder, plan.folder, of.entry, step, failed)
+        _write_forms(folder, report, step.output.reports, shown)
+
+
+def _failed_rows(forms: Collection[str]) -> "FailedRows | None":
+    """Return what keeps failed rows for further forms of the report; None without such forms."""
+    if not forms:
+        return None
+    from ortdeploy.running.reports.illustrations import FailedRows  # noqa: PLC0415  few jobs ask for further forms
+
+    return FailedRows(wanted=_PAGE in forms)
 
 
 def _course(record: OutputRecord, seconds: float) -> dict[str, Any]:
@@ -161,17 +173,26 @@ def _parts(of: Committed) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, report: Mapping[str, Any], forms: Iterable[str], shown: Illustrations) -> None:
+def _write(folder: Path, report: Mapping[str, Any]) -> None:
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
+
+
+def _write_forms(folder: Path, report: Mapping[str, Any], forms: Iterable[str], shown: "Illustrations") -> None:
+    from ortdeploy.running.reports.catalogue import REPORTS  # noqa: PLC0415  few jobs ask for further forms
+
     for name in forms:
         form = REPORTS[name]
         with open_whole(folder / form.FILE) as file:
             file.write(form.render(report, shown).encode(errors="backslashreplace"))
 
 
-def _illustrations(folder: Path, root: str, record: OutputRecord, step: RunJob, failed: FailedRows) -> Illustrations:
+def _illustrations(
+    folder: Path, root: str, record: OutputRecord, step: RunJob, failed: "FailedRows"
+) -> "Illustrations":
     """Return failed rows and, if the job has ended, committed ones. A problem with showing them ends no run."""
+    from ortdeploy.running.reports.illustrations import Illustrations  # noqa: PLC0415  few jobs ask for further forms
+
     found = Illustrations(failed=tuple(failed.first), failed_rows=failed.count)
     if record.status == "running" or _PAGE not in step.output.reports:
         return found
@@ -183,7 +204,7 @@ def _illustrations(folder: Path, root: str, record: OutputRecord, step: RunJob, 
         return replace(found, why_none=gallery.why_not(error))
 
 
-def _write_failed(folder: Path, failures: Iterable[str], failed: FailedRows) -> dict[str, dict[str, int]]:
+def _write_failed(folder: Path, failures: Iterable[str], failed: "FailedRows | None") -> dict[str, dict[str, int]]:
     """Write the failed rows; return how many there are by stage and code. The folder is synced with the report."""
     counts: dict[str, Counter[str]] = {}
     path, lines = folder / FAILED, iter(failures)
@@ -195,7 +216,8 @@ def _write_failed(folder: Path, failures: Iterable[str], failed: FailedRows) -> 
             file.write(f"{line}\n".encode())
             entry = json.loads(line)
             counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1
-            failed.note(entry)
+            if failed is not None:
+                failed.note(entry)
     return {stage: dict(codes) for stage, codes in counts.items()}
 
 
@@ -206,7 +228,7 @@ def renew_report(
     folder: Path,
     record: OutputRecord,
     failures: Iterable[str],
-    forms: Iterable[str] = (),
+    forms: Collection[str] = (),
     *,
     why_none: str = _CHANGED_SINCE,
 ) -> None:
@@ -219,10 +241,14 @@ def renew_report(
         report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
     except (FileNotFoundError, ValueError, TypeError):  # was carried away; the next run writes it
         return
-    failed = FailedRows()
+    failed = _failed_rows(forms)
     report["failures"] = _write_failed(folder, failures, failed)
-    shown = Illustrations(failed=tuple(failed.first), failed_rows=failed.count, why_none=why_none)
-    _write(folder, report, forms, shown)
+    _write(folder, report)
+    if failed is not None:
+        from ortdeploy.running.reports.illustrations import Illustrations  # noqa: PLC0415  few jobs ask for further forms
+
+        shown = Illustrations(failed=tuple(failed.first), failed_rows=failed.count, why_none=why_none)
+        _write_forms(folder, report, forms, shown)
 
 
 def _invocation(plan: Plan) -> dict[str, Any]:
@@ -294,7 +320,7 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def reported_shares(shares: Shares) -> dict[str, Any]:
+def reported_shares(shares: "Shares") -> dict[str, Any]:
     """Return the progress of several workers, without the entry `workers`."""
     plain = asdict(shares)
     del plain["workers"]

@@ -1,34 +1,27 @@
-"""Begins a job, or continues it where the ledger says that an earlier run stopped, and takes the output over."""
+"""Begins a job, or continues it where an earlier run stopped (`taking_up`), and takes the output over."""
 
 from collections.abc import Mapping
-from dataclasses import field, replace
-from itertools import count
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.files.gate import Fence
-from ortdeploy.files.names import name_aside
-from ortdeploy.files.shared_folder import SharedFolder
-from ortdeploy.files.shared_place import DECISIONS
+from ortdeploy.files.names import DECISIONS, is_there_now, name_aside
 from ortdeploy.files.urls import decoded
-from ortdeploy.ledger.damage import undamaged
-from ortdeploy.ledger.merges import complete_merges, complete_replacements
-from ortdeploy.ledger.open_parts import open_plans
 from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.put_aside import put_aside_before
-from ortdeploy.ledger.records import PART_DIGITS, Begun, OutputRecord
-from ortdeploy.pipelines.state import State, unpack_state
+from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
 from ortdeploy.records import record
-from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import check_inputs, check_parts, check_record
-from ortdeploy.running.cut_off import cut_off, plan_again
+from ortdeploy.running.committed import check_inputs, check_record
 from ortdeploy.running.job_context import JobContext
-from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.marker import check_marker, write_marker
+
+if TYPE_CHECKING:
+    from ortdeploy.pipelines.state import State
 
 _ABANDONED = 3600.0
 """Seconds for which nobody has written what another run, which still goes on, would write in a moment."""
@@ -48,7 +41,7 @@ class Position:
     failed: int = 0
     failed_last: int = 0
     statistics: Mapping[str, Any] = field(default_factory=dict)
-    state: State | None = None
+    state: "State | None" = None
 
 
 def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
@@ -57,19 +50,12 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
     known = _known_output(context)
     check_marker(context.folder, context.ledger.state_dir, step.job, known)
     if known is not None:
-        if _is_of_another(context, known) and step.output.on_upgrade != "continue":
-            raise OrtdeployError(f"{step.output.shown} holds parts of another plan")
-        if _is_finished(context, known):
-            complete_left_over(context.ledger, context.folder, step.output)
+        from ortdeploy.running.taking_up import take_up  # noqa: PLC0415  only where a job continues
+
+        found = take_up(context, known, begun_part)
+        if found is None:
             return None
-        check_parts(context)
-        make_durable_folder(context.folder)  # files that go from it are gone with it if it was carried away
-        complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
-        complete_replacements(context.ledger, context.output, context.folder, context.send)
-        if begun_part.complete(known):
-            known = context.ledger.output(context.output) or known
-        known = cut_off(context, known)
-        position = _take_up(context, known, begun_part)
+        position = found
     check_inputs(step, context.plan.folder, Fence((context.plan.folder, *context.plan.roots)))
     if context.upload is not None:
         context.upload.check(known=known is not None)
@@ -91,19 +77,13 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
     return position
 
 
-def _is_of_another(context: JobContext, known: OutputRecord) -> bool:
-    """Return whether another deployment has made what is there; an unfinished run may have left no rows."""
-    is_bare = known.status != Status.DONE and known.is_bare
-    return dict(known.identity) != dict(context.step.identity) and not is_bare
-
-
 def _check_alone(context: JobContext, *, is_new: bool) -> None:
     """Raise OrtdeployError if shards have begun in the output since it was looked at.
 
     A shard that begins from now on finds that a run is at work, or if its ledger is another one, the marker. On a
     store, shards have made nothing that is not `new`.
     """
-    if context.upload is None and open_plans(SharedFolder(context.folder)):
+    if context.upload is None and _has_open_plans(context.folder):
         raise OrtdeployError(
             f"shards have begun in {context.step.output.shown} as this run did. Let them make all parts, and run "
             "ortdeploy finish with their plan; or stop them, and start over with apply --new-run"
@@ -111,6 +91,16 @@ def _check_alone(context: JobContext, *, is_new: bool) -> None:
     if context.upload is not None and is_new:
         context.upload.send(MARKER.__eq__)
         context.upload.check_alone()
+
+
+def _has_open_plans(folder: Path) -> bool:
+    """Return whether shards have begun in an output and are not through. Raises OSError, OrtdeployError."""
+    if not is_there_now(folder / DECISIONS):
+        return False
+    from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where shards have worked
+    from ortdeploy.ledger.open_parts import open_plans  # noqa: PLC0415
+
+    return bool(open_plans(SharedFolder(folder)))
 
 
 def _known_output(context: JobContext) -> OutputRecord | None:
@@ -150,44 +140,3 @@ def _put_aside(context: JobContext, aside: Path) -> None:
         context.upload.put_aside(decoded(aside.name).rpartition("/")[2])
     context.ledger.rename(context.output, context.ledger.key(aside))
     log.info("output.put_aside", output=context.step.output.shown, kept=aside.name)
-
-
-def _is_finished(context: JobContext, known: OutputRecord) -> bool:
-    """Return whether every file of the plan is accounted for, by this run or by another one meanwhile."""
-    upstream = context.step.input.upstream
-    if (upstream is not None and upstream.superseded) or context.step.input.unreadable:
-        return False
-    return known.status == Status.DONE and context.ledger.are_done(context.output, context.step.input.files)
-
-
-def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position:
-    output = context.step.output
-    is_later = output.changed and known.rows != output.committed_rows
-    if is_later or known.first_row != context.step.input.first_row:
-        raise plan_again(context)
-    begun_part.revision = known.revision
-    begun = begun_part.take_up(known)
-    known = replace(known, begun=begun)
-    done = known.rows if begun is None else begun.end
-    with undamaged():
-        state = known.statistics.get("state") if begun is None else begun.state
-        unpacked = None if state is None else unpack_state(state)
-    return Position(
-        done=done,
-        part=known.next_part,
-        part_digits=known.part_digits,
-        failed=known.failed,
-        failed_last=_failed_last(context, done, begun),
-        statistics=known.statistics if dict(known.identity) == dict(context.step.identity) or known.rows else {},
-        state=unpacked,
-    )
-
-
-def _failed_last(context: JobContext, done: int, begun: Begun | None) -> int:
-    """Return how many rows in a row failed just before the row with which the job continues."""
-    if context.step.errors.max_consecutive is None:
-        return 0
-    failed = {row for rows in context.ledger.failed_rows(context.output).values() for row in rows}
-    if begun is not None:
-        failed.update(context.ledger.failed_of_begun(context.output, begun))
-    return next(number for number in count() if done - 1 - number not in failed)

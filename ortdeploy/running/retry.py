@@ -14,9 +14,8 @@ from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.ledger.changes import rows_in
-from ortdeploy.ledger.check import merged_name
 from ortdeploy.ledger.merges import complete, complete_merges, complete_replacements
-from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, Merge, OutputRecord, Part, part_name
+from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, Merge, OutputRecord, Part, merged_name, part_name
 from ortdeploy.ledger.written import is_as_written
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch

@@ -6,6 +6,7 @@ All batches of a block run first and are postprocessed together, so that the wor
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,13 @@ from ortdeploy.process.tracing import OnBatch
 from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.running.batch_runner import BatchRun, BatchRunner, OnRun, Piece, RunCounts
-from ortdeploy.running.fatal_runs import FatalRun
-from ortdeploy.running.salvage import Salvage, failed_row
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
 
 if TYPE_CHECKING:
+    from ortdeploy.running.fatal_runs import FatalRun
+    from ortdeploy.running.salvage import Salvage
     from ortdeploy.sessions.cpu_comparison import CpuComparison
 
 
@@ -57,7 +58,7 @@ class RowRunner:
         proof: RowProof | None = None,
         ops: OpRunners | None = None,
         *,
-        fatal: Sequence[FatalRun] = (),
+        fatal: "Sequence[FatalRun]" = (),
         on_run: OnRun | None = None,
     ) -> None:
         """Build every step once. `fatal` are runs that ended their process; `on_run` is told of each run."""
@@ -66,7 +67,6 @@ class RowRunner:
         self.postprocess_times = Histogram()
         self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, fatal=fatal, on_run=on_run)
         self._runs = self._batches.runs
-        self._salvage = Salvage(job, self._batches, self.counts)
         self._smooth = True
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
@@ -194,6 +194,12 @@ class RowRunner:
             self.counts.adapter_rows[chosen.always] += len(rows)
         return pieces
 
+    @cached_property
+    def _salvage(self) -> "Salvage":
+        from ortdeploy.running.salvage import Salvage  # noqa: PLC0415  few batches fail
+
+        return Salvage(self._job, self._batches, self.counts)
+
     def _cut(self, block: Block, failed: list[FailedRow]) -> Iterator[tuple[tuple[str, ...], Sequence[int]]]:
         """Yield the rows of each run with their adapters; a row without an adapter fails."""
         chosen, size = self._job.adapters, self._batches.size
@@ -206,6 +212,8 @@ class RowRunner:
             try:
                 groups.setdefault(self._batches.feeder.adapters(block, row), []).append(row)
             except StageError as error:
+                from ortdeploy.running.salvage import failed_row  # noqa: PLC0415  few rows fail
+
                 failed.append(failed_row(self._job, block, row, error))
         for adapters, rows in groups.items():
             yield from ((adapters, rows[start : start + size]) for start in range(0, len(rows), size))

@@ -7,9 +7,9 @@ from queue import Empty
 from typing import TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.durations import LATE
 from ortdeploy.events import log
 from ortdeploy.running.member import Member
-from ortdeploy.sessions.run_limit import LATE
 
 _SHORTEST = 0.01
 _LONGEST = 1.0

@@ -7,7 +7,6 @@ that failed, until the bad rows are alone and become failed rows. What crashes o
 other jobs continue without them.
 """
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
@@ -19,7 +18,6 @@ from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.process.native_output import last_error_line
-from ortdeploy.providers.catalogue import CPU
 from ortdeploy.records import mutable_record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
@@ -32,24 +30,6 @@ if TYPE_CHECKING:
 
 class ChildBugError(Exception):
     """The child failed by a bug of ortdeploy; the message is its traceback."""
-
-
-def needs_supervision(plan: Plan) -> bool:
-    """Return whether a plan needs a process of its own, on systems where a child can be given pipes.
-
-    It does if it runs anything but ONNX Runtime's own CPU provider; if sessions share an arena, which lives as long as
-    its process; or if a run has a time limit, because a run may only end with its process.
-    """
-    providers = {
-        provider.name
-        for step in plan.steps
-        if isinstance(step, OpenSession)
-        for candidate in step.candidates
-        for provider in candidate.providers
-    }
-    shares = any(isinstance(step, OpenSession) and step.shared_arena is not None for step in plan.steps)
-    limited = any(step.errors.run_timeout is not None for step in plan.steps if isinstance(step, RunJob))
-    return sys.platform != "win32" and (shares or limited or bool(providers - {CPU}))
 
 
 @mutable_record

@@ -12,8 +12,7 @@ from itertools import count
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import KnownFile, UnreadableFile
-from ortdeploy.ledger.letters import UNREADABLE
-from ortdeploy.ledger.records import OutputRecord, failed_part
+from ortdeploy.ledger.records import UNREADABLE, OutputRecord, failed_part
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.error_budget import ErrorBudget

@@ -18,9 +18,7 @@ from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.pipeline import PlannedWireStep, walk
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.records import mutable_record, record
-from ortdeploy.sessions.rows_first import not_by_row
 from ortdeploy.tensors.columns import Array, Column, pick
-from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import format_shape
 
 _FEW = 3  # rows that run together in a batch of another size
@@ -142,9 +140,9 @@ class RowsAgain:
         found = self.run({name: pick(column, places) for name, column in self.feeds.items()})
         for name, values in found.items():
             if np.ndim(values) == 0 if isinstance(values, np.ndarray) else not isinstance(values, list):
-                raise MixedRowsError(not_by_row(name, (), len(places)), name)
+                raise MixedRowsError(_not_by_row(name, (), len(places)), name)
             if len(values) != len(places):
-                raise MixedRowsError(not_by_row(name, self.as_given(name, values), len(places)), name)
+                raise MixedRowsError(_not_by_row(name, self.as_given(name, values), len(places)), name)
             if self.agree is None:
                 continue
             before = [self.results[name][place] for place in places]
@@ -209,6 +207,8 @@ class RowProof:
 
     def _as_given(self, name: str, values: Any) -> tuple[int, ...]:
         """Return the shape of an output as the graph has it."""
+        from ortdeploy.tensors.row_axes import to_place  # noqa: PLC0415  only when something is wrong
+
         shape = values.shape if isinstance(values, np.ndarray) else (len(values),)
         return to_place(shape, self._step.row_axes.get(name))
 
@@ -367,3 +367,9 @@ def _largest(values: Sequence[Any]) -> float:
         if np.issubdtype(array.dtype, np.floating):
             largest = max(largest, float(np.abs(array[np.isfinite(array)]).max(initial=0)))
     return largest
+
+
+def _not_by_row(name: str, shape: tuple[int, ...], rows: int) -> str:
+    from ortdeploy.sessions.rows_first import not_by_row  # noqa: PLC0415  only when something is wrong
+
+    return not_by_row(name, shape, rows)

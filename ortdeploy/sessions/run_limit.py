@@ -15,8 +15,6 @@ from ortdeploy.tensors.columns import Array
 
 GRACE = 5.0
 """Seconds in which a run that was asked to end may do so."""
-LATE = 1.0
-"""Seconds after its time at which a thread that watches has not merely waited for a processor."""
 
 
 @runtime_checkable

@@ -19,15 +19,13 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import RowProof
-from ortdeploy.sessions.rows_first import not_by_row, rows_first
-from ortdeploy.sessions.run_limit import LimitedSession
 from ortdeploy.tensors.columns import Array, Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
-from ortdeploy.tensors.row_axes import to_place
 
 if TYPE_CHECKING:
     from ortdeploy.process.tracing import OnBatch
     from ortdeploy.sessions.cpu_comparison import CpuComparison
+    from ortdeploy.sessions.run_limit import LimitedSession
 
 _FEW = 4  # rows that tell whether an adapter changes anything
 
@@ -54,6 +52,15 @@ class Halving(Protocol):
         """How often it has."""
 
 
+def _rows_first(session: Session, job: RunJob) -> Session:
+    """Return a session that takes and gives tensors [rows, …]; the session itself if its model has them so."""
+    if not job.row_axes and not job.values:
+        return session
+    from ortdeploy.sessions.rows_first import rows_first  # noqa: PLC0415  few models have them otherwise
+
+    return rows_first(session, job)
+
+
 class SessionRuns:
     """Runs one job's batches on a session."""
 
@@ -63,12 +70,12 @@ class SessionRuns:
         """Take the session, its CPU comparison, and its proof that rows are rows."""
         self._job = job
         self._limited: list[LimitedSession] = []
-        self._session = self._within_limit(rows_first(session, job))
+        self._session = self._within_limit(_rows_first(session, job))
         self._stateful = session if isinstance(session, Stateful) else None
         self._halving = session if isinstance(session, Halving) else None
         self._probe = probe
         self._reference = (
-            self._within_limit(rows_first(probe.session, job))
+            self._within_limit(_rows_first(probe.session, job))
             if probe is not None and probe.session is not None
             else None
         )
@@ -156,6 +163,9 @@ class SessionRuns:
         for name, value in zip(self._fetch, values, strict=True):
             listed = isinstance(value, list)  # a pipeline's rows may differ in shape
             if not listed and (np.ndim(value) == 0 or len(value) != expected):
+                from ortdeploy.sessions.rows_first import not_by_row  # noqa: PLC0415  only when something is wrong
+                from ortdeploy.tensors.row_axes import to_place  # noqa: PLC0415
+
                 as_given = to_place(np.shape(value), self._job.row_axes.get(name)) if np.ndim(value) else ()
                 raise StageError("contract", "output-rows", not_by_row(name, as_given, expected))
             results[name] = value if expected == rows else value[:rows]
@@ -214,6 +224,8 @@ class SessionRuns:
         seconds = self._job.errors.run_timeout
         if seconds is None:
             return session
+        from ortdeploy.sessions.run_limit import LimitedSession  # noqa: PLC0415  few jobs bound their runs
+
         self._limited.append(LimitedSession(session, seconds))
         return self._limited[-1]
 

@@ -8,9 +8,10 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.durations import LATE
 from ortdeploy.events import log
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.run_limit import LATE, LimitedSession
+from ortdeploy.sessions.run_limit import LimitedSession
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -34,12 +34,6 @@ ENOUGH = 1000
 SMALL = 64 * 1024
 """Bytes of a row for other processes; of larger pictures, most of the time is Pillow's, beside which sessions run."""
 
-DECODING = {"image": 7 / 3, "audio": 2.0, "wav": 2.0, "bytes": 0.0}
-"""What decoding a row takes for a while, by format, in units of its size.
-
-Pillow's own picture takes four bytes a pixel, and its bytes three. Samples are read as float32, and sorted by channel.
-"""
-
 SHARE = 1 / 8
 """Of the room for one thing that must be read whole: what rows that are decoded at once may take beyond the first."""
 

@@ -25,10 +25,8 @@ from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.names import is_folder, is_there
-from ortdeploy.files.object_store import fetched
 from ortdeploy.files.packed import Names, Packer
 from ortdeploy.files.room import RoomError
-from ortdeploy.files.stored_file import in_place
 from ortdeploy.files.urls import is_url
 from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.records import ordered_record, record
@@ -440,6 +438,12 @@ def at_hand(
     `patterns` are the paths of the input as the manifest has them, `states` what the plan says of each file. `ahead`:
     how many files are asked for before the first of them is read.
     """
+    if not any(map(is_url, patterns or files)):  # only URLs stand for URLs
+        yield files
+        return
+    from ortdeploy.files.in_place import in_place  # noqa: PLC0415  only for stores
+    from ortdeploy.files.object_store import fetched  # noqa: PLC0415
+
     with in_place(files, patterns, states) if name in STREAMED else fetched(files, patterns, ahead=ahead) as there:
         yield there
 

@@ -7,9 +7,9 @@ from functools import partial
 from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.ahead import DECODING, Beside, DecodedAhead
+from ortdeploy.sources.ahead import Beside, DecodedAhead
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.protocol import DECODING, Wanted
 from ortdeploy.sources.rows import Decode, Found, RawRow, block_rows, decode_row, one_by_one
 from ortdeploy.sources.whole_files import WholeFiles
 

@@ -14,8 +14,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.listing import as_name, expand, has_magic, in_full
-from ortdeploy.files.names import is_file, is_folder, relative
-from ortdeploy.files.object_store import MARK, is_web, list_states, list_urls, shown_url, state_of
+from ortdeploy.files.names import MARK, is_file, is_folder, relative
 from ortdeploy.files.packed import Names, in_blocks
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
@@ -41,6 +40,8 @@ def list_files(folder: str, patterns: Sequence[str] = ()) -> Sequence[str]:
     addresses = Addresses.of(patterns)
     for pattern in patterns:
         if is_url(pattern):
+            from ortdeploy.files.object_store import list_urls  # noqa: PLC0415  only for stores
+
             own, listed = parse_url(pattern).full, list_urls(pattern)
             found.update((addresses.shown(pattern) if url == own else parse_url(url).shown, None) for url in listed)
             continue
@@ -162,15 +163,18 @@ class _Looked:
     def __init__(self, patterns: Sequence[str], files: Iterable[str]) -> None:
         """Take the paths of the input as the manifest has them, and its files."""
         self._addresses = Addresses.of(patterns)
-        self._patterns = [one for one in patterns if is_url(one) and not is_web(parse_url(one))]
+        self._patterns = list(filter(is_url, patterns))
         objects = filter(is_url, files) if any(map(is_url, patterns)) else iter(())
         is_long = next(islice(objects, _ALONE, None), None) is not None
         self._listed: dict[str, tuple[int, int]] | None = None if is_long else {}
 
     def state(self, path: str) -> tuple[int, int]:
         """Return size and version of an object. Raises OrtdeployError."""
+        from ortdeploy.files.object_store import is_web, list_states, state_of  # noqa: PLC0415  only for stores
+
         if self._listed is None:
-            listed = (one for pattern in self._patterns for one in list_states(pattern))
+            own = (one for one in self._patterns if not is_web(parse_url(one)))
+            listed = (one for pattern in own for one in list_states(pattern))
             self._listed = {parse_url(url).shown: state for url, state in listed}
         return self._listed.get(path) or state_of(self._addresses.full(path))
 
@@ -294,8 +298,12 @@ def shown(path: str, folder: str) -> str:
 
     A file beside the manifest that is called like a URL, such as `data:x.png`, is `./data:x.png`.
     """
-    if MARK in path and (url := shown_url(path)) is not None:
-        return url
+    if MARK in path:
+        from ortdeploy.files.object_store import shown_url  # noqa: PLC0415  only where a file may have been fetched
+
+        url = shown_url(path)
+        if url is not None:
+            return url
     if path.startswith(f"{folder}{os.sep}"):
         name = path[len(folder) + 1 :].replace(os.sep, "/")
         return f"./{name}" if is_url(name) else name

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.stored_file import StoredFile, in_place
+from ortdeploy.files.in_place import in_place
+from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.sources.files import shown

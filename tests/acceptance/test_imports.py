@@ -11,7 +11,8 @@ import pytest
 from conftest import REPOSITORY
 
 WATCHED = {
-    "PIL", "asyncio", "concurrent.futures", "dataclasses", "email", "fsspec", "html", "importlib.metadata", "jsonschema", "logging", "numpy",
+    "PIL", "asyncio", "base64", "concurrent.futures", "dataclasses", "email", "fsspec", "html", "importlib.metadata", "jsonschema",
+    "locale", "logging", "numpy",
     "numpy.random", "onnx", "onnxruntime", "pyarrow", "socket", "sqlite3", "ssl", "statistics", "structlog",
     "rich", "tokenizers", "typing", "unicodedata", "uuid", "yaml",
     "zoneinfo",
@@ -27,12 +28,12 @@ WATCHED = {
 """What takes its time: packages, modules of Python's own that bring many others, and formats and steps not asked for."""
 
 TEXT = {
-    "dataclasses", "typing", "yaml", "ortdeploy.manifest.document", "ortdeploy.planning.workflow",
+    "base64", "dataclasses", "typing", "yaml", "ortdeploy.manifest.document", "ortdeploy.planning.workflow",
     "ortdeploy.rules.protocol",
 }  # fmt: skip
 RUNNING = {"dataclasses", "typing", "numpy", "onnxruntime", "sqlite3"}
 PLANNING = TEXT | RUNNING | {
-    "subprocess", "tempfile", "shutil", "bz2", "lzma", "ortdeploy.deployment.resolve", "ortdeploy.planning.probe",
+    "base64", "locale", "subprocess", "tempfile", "shutil", "bz2", "lzma", "ortdeploy.deployment.resolve", "ortdeploy.planning.probe",
     "ortdeploy.process.child", "ortdeploy.transforms.catalogue", "ortdeploy.pipelines.component",
     "ortdeploy.sessions.cpu_comparison",
 }  # fmt: skip
@@ -48,6 +49,24 @@ MAY_LOAD = {
     "apply, only files have come": RUNNING,
 }
 """By command, what it may load of them where the model is one that was planned with before."""
+
+RARE = {
+    "ortdeploy.autotune", "ortdeploy.cli.children.endings", "ortdeploy.cli.targets", "ortdeploy.files.in_place",
+    "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.carried", "ortdeploy.ledger.letters",
+    "ortdeploy.ledger.open_parts", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
+    "ortdeploy.running.fatal_runs", "ortdeploy.running.finished_jobs", "ortdeploy.running.left_over",
+    "ortdeploy.running.reports",
+    "ortdeploy.running.salvage", "ortdeploy.running.supervisor", "ortdeploy.sessions.releasable",
+    "ortdeploy.sessions.rows_first", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.trials", "ortdeploy.sinks.png",
+    "ortdeploy.sources.ahead", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
+}  # fmt: skip
+"""What only stores, shards, children, failures, further reports, pipelines or formats of other rows need."""
+
+CONTINUING = {
+    "ortdeploy.ledger.check", "ortdeploy.ledger.merges", "ortdeploy.running.cut_off",
+    "ortdeploy.running.taking_up",
+}  # fmt: skip
+"""What only a job needs that goes on where an earlier run has ended."""
 
 _SCRIPT = """\
 import json, sys
@@ -87,7 +106,7 @@ def test_what_needs_no_model_loads_little(deployment: Path, command: str) -> Non
 def test_what_was_read_before_is_not_loaded_for_again(deployment: Path) -> None:
     modules = _modules(deployment, "apply -q m.yaml")
     assert "onnx" in modules
-    assert modules.index("numpy") < modules.index("ortdeploy.cli.children.endings"), "before modules that import others"
+    assert modules.index("numpy") < modules.index("ortdeploy.cli.children.apply"), "before modules that import others"
     (deployment / "m.yaml").write_text((deployment / "m.yaml").read_text().replace("outbox/run", "outbox/other"))
     assert _loaded(deployment, "plan m.yaml") <= MAY_LOAD["plan m.yaml"]
     assert _loaded(deployment, "apply m.yaml") <= MAY_LOAD["apply m.yaml"]
@@ -104,5 +123,17 @@ def test_where_only_files_have_come_no_manifest_and_no_rule_is_loaded(deployment
     shutil.copy(deployment / "data.npy", deployment / "inbox/a.npy")
     assert "yaml" in _loaded(deployment, "apply -q m.yaml")
     shutil.copy(deployment / "data.npy", deployment / "inbox/b.npy")
-    assert _loaded(deployment, "apply -q m.yaml") <= MAY_LOAD["apply, only files have come"]
+    modules = _modules(deployment, "apply -q m.yaml")
+    assert WATCHED.intersection(modules) <= MAY_LOAD["apply, only files have come"]
+    assert not RARE.intersection(modules)
     assert len(list((deployment / "outbox/run").glob("part-*"))) == 2
+
+
+def test_a_run_from_a_remembered_plan_loads_nothing_for_rare_cases(deployment: Path) -> None:
+    for _ in range(2):  # the first makes the folder of the outputs
+        _modules(deployment, "apply -q m.yaml")
+        shutil.rmtree(deployment / "outbox/run")
+    modules = _modules(deployment, "apply -q m.yaml")
+    assert WATCHED.intersection(modules) <= MAY_LOAD["apply, only files have come"]
+    assert not (RARE | CONTINUING).intersection(modules)
+    assert len(list((deployment / "outbox/run").glob("part-*"))) == 1

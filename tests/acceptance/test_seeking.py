@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import MANIFEST, Cli
 
-from ortdeploy.files import stored_file
+from ortdeploy.files import in_place
 from ortdeploy.process import child
 from ortdeploy.sources import csv, row_counts, row_index
 
@@ -162,13 +162,13 @@ def test_a_machine_that_has_only_the_plan_goes_to_its_rows_on_a_store(
     for one in (*here, "plan.json"):
         shutil.copy(deployment / one, elsewhere)
     size, read = store.size(f"/in/{name}"), []
-    ranges = stored_file._Ranges.readinto  # noqa: SLF001  what is asked of the store
+    ranges = in_place._Ranges.readinto  # noqa: SLF001  what is asked of the store
 
     def counted(self: Any, buffer: Any) -> int:
         read.append(ranges(self, buffer))
         return read[-1]
 
-    monkeypatch.setattr(stored_file._Ranges, "readinto", counted)  # noqa: SLF001  as above
+    monkeypatch.setattr(in_place._Ranges, "readinto", counted)  # noqa: SLF001  as above
     last = cli("apply", elsewhere / "plan.json", "--shard", "7/8")
     assert last.code == 0, last.words
     assert values(store) == [(row, 2.0 * row) for row in range(2800, 3000)]

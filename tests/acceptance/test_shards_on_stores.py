@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,9 +19,12 @@ from support.forks import start_program
 from support.models import Shape, save_model, scale_model
 from support.waiting import wait_for
 
+from ortdeploy.files.names import DECISIONS
 from ortdeploy.files.shared_folder import SharedFolder
-from ortdeploy.files.shared_place import DECISIONS, SharedPlace
 from ortdeploy.files.shared_store import SharedStore
+
+if TYPE_CHECKING:
+    from ortdeploy.files.shared_place import SharedPlace
 
 pytestmark = pytest.mark.process
 

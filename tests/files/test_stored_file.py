@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from support import web
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files import stored_file
+from ortdeploy.files import in_place as in_place_module
+from ortdeploy.files.in_place import in_place
 from ortdeploy.files.object_store import state_of
-from ortdeploy.files.stored_file import StoredFile, in_place, open_plain
+from ortdeploy.files.stored_file import StoredFile, open_plain
 from ortdeploy.sources.compressed import open_compressed
 
 URL = "memory:///in/a.txt"
@@ -25,8 +26,8 @@ def asked(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each request asks for; a request is small, and an object holds several."""
     from fsspec.implementations.memory import MemoryFile  # noqa: PLC0415  an extra
 
-    monkeypatch.setattr(stored_file, "_LEAST", 64)
-    monkeypatch.setattr(stored_file, "_MOST", 256)
+    monkeypatch.setattr(in_place_module, "_LEAST", 64)
+    monkeypatch.setattr(in_place_module, "_MOST", 256)
     store.pipe_file("/in/a.txt", CONTENT)
     found, read = [], MemoryFile.read
 

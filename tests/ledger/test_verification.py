@@ -10,9 +10,8 @@ import pytest
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.digests import file_digest
 from ortdeploy.ledger import verification, written
-from ortdeploy.ledger.check import merged_name
 from ortdeploy.ledger.opening import open_ledger
-from ortdeploy.ledger.records import Merge, Part, part_name
+from ortdeploy.ledger.records import Merge, Part, merged_name, part_name
 from ortdeploy.ledger.verification import PartState, VerifiedPart, verify_parts
 from ortdeploy.plan.made_by import MadeBy
 

@@ -35,6 +35,7 @@ from support.waiting import wait_for
 from ortdeploy import retries
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
+from ortdeploy.durations import LATE
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import MOST
 from ortdeploy.files.room import let_others_go
@@ -44,7 +45,6 @@ from ortdeploy.results.rows import Block
 from ortdeploy.running import stall_watch, stream
 from ortdeploy.running.block_sizes import TARGET_SECONDS
 from ortdeploy.running.member import Promise
-from ortdeploy.sessions.run_limit import LATE
 from ortdeploy.sources.arrays import ArraySource
 
 PATIENCE = 60.0

@@ -15,13 +15,14 @@ from support.forks import children_as_forks
 from support.jobs import changed
 from support.specs import make_spec
 
+from ortdeploy.cli.children.apply import needs_supervision
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.process.native_output import NativeOutput, last_error_line
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.supervisor import ChildBugError, Supervisor, needs_supervision
+from ortdeploy.running.supervisor import ChildBugError, Supervisor
 
 MANIFEST = """\
 version: 1

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.cli.children.endings import told_to_the_parent
 from ortdeploy.cli.commands.shared import can_move, start_logging, wants_color
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
@@ -19,25 +18,24 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
-from ortdeploy.plan.part_table import Shard
-from ortdeploy.plan.plan_file import decode_plan
-from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.crash_note import crashes_noted_in
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
+from ortdeploy.providers.catalogue import CPU
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.executor import Execution
-from ortdeploy.running.fatal_runs import FatalRuns, decode_fatal_runs
 from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.job_report import recorded_result
-from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 if TYPE_CHECKING:
+    from ortdeploy.plan.part_table import Shard
     from ortdeploy.process.child import Asked, Say
+    from ortdeploy.running.fatal_runs import FatalRuns
     from ortdeploy.running.shards.told import Told
 
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
@@ -60,7 +58,7 @@ def run_plan(
     stopped: StopFlag,
     *,
     most_rows: int | None = None,
-    shard: Shard | None = None,
+    shard: "Shard | None" = None,
 ) -> tuple[JobResult, ...]:
     """Run a plan in a child if a provider or a file that is cut might end the process, else in this process.
 
@@ -85,6 +83,8 @@ def run_plan(
                     shard=shard,
                 )
             )
+    from ortdeploy.running.supervisor import Supervisor  # noqa: PLC0415  few plans need one
+
     supervisor = Supervisor(
         plan=plan,
         module=__name__,
@@ -98,7 +98,7 @@ def run_plan(
 
 
 def _request(
-    state_dir: Path, run_id: str, arguments: argparse.Namespace, most_rows: int | None, shard: Shard | None
+    state_dir: Path, run_id: str, arguments: argparse.Namespace, most_rows: int | None, shard: "Shard | None"
 ) -> dict[str, Any]:
     """Return what a child is told beside its plan, as JSON; `_serve` reads it."""
     return {
@@ -122,7 +122,7 @@ def execute(
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
     most_rows: int | None = None,
     shard: "Shard | Told | None" = None,
-    fatal: Mapping[str, FatalRuns] | None = None,
+    fatal: "Mapping[str, FatalRuns] | None" = None,
     on_run: Callable[[str, Sequence[int]], None] | None = None,
     began: Mapping[str, float] | None = None,
 ) -> Iterator[JobResult]:
@@ -163,6 +163,24 @@ def execute(
         log.info("run.finished", jobs=ended)
 
 
+def needs_supervision(plan: Plan) -> bool:
+    """Return whether a plan needs a process of its own, on systems where a child can be given pipes.
+
+    It does if it runs anything but ONNX Runtime's own CPU provider; if sessions share an arena, which lives as long as
+    its process; or if a run has a time limit, because a run may only end with its process.
+    """
+    providers = {
+        provider.name
+        for step in plan.steps
+        if isinstance(step, OpenSession)
+        for candidate in step.candidates
+        for provider in candidate.providers
+    }
+    shares = any(isinstance(step, OpenSession) and step.shared_arena is not None for step in plan.steps)
+    limited = any(step.errors.run_timeout is not None for step in plan.steps if isinstance(step, RunJob))
+    return sys.platform != "win32" and (shares or limited or bool(providers - {CPU}))
+
+
 def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
     """Return whether somebody may cut a mapped file during the run; a trial takes only moments."""
     return not for_a_look and sys.platform != "win32" and may_be_cut(plan, state_dir)
@@ -175,12 +193,14 @@ def _held(plan: Plan, state_dir: Path, shard: "Shard | Told | None") -> Abstract
     """
     if shard is None:
         return hold_outputs(state_dir, _outputs(plan, state_dir))
+    from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only for shards
+
     if isinstance(shard, Shard):
         return noted_shards(state_dir, _outputs(plan, state_dir, shard))
     return nullcontext([])
 
 
-def _last_crash(plan: Plan, state_dir: Path, shard: Shard | None) -> str | None:
+def _last_crash(plan: Plan, state_dir: Path, shard: "Shard | None") -> str | None:
     """Return how native code ended the last run of an output, or of a shard of it, and log it; None if it did not."""
     if sys.platform == "win32":
         return None
@@ -192,7 +212,7 @@ def _last_crash(plan: Plan, state_dir: Path, shard: Shard | None) -> str | None:
     return None
 
 
-def _outputs(plan: Plan, state_dir: Path, shard: Shard | None = None) -> list[str]:
+def _outputs(plan: Plan, state_dir: Path, shard: "Shard | None" = None) -> list[str]:
     """Return the output folders that a plan writes into, as the ledger names them; or the names of a shard of each."""
     written = [step.output.path for step in plan.steps if isinstance(step, RunJob)]
     written += [job.path for job in plan.finished if job.left_over is not None]
@@ -206,7 +226,7 @@ def _with_cut_files(plan: Plan, reason: str) -> str:
     return f"{reason} While it was used, {', '.join(cut)} got another size." if cut else reason
 
 
-def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str, shard: Shard | None) -> JobResult:
+def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str, shard: "Shard | None") -> JobResult:
     """Record that a crash ended a job; committed parts stay, and the next apply continues after them."""
     log.error("job.failed", job=step.job, model=step.model, reason=reason)
     if shard is not None:
@@ -226,6 +246,8 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
 
 def main(asked: "Asked") -> None:
     """Be the child: run the plan of the request, and report its progress."""
+    from ortdeploy.cli.children.endings import told_to_the_parent  # noqa: PLC0415  only in a child
+
     with told_to_the_parent(asked.say, "error"):
         try:
             _serve(asked.request, asked.say, asked.native_output())
@@ -235,6 +257,10 @@ def main(asked: "Asked") -> None:
 
 def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:
     from ortdeploy.cli.log import log_warning  # noqa: PLC0415  as in the other commands
+    from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only in a child
+    from ortdeploy.plan.plan_file import decode_plan  # noqa: PLC0415
+    from ortdeploy.running.fatal_runs import decode_fatal_runs  # noqa: PLC0415
+    from ortdeploy.running.supervisor import result_message  # noqa: PLC0415
 
     stopped = StopFlag()
     skipped = {

@@ -39,7 +39,6 @@ from ortdeploy.events import log
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
-from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.checked_plan import NAME, recall_plan
@@ -57,6 +56,7 @@ from ortdeploy.views import text
 if TYPE_CHECKING:
     from ortdeploy.cli.engines import Engine
     from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.plan.part_table import Shard
     from ortdeploy.planning.keep_checked import ToKeep
 
 _BAD = (Status.FAILED, Status.INTERRUPTED)
@@ -150,7 +150,7 @@ def _tell(planned: Planned, ended: "Sequence[_Ended]", arguments: argparse.Names
         sys.stdout.write(text.render_results(told, color=use_color(arguments)))
 
 
-def _shard_of(arguments: argparse.Namespace) -> Shard | None:
+def _shard_of(arguments: argparse.Namespace) -> "Shard | None":
     said = getattr(arguments, "shard", None)
     if said is None:
         return None
@@ -242,7 +242,7 @@ class _Runner:
     planned: Planned
     arguments: argparse.Namespace
     stopped: StopFlag
-    shard: Shard | None
+    shard: "Shard | None"
     engine: "Engine | None"
     run_id: str = field(default_factory=lambda: os.urandom(6).hex())
 
@@ -294,7 +294,7 @@ class _Runner:
         return self._run_whole(plan, state_folder(plan.folder, self.arguments.state_dir, plan.roots))
 
     def _run_whole(
-        self, plan: Plan, state_dir: Path, *, shard: Shard | None = None, engine: "Engine | None" = None
+        self, plan: Plan, state_dir: Path, *, shard: "Shard | None" = None, engine: "Engine | None" = None
     ) -> Iterator[_Ended]:
         """Run a plan without the jobs whose outputs are locked; no job has run before all locks are taken."""
         while True:
@@ -460,7 +460,7 @@ def _run_one(
     arguments: argparse.Namespace,
     stopped: StopFlag,
     *,
-    shard: Shard | None = None,
+    shard: "Shard | None" = None,
     engine: "Engine | None" = None,
 ) -> tuple[JobResult, ...]:
     plan = replace(plan, arguments=shown_arguments(arguments.words))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.cli.streams import failure_of, lasting
-from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.urls import path_from_here
@@ -169,6 +168,8 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
 
     level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     if arguments.log_file:
+        from ortdeploy.cli.targets import Target, check_target  # noqa: PLC0415  few logs go to a file
+
         check_target("--log-file", arguments.log_file, Target.LOG, arguments)
         try:
             stream = lasting(Path(arguments.log_file).open("ab", buffering=0))  # noqa: SIM115  the stack closes it

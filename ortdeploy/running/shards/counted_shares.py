@@ -8,7 +8,8 @@ from contextlib import suppress
 from functools import partial
 from statistics import median
 
-from ortdeploy.files.shared_place import BOUND, SharedPlace
+from ortdeploy.files.names import BOUND
+from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.open_parts import FOLDER, open_plans
 from ortdeploy.plan.part_table import PartTable, read_part_table
 from ortdeploy.plan.plan_file import decode

@@ -28,8 +28,8 @@ from support.shards import Killed, die_after, die_before, finish, instead, on_st
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written
+from ortdeploy.files.names import BOUND
 from ortdeploy.files.object_store import Upload
-from ortdeploy.files.shared_place import BOUND
 from ortdeploy.files.shared_store import SharedStore
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import read_outputs

@@ -1,0 +1,92 @@
+"""Goes on with the output of an earlier run: completes what that has left, and finds where the job continues."""
+
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import make_durable_folder
+from ortdeploy.ledger.damage import undamaged
+from ortdeploy.ledger.merges import complete_merges, complete_replacements
+from ortdeploy.ledger.records import Begun, OutputRecord
+from ortdeploy.results.results import Status
+from ortdeploy.running.begun_part import BegunPart
+from ortdeploy.running.committed import check_parts
+from ortdeploy.running.cut_off import cut_off, plan_again
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.resume import Position
+
+if TYPE_CHECKING:
+    from ortdeploy.pipelines.state import State
+
+
+def take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position | None:
+    """Return where a job continues; None if nothing is left. Raises OrtdeployError."""
+    if _is_of_another(context, known) and context.step.output.on_upgrade != "continue":
+        raise OrtdeployError(f"{context.step.output.shown} holds parts of another plan")
+    if _is_finished(context, known):
+        from ortdeploy.running.left_over import complete_left_over  # noqa: PLC0415  only where nothing is left to run
+
+        complete_left_over(context.ledger, context.folder, context.step.output)
+        return None
+    check_parts(context)
+    make_durable_folder(context.folder)  # files that go from it are gone with it if it was carried away
+    complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
+    complete_replacements(context.ledger, context.output, context.folder, context.send)
+    if begun_part.complete(known):
+        known = context.ledger.output(context.output) or known
+    known = cut_off(context, known)
+    return _position(context, known, begun_part)
+
+
+def _is_of_another(context: JobContext, known: OutputRecord) -> bool:
+    """Return whether another deployment has made what is there; an unfinished run may have left no rows."""
+    is_bare = known.status != Status.DONE and known.is_bare
+    return dict(known.identity) != dict(context.step.identity) and not is_bare
+
+
+def _is_finished(context: JobContext, known: OutputRecord) -> bool:
+    """Return whether every file of the plan is accounted for, by this run or by another one meanwhile."""
+    upstream = context.step.input.upstream
+    if (upstream is not None and upstream.superseded) or context.step.input.unreadable:
+        return False
+    return known.status == Status.DONE and context.ledger.are_done(context.output, context.step.input.files)
+
+
+def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position:
+    output = context.step.output
+    is_later = output.changed and known.rows != output.committed_rows
+    if is_later or known.first_row != context.step.input.first_row:
+        raise plan_again(context)
+    begun_part.revision = known.revision
+    begun = begun_part.take_up(known)
+    known = replace(known, begun=begun)
+    done = known.rows if begun is None else begun.end
+    with undamaged():
+        state = known.statistics.get("state") if begun is None else begun.state
+        unpacked = None if state is None else _unpacked(state)
+    return Position(
+        done=done,
+        part=known.next_part,
+        part_digits=known.part_digits,
+        failed=known.failed,
+        failed_last=_failed_last(context, done, begun),
+        statistics=known.statistics if dict(known.identity) == dict(context.step.identity) or known.rows else {},
+        state=unpacked,
+    )
+
+
+def _unpacked(state: str) -> "State":
+    from ortdeploy.pipelines.state import unpack_state  # noqa: PLC0415  few pipelines have a state
+
+    return unpack_state(state)
+
+
+def _failed_last(context: JobContext, done: int, begun: Begun | None) -> int:
+    """Return how many rows in a row failed just before the row with which the job continues."""
+    if context.step.errors.max_consecutive is None:
+        return 0
+    failed = {row for rows in context.ledger.failed_rows(context.output).values() for row in rows}
+    if begun is not None:
+        failed.update(context.ledger.failed_of_begun(context.output, begun))
+    return next(number for number in count() if done - 1 - number not in failed)
