@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-argparse._ = str  # type: ignore[attr-defined]
+argparse._ = str  # type: ignore[attr-defined]  # or each start looks for translations, which nobody has made
 
 _EPILOG = """\
 exit codes:

@@ -6,7 +6,6 @@ dropped; the job continues, and `failure_of()` reports it.
 
 import io
 import os
-import select
 import sys
 from contextlib import contextmanager
 
@@ -43,7 +42,9 @@ class LastingFile(io.RawIOBase):
                 count = self._raw.write(data)
                 if count is not None:
                     return count
-                select.select([], [self._raw], [])  # another process has made the pipe one that does not wait
+                import select  # noqa: PLC0415  only where another process has made the pipe one that does not wait
+
+                select.select([], [self._raw], [])
         except OSError as error:
             self.failure = error
         return len(data)

@@ -4,7 +4,6 @@ So no native code sees a buffer that does not fit. The plan checks a job's first
 """
 
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -284,6 +283,8 @@ def cut(block: Block, size: int) -> Sequence[range]:
     """Return the batches of a block as places of rows: `size` rows of the input each, without those that failed."""
     if len(block.rows) == block.count:
         return _cut_all(block.count, size)
+    from bisect import bisect_left  # noqa: PLC0415  only where rows could not be read
+
     edges = range(block.start, block.start + block.count + size, size)
     places = [bisect_left(block.rows, edge) for edge in edges]
     return [range(begin, end) for begin, end in pairwise(places) if begin < end]

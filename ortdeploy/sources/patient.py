@@ -4,7 +4,6 @@ It opens the files anew, because a handle may be stale, and asks for blocks of t
 that it would have yielded without the failure.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -61,6 +60,8 @@ class PatientSource:
 
     def _anew(self, row: int) -> Source:
         """Open the source again, for rows from this one on."""
+        from bisect import bisect_left  # noqa: PLC0415  only where a source has failed
+
         self.opened.close()
         return self._open(None if self._only is None else self._only[bisect_left(self._only, row) :])
 

@@ -262,6 +262,25 @@ def test_a_folder_that_was_taken_away_is_forgotten_with_it(tmp_path: Path) -> No
     assert min(ran(runtime)) == 0
 
 
+def test_a_folder_that_was_taken_away_is_forgotten_before_another_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a kill between the two would leave an empty folder of which the ledger says that it holds every row."""
+    plan = job(tmp_path)
+    execute(tmp_path, plan, FakeRuntime(double))
+    shutil.rmtree(tmp_path / "out")
+
+    def die(_: Ledger, *_arguments: Any, **_options: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(Ledger, "begin", die)
+        execute(tmp_path, plan, FakeRuntime(double))
+    assert (tmp_path / "out").exists()
+    assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
+    assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_file_that_a_kill_has_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
     """Killed before the ledger knows the part, or after that: the hidden file is taken up, or it goes."""
