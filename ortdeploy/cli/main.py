@@ -22,6 +22,7 @@ from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
 from ortdeploy.process.libraries import set_up_libraries
+from ortdeploy.process.own_modules import find_own_modules
 
 _ALLOCATIONS = 150_000
 """New objects before Python searches for cycles; its default causes hundreds of searches during imports."""
@@ -86,6 +87,7 @@ def _fail(error: Exception) -> int:
 
 def run() -> None:
     """Be the program. The exit does not wait for threads that hang in native code or on a file."""
+    find_own_modules()
     set_up_libraries()
     gc.set_threshold(_ALLOCATIONS)
     code = main()
