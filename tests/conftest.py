@@ -83,12 +83,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Let two workers more than there are cores run: tests wait for processes and disks a quarter of their time.
+    """Let one worker more than there are cores run: tests wait for processes and disks, and unit tests do not.
 
-    And where something else takes a core, a machine gives more processes more of the others' time: a fifth less in all.
-    Unit tests do not wait, and take less than it takes to collect all tests in more workers.
+    Each collects all tests, and reads what they need first: five seconds or more. A second one more takes a tenth more
+    processor time, and as long in all, also where something else takes a core.
     """
-    return usable_cores() + (0 if config.option.markexpr == "unit" else 2)
+    return usable_cores() + (0 if config.option.markexpr == "unit" else 1)
 
 
 @pytest.hookimpl(wrapper=True)
