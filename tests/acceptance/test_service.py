@@ -66,7 +66,7 @@ def test_flags_are_handed_on_with_full_paths(units: Units, monkeypatch: pytest.M
     given = ["--overlay", "o.yaml", "--set", "name=x", "--state-dir", "state", "--job", "r*", "-q", "--log-file", "l"]
     lines = units(*given)
     command = next(line for line in lines if line.startswith("ExecStart=")).partition(" watch ")[2].split()
-    parsed = build_parser().parse_args(["watch", *command])
+    parsed = build_parser("watch").parse_args(["watch", *command])
     assert (parsed.overlays, parsed.state_dir) == ([f"{units.folder}/o.yaml"], f"{units.folder}/state")
     assert (parsed.sets, parsed.jobs, parsed.quiet, parsed.log_file) == (["name=x"], ["r*"], True, f"{units.folder}/l")
     assert f"ReadWritePaths={units.folder}" in lines

@@ -125,15 +125,15 @@ def test_the_apply_gets_the_same_flags() -> None:
         "m.yaml",
         "-n.yaml",
     ]
-    watching = build_parser().parse_args(["watch", "--every", "1h", *given])
-    apply = build_parser().parse_args(apply_arguments(watching))
+    watching = build_parser("watch").parse_args(["watch", "--every", "1h", *given])
+    apply = build_parser("apply").parse_args(apply_arguments(watching))
     own = {"command", "root", "new_run", "last_good", "shard", "engine", "workers"}
     same = vars(apply).keys() - own
     assert {name: vars(apply)[name] for name in same} == {name: vars(watching)[name] for name in same}
     assert vars(watching).keys() - {"command", "every"} <= same
-    plain = build_parser().parse_args(["watch", "m.yaml"])
+    plain = build_parser("watch").parse_args(["watch", "m.yaml"])
     assert plain.every == 300
-    assert vars(build_parser().parse_args(apply_arguments(plain)))["jobs"] is None
+    assert vars(build_parser("apply").parse_args(apply_arguments(plain)))["jobs"] is None
 
 
 class Committing:
@@ -170,7 +170,7 @@ def test_a_signal_is_handed_on_and_systemd_is_asked_for_time(
     said: list[dict[str, int | str]] = []
     monkeypatch.setattr(watch, "Program", start)
     monkeypatch.setattr(watch, "notify", lambda **states: said.append(states))
-    arguments = build_parser().parse_args(["watch", "m.yaml"])
+    arguments = build_parser("watch").parse_args(["watch", "m.yaml"])
     with stopped.installed():
         assert watch.apply_once(arguments, stopped, watch.Heart())
         assert watch.apply_once(arguments, stopped, watch.Heart())  # begins no other
@@ -344,7 +344,7 @@ def test_an_apply_that_crashes_is_told_by_its_signal(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(watch, "Program", Crashing)
     said: list[tuple[str, dict[str, object]]] = []
     monkeypatch.setattr(log, "warning", lambda event, **more: said.append((event, more)))
-    arguments = build_parser().parse_args(["watch", "m.yaml"])
+    arguments = build_parser("watch").parse_args(["watch", "m.yaml"])
     assert not watch.apply_once(arguments, stopped, watch.Heart())
     ((event, more),) = said
     assert (event, more["code"], more["signal"]) == ("watch.applied", 128 + signal.SIGSEGV, "SIGSEGV")

@@ -175,7 +175,7 @@ def known(applied: tuple[Path, dict[str, object]], tmp_path: Path) -> Iterator[K
     original, entry = applied
     folder = Path(shutil.copytree(original, tmp_path / "deployment"))
     entry = json.loads(json.dumps(entry).replace(str(original), str(folder)))
-    arguments = build_parser().parse_args(["apply", str(folder / "m.yaml")])
+    arguments = build_parser("apply").parse_args(["apply", str(folder / "m.yaml")])
     with everything_is_old():
         recollection = Recollection(arguments)
         told = {"told": entry["told"]}
@@ -425,7 +425,7 @@ def test_whatever_changes_around_it_the_plan_is_made(
     ],
 )
 def test_another_command_line_has_its_own_plan(known: Known, options: list[str]) -> None:
-    arguments = build_parser().parse_args(["apply", str(known.folder / "m.yaml"), *options])
+    arguments = build_parser("apply").parse_args(["apply", str(known.folder / "m.yaml"), *options])
     assert Known(known.folder, arguments).recalled() is None
 
 

@@ -209,7 +209,7 @@ class Known:
 def known(finished: Finished, tmp_path: Path) -> Iterator[Known]:
     folder = Path(shutil.copytree(finished.folder, tmp_path / "deployment"))
     rests_on = json.loads(finished.rests_on.replace(str(finished.folder), str(folder)))
-    arguments = build_parser().parse_args(["apply", str(folder / "m.yaml")])
+    arguments = build_parser("apply").parse_args(["apply", str(folder / "m.yaml")])
     known = Known(folder, arguments)
     with everything_is_old():
         nothing_to_do.Recollection(arguments).keep(rests_on, str(folder / ".ortdeploy"), finished.printed)
@@ -414,7 +414,7 @@ def test_code_that_is_another_makes_a_plan(
     ],
 )
 def test_another_command_line_has_no_answer(known: Known, options: list[str]) -> None:
-    arguments = build_parser().parse_args(["apply", str(known.folder / "m.yaml"), *options])
+    arguments = build_parser("apply").parse_args(["apply", str(known.folder / "m.yaml"), *options])
     assert nothing_to_do.Recollection(arguments).answer() is None
 
 
