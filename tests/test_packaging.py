@@ -12,7 +12,6 @@ from conftest import REPOSITORY
 
 pytestmark = pytest.mark.process
 
-pytest.importorskip("hatch_vcs", reason="the version comes from git by it")
 GIT = shutil.which("git") or "git"
 
 
@@ -31,8 +30,14 @@ def git(folder: Path, *arguments: str | Path) -> str:
     return output_of(GIT, *who, *arguments, cwd=folder)
 
 
+@pytest.fixture(scope="module")
+def builder() -> None:
+    """What pip builds with, in an environment of its own; here it is with the extra `dev`."""
+    pytest.importorskip("hatch_vcs", reason="the version comes from git by it")
+
+
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(builder: None, tmp_path: Path) -> Path:  # noqa: ARG001
     """A repository with one commit, which has what a version is made from."""
     folder = tmp_path / "checkout"
     (folder / "ortdeploy").mkdir(parents=True)
@@ -76,6 +81,7 @@ def test_models_and_results_are_kept_in_folders_of_examples_and_tests_alone() ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("builder")
 def test_the_wheel_of_the_source_distribution_is_whole(tmp_path: Path) -> None:
     hatchling = (sys.executable, "-W", "ignore", "-m", "hatchling", "build")
     output_of(*hatchling, "-t", "sdist", "-d", str(tmp_path), cwd=REPOSITORY)
