@@ -150,3 +150,18 @@ def test_any_path_gets_its_digest(paths: list[str], flow: bool, first: bool, end
     for value in values.values():
         changed = changed.replace(f", sha256: {value}", "").replace(f"{ends}    sha256: {value}", "")
     assert changed == text
+
+
+@pytest.mark.reads_graphs
+def test_the_graph_of_a_model_that_has_not_changed_is_not_read_again(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, model = deployment / "m.yaml", deployment / "double.onnx"
+    assert cli("apply", manifest).code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ortdeploy.graph.model.read_model", None)
+        assert cli("lock", manifest).code == 0
+        assert file_digest(model) in manifest.read_text()
+        assert cli("lock", manifest, "--check").code == 0
+    scale_model(model, factor=3.0)
+    assert cli("lock", manifest, "--check").code == 1

@@ -10,7 +10,9 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_er
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.rewrite import set_beside
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.planning.known_graphs import remembered_in
 from ortdeploy.planning.lock import Digested, probe_digests
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import validate
 from ortdeploy.views import json, text
 
@@ -23,7 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     diagnostics: tuple[Diagnostic, ...] = validated.diagnostics
     files: list[Digested] = []
     for spec in validated.specs if not has_errors(diagnostics) else ():
-        found, problems = probe_digests(spec)
+        with remembered_in(state_folder(spec.folder, None, spec.roots)):  # not of what files hold
+            found, problems = probe_digests(spec)
         diagnostics += problems
         files += found
         if not problems and not arguments.check:
