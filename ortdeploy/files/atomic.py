@@ -5,10 +5,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ortdeploy.files.digests import file_digest
+from ortdeploy.files.digests import boot_id, file_digest
 from ortdeploy.records import record
 
 if TYPE_CHECKING:
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 TEMPORARY = ".partial"
 
 
-@contextmanager
-def _named_at_the_end(path: Path) -> Iterator[Path]:
-    """Yield a temporary name that becomes `path` when the block succeeds; nothing is made durable.
+@cache
+def _machine() -> str:
+    """Return what differs between machines that write into one folder; containers differ in the name of the host."""
+    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    return hashlib.sha256(f"{boot_id()} {host}".encode()).hexdigest()[:8]
 
-    It is this call's own: another machine may write the same file meanwhile, as when two finish one plan.
-    """
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}{TEMPORARY}")
+
+@contextmanager
+def _named_at_the_end(path: Path, writer: str) -> Iterator[Path]:
+    """Yield a temporary name of one writer that becomes `path` when the block succeeds; nothing is made durable."""
+    temporary = path.with_name(f".{path.name}.{writer}{TEMPORARY}")
     try:
         yield temporary
         temporary.replace(path)
@@ -37,8 +42,9 @@ def open_cached(path: Path) -> Iterator[BinaryIO]:
     """Open a file that gets its name when the block succeeds, without waiting for the disk.
 
     It is for what can be made again: after a power cut the file may be old, empty or torn, and its reader must notice.
+    Several processes may write it at once.
     """
-    with _named_at_the_end(path) as temporary, temporary.open("wb") as file:
+    with _named_at_the_end(path, os.urandom(4).hex()) as temporary, temporary.open("wb") as file:
         yield file
 
 
@@ -46,9 +52,11 @@ def open_cached(path: Path) -> Iterator[BinaryIO]:
 def open_whole(path: Path, *, folder_too: bool = True) -> Iterator[BinaryIO]:
     """Open a file that gets its name when the block succeeds; if the block fails, nothing is left.
 
-    Without `folder_too`, its name is durable only after the next sync of its folder.
+    Without `folder_too`, its name is durable only after the next sync of its folder. Another machine may write it
+    meanwhile, as when two finish one plan. On one machine, locks keep writers apart: so a process that was killed
+    leaves nothing that the next one does not overwrite.
     """
-    with _named_at_the_end(path) as temporary, temporary.open("wb") as file:
+    with _named_at_the_end(path, _machine()) as temporary, temporary.open("wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -72,7 +80,7 @@ def open_synced(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def whole_path(path: Path) -> Iterator[Path]:
     """Yield a name to write to, for libraries that open files themselves; otherwise like `open_whole`."""
-    with _named_at_the_end(path) as temporary:
+    with _named_at_the_end(path, _machine()) as temporary:
         yield temporary
         with temporary.open("r+b") as file:  # Windows syncs only what is open for writing
             os.fsync(file.fileno())
@@ -168,6 +176,12 @@ class Written:
     sha256: str
     bytes: int
     mtime_ns: int
+
+
+def remove_begun_parts(folder: Path, suffix: str) -> None:
+    """Delete what a killed run on one machine has left of the part that it wrote; other machines' files stay."""
+    for path in folder.glob(f".part-*{suffix}{TEMPORARY}"):
+        path.unlink(missing_ok=True)
 
 
 def remove_temporaries(folder: Path, *, seconds: float = 0.0) -> None:

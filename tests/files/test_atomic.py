@@ -7,15 +7,19 @@ from typing import BinaryIO
 
 import pytest
 
+from ortdeploy.files import atomic
 from ortdeploy.files.atomic import open_cached, open_whole, remove_temporaries
 
 
 @pytest.mark.parametrize("opened", [open_whole, open_cached])
 def test_two_that_write_a_file_at_once_do_not_disturb_each_other(
-    tmp_path: Path, opened: Callable[[Path], AbstractContextManager[BinaryIO]]
+    tmp_path: Path, opened: Callable[[Path], AbstractContextManager[BinaryIO]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As two machines do that finish a plan in one folder."""
+    """As two machines do that finish a plan in one folder, and two processes of one machine that note the same."""
     path = tmp_path / "_run.json"
+    if opened is open_whole:
+        machines = iter("ab")
+        monkeypatch.setattr(atomic, "_machine", lambda: next(machines))
     with opened(path) as file:
         file.write(b"a longer report")
         with opened(path) as other:
@@ -23,6 +27,15 @@ def test_two_that_write_a_file_at_once_do_not_disturb_each_other(
         assert path.read_bytes() == b"a report"
     assert path.read_bytes() == b"a longer report"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_next_process_overwrites_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    with open_whole(tmp_path / "_run.json"):
+        (left,) = tmp_path.iterdir()
+    left.write_bytes(b"half of")
+    with open_whole(tmp_path / "_run.json") as file:
+        file.write(b"all of it")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"all of it"]
 
 
 def test_what_a_kill_left_is_removed(tmp_path: Path) -> None:

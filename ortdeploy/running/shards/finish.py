@@ -14,6 +14,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
+from ortdeploy.files.atomic import remove_begun_parts
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
@@ -189,6 +190,7 @@ class Finish:
         self.ledger.forget_begun(self._output)
         if self.step.output.upload is None:
             write_marker(self._folder, self.ledger.state_dir, self.plan.deployment, self.step.job)
+            remove_begun_parts(self._folder, SINKS[self.step.output.format].SUFFIX)
 
     def _commit(self, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
         """Commit the parts that follow those in the ledger, up to the first that is missing."""

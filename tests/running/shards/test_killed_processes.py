@@ -31,8 +31,11 @@ def deployment(folder: Path) -> Plan:
 
 
 def left(folder: Path) -> dict[str, bytes]:
-    """The files of an output, also hidden ones, but for the report and what a finished plan keeps."""
-    known = {"_run.json", "bound.json", "closed.json", "from-0.json", "deployment.json"}
+    """The files of an output, also hidden ones, but for the report, what a finished plan keeps, and a copy of a ledger.
+
+    There is a copy if one machine has made the first parts.
+    """
+    known = {"_run.json", "bound.json", "closed.json", "from-0.json", "deployment.json", "ledger.db"}
     files = (path for path in (folder / "out").rglob("*") if path.is_file() and path.name not in known)
     return {path.relative_to(folder / "out").as_posix(): path.read_bytes() for path in files}
 
@@ -113,3 +116,13 @@ def test_any_schedule_of_killed_processes_leaves_what_one_machine_leaves(
         assert report(folder)["rows"] == {"input": ROWS, "committed": ROWS, "failed": 0, "skipped": 0}, seed
         shutil.rmtree(folder)
     assert killed > schedules
+
+
+def test_finish_deletes_the_part_that_a_killed_run_on_one_machine_was_writing(tmp_path: Path) -> None:
+    plan = deployment(tmp_path / "begun")
+    assert run_shard(tmp_path / "begun", plan, 0, 1).status is Status.DONE
+    begun, written = (tmp_path / f"begun/out/.part-00000000.jsonl{end}" for end in (".partial", ".0123abcd.partial"))
+    begun.touch()
+    written.touch()  # by another machine, in this moment
+    assert finish(tmp_path / "begun", plan).status is Status.DONE
+    assert (begun.exists(), written.exists()) == (False, True)
