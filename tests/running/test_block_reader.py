@@ -315,9 +315,8 @@ class Noting(StallWatch):
 @pytest.mark.usefixtures("four")
 def test_the_reader_is_at_work_while_it_waits_for_a_thread(job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it reads nothing, because fewer blocks are wanted than are on their way."""
-    wanted = iter([4, 1, 1, 1])
-    monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, _bytes: next(wanted))
     stall, four_read = Noting(), threading.Event()
+    monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, _bytes: 1 if four_read.is_set() else 4)
     Steps(monkeypatch, lambda number: number and four_read.wait(PATIENCE))
 
     def and_tell() -> Iterator[Block]:
