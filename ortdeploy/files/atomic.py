@@ -178,12 +178,6 @@ class Written:
     mtime_ns: int
 
 
-def remove_begun_parts(folder: Path, suffix: str) -> None:
-    """Delete what a killed run on one machine has left of the part that it wrote; other machines' files stay."""
-    for path in folder.glob(f".part-*{suffix}{TEMPORARY}"):
-        path.unlink(missing_ok=True)
-
-
 def remove_temporaries(folder: Path, *, seconds: float = 0.0) -> None:
     """Delete temporary files that a killed run left: those that nobody has written for some seconds."""
     until = time.time() - seconds

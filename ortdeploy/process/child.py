@@ -165,11 +165,10 @@ class Child:
             message = _message(line)
             if message is None:
                 continue
-            size = message.get("blob")
-            if size is not None and len(blob := pipe.read(size)) < size:
-                return
-            if size is not None:
-                message["blob"] = blob
+            if "blob" in message:
+                size, message["blob"] = message["blob"], pipe.read(message["blob"])
+                if len(message["blob"]) < size:  # the end of the child has cut them off
+                    return
             if "warning" in message:
                 self._on_warning(*message["warning"])
             else:

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from ortdeploy.pipelines.state import State
 
 
+def _waiting_name(part: str) -> str:
+    """Return the name of a part's file until it is whole."""
+    return f".{part}{TEMPORARY}"
+
+
+def remove_unnamed_parts(folder: Path, suffix: str) -> None:
+    """Delete what a killed run on one machine has left of the part that it wrote. What shards write stays."""
+    for path in folder.glob(_waiting_name(f"part-*{suffix}")):
+        path.unlink(missing_ok=True)
+
+
 class PartWriter:
     """Writes parts of one job into its folder."""
 
@@ -75,7 +86,7 @@ class PartWriter:
             self._waiting(name).unlink()
 
     def _waiting(self, name: str) -> Path:
-        return self._folder / f".{name}{TEMPORARY}"
+        return self._folder / _waiting_name(name)
 
     def write_file(self, path: Path, blocks: Iterable[Finished], begun: Begun | None = None) -> "Totals":
         """Write blocks into a file, if any row gave a result; return the totals. Raises OSError."""

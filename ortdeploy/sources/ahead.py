@@ -83,7 +83,7 @@ class DecodedAhead:
         self._spent = spent
         self._beside = beside
         self._left = count
-        self._pace = 0, 0.0, 0.0  # rows, the seconds in which they were decoded, and since when
+        self._pace = 0, 0.0, time.perf_counter()  # rows, the seconds in which they were decoded, and since when
         self._wanted = 1
         self._room_of_one = 0
         self._failure: Exception | None = None
@@ -93,7 +93,6 @@ class DecodedAhead:
     def rows(self) -> Generator[tuple[RawRow, Found]]:
         """Yield the rows. Raises what decoding one raises, in its turn."""
         try:
-            self._pace = 0, 0.0, time.perf_counter()
             while True:
                 seconds = yield from self._quick_rows()
                 if seconds is not None and self._beside is not None:
@@ -108,7 +107,7 @@ class DecodedAhead:
                     self._fill()
                     decoded = future.result()
                     if _lacked_memory(decoded.value):
-                        decoded = self._again(raw)
+                        decoded = timed(partial(self._decode_here, raw))  # others have no memory for it
                     self._wanted = self._useful(decoded)
                     self._spent(decoded.cpu)
                     if self._wanted == 1 and decoded.seconds >= SLOW:  # so large that others have no room beside it
@@ -152,7 +151,12 @@ class DecodedAhead:
     def _decode_here(self, raw: RawRow) -> Found:
         """Decode a row in this thread; if there is too little memory, once more with nothing beside it."""
         found = self._decode(raw)
-        return self._alone(raw).value if _lacked_memory(found) else found
+        if not _lacked_memory(found):
+            return found
+        del found
+        self._put_ahead_back()
+        let_others_go()
+        return self._decode(raw)
 
     def _fill(self) -> None:
         """Let threads decode the next rows, if one is not enough."""
@@ -176,17 +180,6 @@ class DecodedAhead:
             return self._decode(raw)
 
         return self._decoders.begin(decode, len(self._ahead))
-
-    def _again(self, raw: RawRow) -> Timed[Found]:
-        """Decode a row that is too large for another thread in this one; if need be with nothing beside it."""
-        decoded = timed(partial(self._decode, raw))
-        return self._alone(raw) if _lacked_memory(decoded.value) else decoded
-
-    def _alone(self, raw: RawRow) -> Timed[Found]:
-        """Decode a row for which there was too little memory, with nothing beside it that takes some."""
-        self._put_ahead_back()
-        let_others_go()
-        return timed(partial(self._decode, raw))
 
     def _put_ahead_back(self) -> None:
         """Let go of rows that are decoded ahead, once no thread decodes any more of them: they are decoded again."""

@@ -25,6 +25,7 @@ from ortdeploy.files.room import room, share_room
 from ortdeploy.process.child import Asked, Child
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.records import ordered_record
+from ortdeploy.sources.ahead import SHARE
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import Decode, Found, RawRow, RowError, stack, try_row
 from ortdeploy.sources.whole_files import WholeFiles
@@ -34,8 +35,6 @@ _MOST = 3
 """Processes. To take a small picture from an answer takes a quarter of the time in which it is decoded."""
 _PROCESS = 64 * 1024 * 1024
 """Bytes of a process: CPython, numpy, Pillow, and the rows of its chunks."""
-_SHARE = 8
-"""Of the free memory, an eighth is for the processes."""
 _SECONDS, _ROWS, _LEAST = 0.01, 256, 4
 """What a chunk takes to decode, its most rows, and its fewest that are worth a message."""
 _LATE, _BYTES = 1.0, 4 * 1024 * 1024
@@ -75,7 +74,7 @@ class DecodingProcesses:
         """
         told = b64encode(pickle.dumps(replace(wanted, only=None, indexes=None)))
         self._request = {"format": form, "wanted": told.decode("ascii")}
-        self._count = min(wanted.processes, _MOST, room(None) // (_SHARE * _PROCESS))
+        self._count = min(wanted.processes, _MOST, int(room(None) * SHARE / _PROCESS))
         self._whole = whole
         self._spent = spent
         self.rows_of_a_chunk = max(_LEAST, min(int(_SECONDS / seconds), _ROWS))

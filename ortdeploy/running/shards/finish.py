@@ -14,7 +14,6 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
-from ortdeploy.files.atomic import remove_begun_parts
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
@@ -30,6 +29,7 @@ from ortdeploy.running.error_budget import BudgetError, ErrorBudget
 from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
+from ortdeploy.running.part_writer import remove_unnamed_parts
 from ortdeploy.running.report import RAN_UNKNOWN, committed, write_report
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
@@ -190,7 +190,7 @@ class Finish:
         self.ledger.forget_begun(self._output)
         if self.step.output.upload is None:
             write_marker(self._folder, self.ledger.state_dir, self.plan.deployment, self.step.job)
-            remove_begun_parts(self._folder, SINKS[self.step.output.format].SUFFIX)
+            remove_unnamed_parts(self._folder, SINKS[self.step.output.format].SUFFIX)
 
     def _commit(self, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
         """Commit the parts that follow those in the ledger, up to the first that is missing."""
