@@ -313,11 +313,13 @@ def test_rows_ahead_are_let_go_of_before_one_that_leaves_them_no_room_is_passed_
         made[raw.value] = weakref.ref(values)
         return {"n": values}, 1
 
-    rows = decoded(decode, 4).rows()
-    for raw, _ in rows:
+    yielded = []
+    for raw, _ in decoded(decode, 4).rows():
+        yielded.append(raw.value)
         if raw.value == 4:
             assert [number for number, one in made.items() if number > 4 and one() is not None] == []
-    assert list(made) == list(range(ROWS))
+    assert yielded == list(range(ROWS))
+    assert made.keys() == {*range(ROWS)}
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
