@@ -18,7 +18,7 @@ from ortdeploy.events import log
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import PlannedThreadLayout
 from ortdeploy.records import mutable_record
-from ortdeploy.running.lanes import Lane
+from ortdeploy.running.lanes import Lane, Mark
 from ortdeploy.running.member import Finished
 from ortdeploy.running.row_runner import Outcome
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
@@ -39,10 +39,15 @@ OPENINGS = 10
 SETTLING, MEASURED = 1, 3
 """Blocks that each session runs before it is measured, and blocks that are measured at least."""
 
+GLANCES, GLANCE, FAR = 2, 0.1, 0.8
+"""How often and for how many seconds each layout is measured at first. One that was slower than `FAR` of the best each
+time, and is no more sparing, is not measured at length. One time alone may be when something else was running.
+"""
+
 LEAST_WINDOW, MOST_WINDOW, SHARE = 0.15, 2.0, 0.02
 """Seconds for which a layout is measured at once: a share of what is left, within bounds."""
 
-ROUNDS, MOST_ROUNDS = 4, 12
+ROUNDS, MOST_ROUNDS = 3, 12
 HOPELESS = 0.85
 """Of the best: a layout that is slower than this in all rounds so far, and no more sparing, is not measured again."""
 
@@ -88,13 +93,17 @@ _Blocks = Generator[None, tuple[Finished, Prepared], None]
 
 @mutable_record
 class _Pace:
-    """A layout that is tried, with the rows that it has run, the seconds that they took, and the processor seconds."""
+    """A layout that is tried, with the rows that it has run, the seconds that they took, and the processor seconds.
+
+    `best_rate` is what it had when it was measured at its fastest, in rows per second.
+    """
 
     opened: OpenedModel
     lane: Lane
     rows: int = 0
     seconds: float = 0.0
     cpu: float = 0.0
+    best_rate: float = 0.0
 
     @property
     def name(self) -> str:
@@ -109,6 +118,14 @@ class _Pace:
     def cost(self) -> float:
         """Processor seconds a row, of the whole process."""
         return self.cpu / max(self.rows, 1)
+
+    def add(self, begin: Mark, end: Mark) -> None:
+        """Count the blocks of the layout's lane between two of its marks."""
+        rows, seconds = end.rows - begin.rows, end.at - begin.at
+        self.rows += rows
+        self.seconds += seconds
+        self.cpu += end.cpu - begin.cpu
+        self.best_rate = max(self.best_rate, rows / max(seconds, 1e-9))
 
 
 class LayoutTrial:
@@ -132,6 +149,7 @@ class LayoutTrial:
         self._open_layout = open_layout
         self._keep = keep
         self._last_row = last_row
+        self._row = 0
         self._blocks: _Blocks | None = None
         self._is_clear = True
 
@@ -148,6 +166,7 @@ class LayoutTrial:
     def finished(self, finished: Finished, prepared: Prepared) -> None:
         """Note a block that is through."""
         if self._blocks is not None:
+            self._row = finished.block.start + finished.block.count
             try:
                 self._blocks.send((finished, prepared))
             except StopIteration:
@@ -158,7 +177,7 @@ class LayoutTrial:
             finished, prepared = yield
         while finished.outcome.failed or finished.outcome.skipped:
             finished, prepared = yield
-        left = self._seconds_left(finished, len(stream.lane.members))
+        left = self._seconds_left(finished.block.count / max(finished.seconds, 1e-9) * len(stream.lane.members))
         opening = self.opened.seconds * sum(one.candidates[0].count for one in self.others if not self._is_open(one))
         if left is not None and left < max(LEAST_SECONDS, OPENINGS * opening):
             return
@@ -169,17 +188,12 @@ class LayoutTrial:
         paces = [_Pace(self.opened, stream.lane)]
         paces += [_Pace(one, stream.add_lane(one.sessions)) for one in opened.result()]
         if len(paces) > 1:
-            window = MOST_WINDOW if left is None else min(max(LEAST_WINDOW, left * SHARE), MOST_WINDOW)
-            yield from self._measure(stream, paces, window)
-            yield from self._compare(stream, paces, window, math.inf if left is None else left * MOST_SHARE)
+            yield from self._measure(stream, paces)
         yield from self._decide(stream, paces)
 
-    def _seconds_left(self, finished: Finished, members: int) -> float | None:
-        """Return how long the rest of the job takes if all blocks run like this one; None if nobody knows its end."""
-        if self._last_row is None:
-            return None
-        block = finished.block
-        return (self._last_row - block.start - block.count) / block.count * finished.seconds / members
+    def _seconds_left(self, rate: float) -> float | None:
+        """Return how long the rest of the job takes at `rate` rows per second; None if nobody knows its end."""
+        return None if self._last_row is None else (self._last_row - self._row) / rate
 
     def _open_others(self, stream: Lanes, block: Prepared, expected: Outcome) -> list[OpenedModel]:
         """Open the other layouts, and return those whose results of a block are the same to the last bit."""
@@ -208,15 +222,24 @@ class LayoutTrial:
         step = self.opened.step
         return step is not None and _as_opened(layout) == _as_opened(step.thread_layouts[0])
 
-    def _measure(self, stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blocks:
+    def _measure(self, stream: Lanes, paces: Sequence[_Pace]) -> _Blocks:
+        """Measure layouts: all for short, then those at length that are not far behind the best."""
+        for _ in range(GLANCES):
+            yield from _measure_in_turn(stream, paces, GLANCE)
+        near = _promising(paces, FAR)
+        if len(near) == 1:
+            return
+        left = self._seconds_left(max(pace.rate for pace in near))
+        window = MOST_WINDOW if left is None else min(max(LEAST_WINDOW, left * SHARE), MOST_WINDOW)
+        yield from self._measure_at_length(stream, near, window)
+        yield from self._compare(stream, paces, window, math.inf if left is None else left * MOST_SHARE)
+
+    def _measure_at_length(self, stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blocks:
         """Measure layouts in turn, for other processes slow a machine down for tenths of a second."""
-        tried = list(paces)
+        tried = paces
         for _ in range(ROUNDS):
-            for pace in tried:
-                yield from _measure_once(stream, pace, window)
-            fastest = max(tried, key=lambda pace: pace.rate)
-            bounds = fastest.rate * HOPELESS, fastest.cost * SPARING
-            tried = [pace for pace in tried if pace.rate > bounds[0] or pace.cost < bounds[1]]
+            yield from _measure_in_turn(stream, tried, window)
+            tried = _promising(tried, HOPELESS)
             if len(tried) == 1:
                 return
 
@@ -252,6 +275,18 @@ class LayoutTrial:
                 one.session.release()
 
 
+def _promising(paces: Sequence[_Pace], share: float) -> Sequence[_Pace]:
+    """Return the layouts that came near the fastest at least once, or need clearly less of the processor than it."""
+    fastest = max(paces, key=lambda pace: pace.rate)
+    rate, cost = fastest.rate * share, fastest.cost * SPARING
+    return [pace for pace in paces if pace.best_rate > rate or pace.cost < cost]
+
+
+def _measure_in_turn(stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blocks:
+    for pace in paces:
+        yield from _measure_once(stream, pace, window)
+
+
 def _measure_once(stream: Lanes, pace: _Pace, window: float) -> _Blocks:
     """Add to the pace of one layout, from the end of one block to the end of another."""
     lane = pace.lane
@@ -263,9 +298,7 @@ def _measure_once(stream: Lanes, pace: _Pace, window: float) -> _Blocks:
     while end.blocks - begin.blocks < MEASURED or end.at - begin.at < window:
         yield
         end = lane.mark
-    pace.rows += end.rows - begin.rows
-    pace.seconds += end.at - begin.at
-    pace.cpu += end.cpu - begin.cpu
+    pace.add(begin, end)
 
 
 def _best(paces: Sequence[_Pace]) -> _Pace:

@@ -397,7 +397,7 @@ def test_of_layouts_that_are_as_fast_the_one_that_needs_clearly_less_of_the_proc
 def test_a_slow_layout_that_needs_less_of_the_processor_is_measured_again(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.095, NARROW: 0.2}, cpu={NARROW: 0.05})
     tried_.run(900)
-    assert tried_.stream.used.count(NARROW) == layout_trial.ROUNDS
+    assert tried_.stream.used.count(NARROW) == layout_trial.GLANCES + layout_trial.ROUNDS
     assert tried_.trial.opened.layout == SHARED
 
 
@@ -410,10 +410,35 @@ def test_callers_share_the_session_that_is_open(begun: Begin) -> None:
     assert [one.instance for one in tried_.trial.opened.sessions] == [0, 1]
 
 
-def test_a_hopeless_layout_is_measured_once_and_layouts_that_are_near_in_turn(begun: Begin) -> None:
+def test_a_layout_that_is_far_behind_is_measured_for_short_and_layouts_that_are_near_at_length(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.09, NARROW: 0.2})
     tried_.run(1200)
-    assert tried_.stream.used == [SHARED, WIDE, NARROW, *[SHARED, WIDE] * (layout_trial.ROUNDS - 1), SHARED]
+    used = [*[SHARED, WIDE, NARROW] * layout_trial.GLANCES, *[SHARED, WIDE] * layout_trial.ROUNDS, SHARED]
+    assert tried_.stream.used == used
+
+
+def test_if_one_layout_alone_is_near_the_best_none_is_measured_at_length(begun: Begin) -> None:
+    tried_ = begun({WIDE: 0.2, SHARED: 0.15, NARROW: 0.1})
+    tried_.run(1200)
+    assert tried_.stream.used == [*[SHARED, WIDE, NARROW] * layout_trial.GLANCES, NARROW]
+    assert tried_.trial.opened.layout == NARROW
+
+
+def test_one_slow_moment_leaves_a_layout_out_of_nothing(begun: Begin) -> None:
+    seconds = {WIDE: 0.4, SHARED: 0.15, NARROW: 0.14}
+    tried_ = begun(seconds)
+    while tried_.stream.used[-1:] != [NARROW]:
+        tried_.run(1)
+    seconds[WIDE] = 0.05
+    tried_.run(1200)
+    assert tried_.trial.opened.layout == WIDE
+
+
+def test_a_hopeless_layout_is_measured_at_length_once(begun: Begin) -> None:
+    tried_ = begun({WIDE: 0.1, SHARED: 0.09, NARROW: 0.11})
+    tried_.run(1200)
+    assert tried_.stream.used.count(NARROW) == layout_trial.GLANCES + 1
+    assert tried_.trial.opened.layout == SHARED
 
 
 @pytest.mark.parametrize(
@@ -428,20 +453,22 @@ def test_a_hopeless_layout_is_measured_once_and_layouts_that_are_near_in_turn(be
 def test_the_two_fastest_layouts_are_measured_on_if_they_are_close(
     begun: Begin, wide: float, rows: int | None, rounds: int
 ) -> None:
-    tried_ = begun({WIDE: wide, SHARED: 0.09, NARROW: 0.12}, rows=rows)
+    tried_ = begun({WIDE: wide, SHARED: 0.09, NARROW: 0.11}, rows=rows)
     tried_.run(1200)
     used = tried_.stream.used
-    assert (used.count(WIDE), used.count(SHARED), used.count(NARROW)) == (rounds, rounds + 1, 1)
+    counts = [used.count(one) - layout_trial.GLANCES for one in (WIDE, SHARED, NARROW)]
+    assert counts == [rounds, rounds + 1, 1]
 
 
 def test_layouts_are_close_until_one_of_them_turns_out_slower(begun: Begin) -> None:
     seconds = {WIDE: 0.095, SHARED: 0.09, NARROW: 0.2}
     tried_ = begun(seconds)
-    while tried_.stream.used.count(WIDE) < layout_trial.ROUNDS + 1:
+    begun_to_compare = layout_trial.GLANCES + layout_trial.ROUNDS + 1
+    while tried_.stream.used.count(WIDE) < begun_to_compare:
         tried_.run(1)
     seconds[WIDE] = 0.5
     tried_.run(1200)
-    assert tried_.stream.used.count(WIDE) == layout_trial.ROUNDS + 1
+    assert tried_.stream.used.count(WIDE) == begun_to_compare
     assert tried_.trial.opened.layout == SHARED
 
 
@@ -657,6 +684,7 @@ def opening_beside_the_job(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr(layout_trial, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(layout_trial, "OPENINGS", 0.0)
+    monkeypatch.setattr(layout_trial, "GLANCE", 0.0)
     monkeypatch.setattr(layout_trial, "LEAST_WINDOW", 0.0)
     monkeypatch.setattr(layout_trial, "MOST_WINDOW", 0.0)
     monkeypatch.setattr("ortdeploy.running.block_sizes.MOST_BATCHES", 1)
@@ -707,6 +735,7 @@ def test_a_real_job_gives_the_bytes_that_one_wide_session_gives(
 ) -> None:
     monkeypatch.setattr(layout_trial, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(layout_trial, "OPENINGS", 0.0)
+    monkeypatch.setattr(layout_trial, "GLANCE", 0.0)
     monkeypatch.setattr(layout_trial, "LEAST_WINDOW", 0.0)
     monkeypatch.setattr(layout_trial, "MOST_WINDOW", 0.0)
     monkeypatch.setattr(Stream, "in_background", lambda _, work: at_once(work))  # the job is over in no time
