@@ -244,9 +244,7 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
         return f"{detail} Give it a value, or remove the key."
     if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "true" in wanted:
         return f"{detail} Write true or false."
-    if wanted == _TYPE_NAMES["array"] and error.schema.get("examples"):
-        return f"{detail} For example: {json.dumps(error.schema['examples'][0])}"
-    return detail
+    return f"{detail}{_example(error)}" if {"array", "string"} & set(_wanted_types(error)) else detail
 
 
 def _wanted_types(error: Any) -> Iterator[str]:
@@ -289,10 +287,27 @@ def _restriction(error: Any) -> str:
             return f"is longer than {limit} characters"
         case "uniqueItems":
             return "names the same thing twice"
-    schema = error.schema
-    example = f" For example: {schema['examples'][0]}" if schema.get("examples") else ""
-    meaning = f" {schema['description']}" if "description" in schema else ""
-    return f"is {value}, which is not of the form that is wanted.{meaning}{example}"
+    description = _told_in_schema(error, "description")
+    meaning = f" {description}" if description else ""
+    return f"is {value}, which is not of the form that is wanted.{meaning}{_example(error)}"
+
+
+def _example(error: Any) -> str:
+    """Return the first example of a value, as a sentence; empty if there is none."""
+    examples = _told_in_schema(error, "examples")
+    if not examples:
+        return ""
+    return f" For example: {examples[0] if isinstance(examples[0], str) else json.dumps(examples[0])}"
+
+
+def _told_in_schema(error: Any, key: str) -> Any:
+    """Return what the schema of a value says under a key, or the schemas of whose alternatives that is one; or None."""
+    at = error.absolute_path
+    while error is not None and error.absolute_path == at:
+        if key in error.schema:
+            return error.schema[key]
+        error = error.parent
+    return None
 
 
 def _shown_of(error: Any) -> str:

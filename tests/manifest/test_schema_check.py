@@ -50,6 +50,28 @@ def test_an_unknown_key_offers_the_nearest() -> None:
     assert 'Did you mean "providers"?' in detail
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("until: 90m", "Seconds, or a number with ms, s, min or h. For example: 2h."),
+        ("limits: {memory: 512M}", "Bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB. For example: 512MiB."),
+        ("limits: {memory: [512]}", "a whole number or text, not a list. For example: 512MiB"),
+        ("pause: {above: {temperature: 80}}", "must be text, not 80. For example: 80C"),
+        (
+            "pause: {above: {temperature: 80F}}",
+            'is the text "80F", which is not of the form that is wanted. For example: 80C.',
+        ),
+        (
+            "errors: {max_failed: 5 %}",
+            "a share such as 0.1%. One more and the job fails. Default: 0. For example: 0.1%.",
+        ),
+    ],
+)
+def test_text_of_a_wrong_form_is_told_with_the_form_and_an_example(line: str, told: str) -> None:
+    (found,) = problems(f"{MANIFEST.rstrip()}\n    {line}\n")
+    assert found.detail.endswith(told)
+
+
 def test_an_unknown_operation_lists_those_that_there_are_once() -> None:
     (found,) = problems(
         "version: 1\nmodels: {m: {path: m.onnx}}\npipelines:\n  p:\n    steps:\n      - {do: nmss, in: {x: $x}, out: y}\n"
