@@ -107,6 +107,7 @@ def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_apply(
     assert run_fork(["verify", "m.yaml"], cwd=tmp_path).code == 0
 
 
+@pytest.mark.slow
 @TRAPS
 def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_run_of_its_shard(tmp_path: Path) -> None:
     prepare_crash(tmp_path)

@@ -68,7 +68,7 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
         assert (done.code, "nothing to do" in done.out) == (0, True)
 
 
-@pytest.mark.quick("npz-False", "parquet-True")
+@pytest.mark.quick("parquet-True")
 @pytest.mark.parametrize(("kind", "by_row"), [("npz", False), ("parquet", False), ("parquet", True), ("csv", True)])
 def test_every_format_is_that_of_one_machine_also_with_padding_failed_rows_and_adapters_by_row(
     cli: Cli, tmp_path: Path, kind: str, *, by_row: bool

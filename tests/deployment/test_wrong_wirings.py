@@ -194,7 +194,7 @@ def wrong_pipeline(draw: st.DrawFn) -> tuple[list[Step], int]:
 OF_THE_JOB = {"missing-column", "input-shape-mismatch", "input-type-mismatch"}
 
 
-@settings(max_examples=effort(40, 200), deadline=None, derandomize=True)
+@settings(max_examples=effort(15, 200), deadline=None, derandomize=True)
 @given(wrong_pipeline())
 def test_a_wrong_wiring_is_refused_at_its_step(pipeline: tuple[list[Step], int]) -> None:
     """Or, if it takes an input of the pipeline, where the job feeds that."""

@@ -63,6 +63,7 @@ def test_what_the_arena_holds_is_what_real_runs_take(tmp_path: Path, pattern: bo
     assert 0.85 < predicted / measured < 1.2, (predicted / MIB, measured / MIB)
 
 
+@pytest.mark.slow
 def test_a_short_batch_at_the_end_takes_what_it_takes_in_real_runs(tmp_path: Path) -> None:
     """Its first run goes buffer by buffer through an arena that the pattern of whole batches has cut up."""
     path = products_of(tmp_path / "m.onnx", 1024, 1536, 256, 2048)

@@ -55,8 +55,8 @@ def test_an_unknown_key_offers_the_nearest() -> None:
     [
         ("until: 90m", "Seconds, or a number with ms, s, min or h. For example: 2h."),
         ("limits: {memory: 512M}", "Bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB. For example: 512MiB."),
-        ("limits: {memory: [512]}", "a whole number or text, not a list. For example: 512MiB"),
-        ("pause: {above: {temperature: 80}}", "must be text, not 80. For example: 80C"),
+        ("limits: {memory: [512]}", "a whole number or text, not a list. For example: 512MiB."),
+        ("pause: {above: {temperature: 80}}", "must be text, not 80. For example: 80C."),
         (
             "pause: {above: {temperature: 80F}}",
             'is the text "80F", which is not of the form that is wanted. For example: 80C.',

@@ -124,7 +124,7 @@ def session_of(opened: Opened, scheduler: dict[str, Any], latents: Path) -> Text
     return session
 
 
-@pytest.mark.quick(*(f"classic-{name}" for name in NAMES), "optimum-ddim")
+@pytest.mark.quick(*(f"classic-{name}" for name in NAMES))
 @pytest.mark.parametrize("name", NAMES)
 def test_images_are_those_of_diffusers(opened: Opened, tmp_path: Path, name: str) -> None:
     with np.load(REFERENCE) as known:

@@ -84,6 +84,7 @@ def test_the_plan_knows_the_groups_limit(wide: Path, group: Group) -> None:
     assert group.run(600 * MIB, "plan", "m.yaml", cwd=wide).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_made_where_there_was_more_memory_is_refused(wide: Path, group: Group) -> None:
     assert run_fork(["plan", "m.yaml", "--out", "plan.json"], cwd=wide).code == 0
     done = group.run(200 * MIB, "apply", "plan.json", cwd=wide)

@@ -121,7 +121,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return inbox, list(events), begin
 
 
-@pytest.mark.quick("in place-more to do-nobody-5", "removable-nothing to do-parts-5")
+@pytest.mark.quick("removable-nothing to do-parts-5")
 @pytest.mark.process
 @pytest.mark.parametrize("every", [1, 5])
 @pytest.mark.parametrize("name", ["nobody", "parts", "the folder"])

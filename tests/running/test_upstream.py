@@ -443,6 +443,7 @@ def test_dead_letters_of_rows_that_run_again_are_gone(site: Site) -> None:
     assert sorted(site.numbers("d")) == [3, 4, 5]
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("rows", [0, 3])
 def test_a_part_that_was_carried_away_is_asked_for_where_nothing_else_tells_its_rows(site: Site, rows: int) -> None:
     site.put(3)

@@ -60,6 +60,7 @@ _OF_CI = {"CI", "GITHUB_ACTIONS", "ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TES
 
 
 @pytest.mark.process
+@pytest.mark.quick("library")
 @pytest.mark.parametrize("module", ["kernels", "library", "session"])
 def test_no_event_is_kept_to_be_sent_whichever_module_loads_onnx_runtime(tmp_path: Path, module: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in _OF_CI}

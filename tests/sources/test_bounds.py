@@ -195,8 +195,7 @@ def started() -> "Iterator[subprocess.Popen[str]]":
 
 @pytest.mark.process
 @pytest.mark.quick(
-    *("rows.npz", "fortran.npz", "line.jsonl.gz", "cell.csv.gz", "bomb.png", "bomb.arrow", "text.parquet"),
-    *("claim.wav", "claim.npy", "header.npy"),
+    *("fortran.npz", "cell.csv.gz", "bomb.png", "text.parquet", "claim.wav", "header.npy"),
 )
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_takes_no_more_than_the_limit(planner: Planner, tmp_path: Path, name: str) -> None:

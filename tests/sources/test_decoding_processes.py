@@ -86,6 +86,7 @@ def images(**changes: Any) -> Wanted:
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_pictures_are_those_of_one_process(pictures: list[str], began: list[Child], processes: int) -> None:
     expected = read("image", pictures, images())
@@ -139,6 +140,7 @@ def test_names_may_be_any_bytes(tmp_path: Path, began: list[Child]) -> None:
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("answers", [0, 1])
 def test_what_a_process_leaves_is_decoded_when_it_is_killed(
     pictures: list[str], began: list[Child], monkeypatch: pytest.MonkeyPatch, answers: int

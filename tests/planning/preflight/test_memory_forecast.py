@@ -335,6 +335,7 @@ raise SystemExit(main(["apply", "m.yaml"]))
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_was_let_through_is_still_held(wide: Path) -> None:
     """The plan is made without a limit, and then run with one that is too small for it."""
     write(wide, size=512)
