@@ -297,7 +297,7 @@ def _example(error: Any) -> str:
     examples = _told_in_schema(error, "examples")
     if not examples:
         return ""
-    return f" For example: {examples[0] if isinstance(examples[0], str) else json.dumps(examples[0])}"
+    return f" For example: {examples[0] if isinstance(examples[0], str) else json.dumps(examples[0])}."
 
 
 def _told_in_schema(error: Any, key: str) -> Any:
