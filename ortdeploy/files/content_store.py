@@ -123,7 +123,7 @@ class ContentStore:
                     os.utime(path)
                 return
         with open_whole(path) as file:
-            file.write(json.dumps(document, indent=1).encode())
+            file.write(json.dumps(document).encode())
 
     def referred(self, is_there: Callable[[str], bool] = lambda _owner: True, *, dry_run: bool = False) -> set[str]:
         """Return the digests of all entries that an owner needs.

@@ -71,7 +71,7 @@ class DigestCache:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open_cached(path) as file:
-                file.write(json.dumps(document, indent=1).encode())
+                file.write(json.dumps(document).encode())
 
 
 def _is_digest(value: Any) -> bool:

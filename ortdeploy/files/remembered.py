@@ -38,7 +38,7 @@ class TuningCache:
         self._known = {**dict(list(self._known.items())[1 - _MOST :]), key: choice}
         if self.folder is not None:
             with suppress(OSError), open_cached(self.folder / FILE) as file:
-                file.write(json.dumps({"format_version": 1, "choices": self._known}, indent=2).encode())
+                file.write(json.dumps({"format_version": 1, "choices": self._known}).encode())
 
 
 def choice_key(what: str, *holds_for: Any) -> str:

@@ -302,4 +302,4 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_whole(path) as file:
-        file.write(json.dumps(document, indent=1).encode())
+        file.write(json.dumps(document).encode())

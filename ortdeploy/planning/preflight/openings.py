@@ -121,6 +121,6 @@ class _Remembered:
         """Remember more models; if they cannot be written, they are opened again the next time."""
         if keys and self._path.parent.is_dir():
             self._keys = [*self._keys, *keys][-_MOST:]
-            text = json.dumps({"format_version": _FORMAT_VERSION, "opened": self._keys}, indent=1)
+            text = json.dumps({"format_version": _FORMAT_VERSION, "opened": self._keys})
             with suppress(OSError), open_cached(self._path) as file:
                 file.write(text.encode())
