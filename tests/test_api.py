@@ -184,6 +184,7 @@ def test_a_run_that_is_stopped_too_early_says_so(deployment: Path) -> None:
     assert not (deployment / "out").exists()
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_output_are_refused(deployment: Path) -> None:
     raised: list[Exception] = []
     manifest = many_rows(deployment)

@@ -129,6 +129,7 @@ def test_where_only_files_have_come_no_manifest_and_no_rule_is_loaded(deployment
     assert len(list((deployment / "outbox/run").glob("part-*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_run_from_a_remembered_plan_loads_nothing_for_rare_cases(deployment: Path) -> None:
     for _ in range(2):  # the first makes the folder of the outputs
         _modules(deployment, "apply -q m.yaml")

@@ -188,7 +188,7 @@ def test_a_file_that_is_only_touched_after_its_plan_is_not_a_new_one(cli: Cli, d
     assert len(read_rows(deployment / "outbox/run")) == 20
 
 
-@pytest.mark.quick("short")
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["short", "drop"])
 def test_rows_behind_an_unfinished_last_part_get_parts_as_long_as_on_one_machine(
     cli: Cli, deployment: Path, last: str

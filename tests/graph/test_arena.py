@@ -52,7 +52,7 @@ def graph_of(path: Path) -> Path:
     )
 
 
-@pytest.mark.quick("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [True, False])
 def test_what_the_arena_holds_is_what_real_runs_take(tmp_path: Path, pattern: bool) -> None:
     path = graph_of(tmp_path / "m.onnx")

@@ -303,6 +303,7 @@ def test_a_prompt_longer_than_the_model_takes_is_cut_and_a_bad_seed_fails_alone(
     assert failed["row"] == 1
 
 
+@pytest.mark.slow
 def test_a_component_has_adapters_of_its_own(painter: Path, cli: Cli) -> None:
     """A low-rank pair beside the unet's last bias: two more inputs of its graph, with defaults that change nothing."""
     path = painter / "models/painter/unet/model.onnx"
@@ -352,6 +353,7 @@ def test_starting_noise_of_another_shape_is_refused(painter: Path, cli: Cli, con
     assert np.array_equal(first[1], first[2]), "the seed counts no more"
 
 
+@pytest.mark.slow
 def test_images_are_written_as_files_beside_the_rows(painter: Path, cli: Cli) -> None:
     assert cli("apply", painter / "painter.yaml").code == 0
     expected = images(painter)

@@ -113,6 +113,7 @@ def test_new_files_are_run_without_making_the_plan_again(cli: Cli, folder: Path,
     assert plans.made == 2
 
 
+@pytest.mark.slow
 def test_each_number_of_rows_in_few_runs_has_a_forecast_of_its_own(cli: Cli, folder: Path, plans: Plans) -> None:
     assert cli("apply", folder / "m.yaml").code == 0
     taken: dict[int, set[int]] = {}

@@ -191,7 +191,7 @@ def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[
     return child.returncode, out + err
 
 
-@pytest.mark.quick("C.npy", "file.arrow")
+@pytest.mark.quick("C.npy")
 @pytest.mark.parametrize("kind", ["C.npy", "Fortran.npy", "file.arrow", "stream.arrow"])
 def test_an_input_that_is_cut_while_it_is_read_ends_the_job_in_words_with_a_report(tmp_path: Path, kind: str) -> None:
     width = 64

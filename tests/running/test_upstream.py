@@ -565,6 +565,7 @@ def test_readers_of_a_job_that_starts_over_without_a_row_have_none_either(site: 
     assert {job: sorted(site.numbers(job)) for job in JOBS} == {key: [0, 1, 2, 3] for key in JOBS}
 
 
+@pytest.mark.slow
 def test_a_reader_whose_parts_are_put_together_after_it_was_planned_reads_every_row_once(site: Site) -> None:
     for rows in (3, 2, 4):
         site.put(rows)

@@ -351,7 +351,7 @@ def test_a_job_that_was_let_through_is_still_held(wide: Path) -> None:
         assert report["sessions"][0]["batch_size"] < 512
 
 
-@pytest.mark.quick("200MiB--True")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "model", "without"),
     [
