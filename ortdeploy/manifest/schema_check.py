@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean, nearest
+from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
+from ortdeploy.manifest import advice
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
-from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
 from ortdeploy.manifest.quick_check import NotToldError, fits, fits_schema
 from ortdeploy.redaction import is_secret_name, without_secrets
 from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
@@ -194,20 +194,10 @@ def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnost
     known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
     for key in error.instance:
         if key not in known and not any(re.search(pattern, key) for pattern in patterns):
-            advice = _component_advice(key, at, document) or did_you_mean(key, known)
-            detail = f'"{key}" is not a key of {_name(at, document)}. {advice}'
+            is_manifest = document.whole == _WHOLE["deployment"]
+            where = (is_manifest and advice.on_key(key, at, error.instance)) or did_you_mean(key, known)
+            detail = f'"{key}" is not a key of {_name(at, document)}. {where}'
             yield stage_diagnostic("unknown-key", detail, document.locate_key((*at, key)))
-
-
-def _component_advice(key: str, at: Path, document: Document) -> str | None:
-    """Say where settings of a single component of a preset go, when they are keyed by its name elsewhere."""
-    if key not in KNOWN_COMPONENTS[DIFFUSION] or document.whole != _WHOLE["deployment"]:
-        return None
-    name = at[1] if at and at[0] == "pipelines" else "PIPELINE"
-    return (
-        f"Settings of one component of a preset go under pipelines: {{{name}: {{components: {{{key}: "
-        "{providers: [{provider: …, options: {…}}]}}}}."
-    )
 
 
 def _missing_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnostic]:
@@ -223,7 +213,7 @@ def _meaning(schema: dict[str, Any]) -> str:
 
 
 def _unknown_step(error: Any, at: Path, document: Document) -> Diagnostic:
-    names = [branch["$ref"].rpartition("/")[2].removesuffix("Step") for branch in error.validator_value]
+    names = list(_steps(error))
     if not error.instance:
         return stage_diagnostic(
             "missing-key", f"{_name(at, document)} names no step. {did_you_mean('', names)}", document.locate(at)
@@ -233,9 +223,20 @@ def _unknown_step(error: Any, at: Path, document: Document) -> Diagnostic:
     return stage_diagnostic("unknown-key", detail, document.locate_key((*at, written)))
 
 
+def _steps(error: Any) -> dict[str, Any]:
+    """Return the schemas of a step catalogue's steps, by their names; empty if the alternatives are something else."""
+    if error.validator != "anyOf" or not all("$ref" in branch for branch in error.validator_value):
+        return {}
+    definitions = load_schema("deployment")["$defs"]
+    refs = [branch["$ref"].rpartition("/")[2] for branch in error.validator_value]
+    return {ref.removesuffix("Step"): definitions.get(ref, {}) for ref in refs}
+
+
 def _wrong_type(error: Any, at: Path, document: Document) -> str:
     wanted = " or ".join(dict.fromkeys(_TYPE_NAMES.get(name, name) for name in _wanted_types(error)))
-    detail = f"{_name(at, document)} must be {wanted}, not {_shown_of(error)}."
+    key = _naming_key(error)
+    other = f"not {_shown_of(error)}" if key is None else f'or a mapping with the key "{key}"'
+    detail = f"{_name(at, document)} must be {wanted}, {other}."
     if at in document.words:
         word = document.words[at]
         read = f"YAML reads the bare word {word} as {_shown_of(error)}"
@@ -244,7 +245,18 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
         return f"{detail} Give it a value, or remove the key."
     if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "true" in wanted:
         return f"{detail} Write true or false."
-    return f"{detail}{_example(error)}" if {"array", "string"} & set(_wanted_types(error)) else detail
+    better = advice.on_provider_as_key(error.instance) or advice.on_step_as_text(error.instance, _steps(error))
+    if better:
+        return f"{detail} {better}"
+    return f"{detail}{_example(error)}" if {"array", "object", "string"} & set(_wanted_types(error)) else detail
+
+
+def _naming_key(error: Any) -> str | None:
+    """Return the key that a mapping lacks to be one of the alternatives; None if the value is none, or none may be."""
+    if error.parent is None or error.parent.validator != "anyOf" or not isinstance(error.instance, dict):
+        return None
+    keys = (branch["required"][0] for branch in error.parent.validator_value if branch.get("required"))
+    return next(keys, None)
 
 
 def _wanted_types(error: Any) -> Iterator[str]:
@@ -265,7 +277,7 @@ def _restriction(error: Any) -> str:
     value, limit = _shown_of(error), error.validator_value
     match error.validator:
         case "enum":
-            near = nearest(error.instance, map(str, limit)) if isinstance(error.instance, str) else None
+            near = advice.meant_choice(error.instance, map(str, limit)) if isinstance(error.instance, str) else None
             hint = f' Did you mean "{near}"?' if near else ""
             allowed = ", ".join(choice if isinstance(choice, str) else json.dumps(choice) for choice in limit)
             return f"is {value}; allowed are {allowed}.{hint}"

@@ -72,6 +72,61 @@ def test_text_of_a_wrong_form_is_told_with_the_form_and_an_example(line: str, to
     assert found.detail.endswith(told)
 
 
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("{CUDA: {device_id: 0}}", "Write {provider: CUDA, options: {device_id: …}}."),
+        ("{CUDAExecutionProvider: {}}", "Write {provider: CUDAExecutionProvider, options: {…}}."),
+        ("{provider: cuda, device_id: 0}", "It is an option of CUDA. Write {provider: cuda, options: {device_id: …}}."),
+        ("{provider: CUDA, devise: 0}", 'Did you mean "device"?'),
+        ("{provider: Mine, device_id: 0}", 'Did you mean "device"?'),
+        ("{mine: {a: 1}}", 'must be text, or a mapping with the key "provider".'),
+        ("{CUDA: {a: 1}, CPU: {}}", 'must be text, or a mapping with the key "provider".'),
+        ("[CUDA]", "must be text or a mapping, not a list."),
+    ],
+)
+def test_options_of_a_provider_in_the_wrong_place_are_told_the_right_one(entry: str, told: str) -> None:
+    assert complaint(f"providers: [{entry}, CPU]")[2].endswith(told)
+
+
+def test_a_secret_among_misplaced_options_is_not_told() -> None:
+    found = problems("version: 1\nmodels: {m: {path: m.onnx, providers: [{Azure: {azure.auth_key: hush}}]}}\n")
+    assert not any("hush" in one.detail for one in found)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("grayscale", "Write {grayscale: true}."),
+        ("scale", "Write {scale: 0.00392}."),
+        ("resize", "Write {resize: …}."),
+        ("grayscal", 'must be a mapping, not the text "grayscal".'),
+    ],
+)
+def test_a_step_that_is_only_named_is_told_how_to_be_written(step: str, told: str) -> None:
+    (found,) = problems(f"{MANIFEST.rstrip()}\n    prepare: {{x: [{step}]}}\n")
+    assert found.detail.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("float", "float32"),
+        ("tensor(double)", "float64"),
+        ("Half", "float16"),
+        ("long", "int64"),
+        ("flot32", "float32"),
+    ],
+)
+def test_an_element_type_by_its_other_name_is_the_one_that_is_meant(written: str, meant: str) -> None:
+    assert complaint(f"inputs: {{x: {{dtype: {written}}}}}")[2].endswith(f'Did you mean "{meant}"?')
+
+
+def test_a_mapping_that_is_written_as_one_value_is_told_with_an_example() -> None:
+    (found,) = problems(f"{MANIFEST.rstrip()}\n    batch: 64\n")
+    assert found.detail.endswith('must be a mapping, not 64. For example: {"size": 64}.')
+
+
 def test_an_unknown_operation_lists_those_that_there_are_once() -> None:
     (found,) = problems(
         "version: 1\nmodels: {m: {path: m.onnx}}\npipelines:\n  p:\n    steps:\n      - {do: nmss, in: {x: $x}, out: y}\n"
