@@ -36,7 +36,10 @@ class Problem:
 def unreadable(shown: str, error: OSError) -> Problem:
     """Return the problem of a file that cannot be read; `shown` is its name in text."""
     if isinstance(error, FileNotFoundError):
-        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
+        from ortdeploy.files.nearby import advice_on_path  # noqa: PLC0415  only after a mistake
+
+        advice = advice_on_path(shown, error.filename) if isinstance(error.filename, str) else ""
+        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.{advice}")
     return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
 
 

@@ -409,7 +409,15 @@ def _unmatched(folder: str, patterns: Sequence[str]) -> str:
             deeper = any(map(is_folder, map(str, place.iterdir())))
             advice = f" Write {pattern.rstrip('/')}/**/* for those of the folders in it." if deeper else ""
             return f"{pattern} is a folder without files directly in it.{advice} Paths are relative to the manifest."
-    return f"No file matches {', '.join(map(shown_path, patterns))} in {folder}. Paths are relative to the manifest."
+    near = next(filter(None, (_near(folder, pattern) for pattern in patterns)), "")
+    shown = ", ".join(map(shown_path, patterns))
+    return f"No file matches {shown} in {folder}. Paths are relative to the manifest.{near}"
+
+
+def _near(folder: str, pattern: str) -> str:
+    from ortdeploy.files.nearby import advice_on_path  # noqa: PLC0415  only after a mistake
+
+    return "" if is_url(pattern) else advice_on_path(pattern, str(Path(folder) / pattern))
 
 
 def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -> "KeptIndexes | None":

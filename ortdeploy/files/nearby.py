@@ -1,0 +1,46 @@
+"""What somebody may have meant by the path of a file that is not there."""
+
+import os
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path, PurePath
+
+from ortdeploy.diagnostics import nearest
+from ortdeploy.files.listing import has_magic
+
+_MOST = 10_000
+"""Names of a folder that are compared; a larger folder is one of data, where each name is like many others."""
+
+
+def advice_on_path(written: str, place: str) -> str:
+    """Return a sentence on a path of a manifest at whose `place` nothing is, with a space before it; else nothing."""
+    if written.startswith("~") or "$" in written:
+        return " A path takes neither ~ nor variables."
+    if "\\" in written and os.sep == "/":
+        return " Write / between folders."
+    near = _near(written, place)
+    return f" Did you mean {near}?" if near else ""
+
+
+def _near(written: str, place: str) -> str | None:
+    """Return the path with its first name that is not there replaced by one like it; None if none is."""
+    path, here = PurePath(written), Path(place)
+    for depth in reversed(range(len(path.parts))):
+        try:
+            known = [one.name for one in islice(here.parent.iterdir(), _MOST + 1)]
+        except OSError:  # it is not there either
+            here = here.parent
+            continue
+        is_compared = len(known) <= _MOST and here.name not in known and not has_magic(here.name)
+        found = _alike(here, filter(str.isprintable, known)) if is_compared else None
+        return None if found is None else PurePath(*path.parts[:depth], found, *path.parts[depth + 1 :]).as_posix()
+    return None
+
+
+def _alike(path: Path, known: Iterable[str]) -> str | None:
+    """Return the name with the same suffix whose rest is most like, or the one that differs in the suffix alone."""
+    if not path.suffix:
+        return nearest(path.name, known)
+    others = [PurePath(one) for one in known]
+    near = nearest(path.stem, (one.stem for one in others if one.suffix == path.suffix))
+    return f"{near}{path.suffix}" if near else next((one.name for one in others if one.stem == path.stem), None)

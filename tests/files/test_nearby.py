@@ -1,0 +1,54 @@
+"""What is told of a path that leads nowhere: a name that is like it, or what paths do not take."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ortdeploy.files import nearby
+from ortdeploy.files.nearby import advice_on_path
+
+
+@pytest.fixture(name="folder")
+def folder_of_models(tmp_path: Path) -> Path:
+    for name in ("models/digits.onnx", "models/detector.onnx", "models/labels.txt", "models/v1.2/net.onnx"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("models/digit.onnx", " Did you mean models/digits.onnx?"),
+        ("models/Digits.onnx", " Did you mean models/digits.onnx?"),
+        ("models/digits.ort", " Did you mean models/digits.onnx?"),
+        ("model/digits.onnx", " Did you mean models/digits.onnx?"),
+        ("models/v12/net.onnx", " Did you mean models/v1.2/net.onnx?"),
+        ("models/zebra.onnx", ""),
+        ("nowhere/at/all.onnx", ""),
+        ("models/v1.2/net.onnx/weights", ""),
+        ("~/models/digits.onnx", " A path takes neither ~ nor variables."),
+        ("$HOME/digits.onnx", " A path takes neither ~ nor variables."),
+        pytest.param(
+            "models\\digits.onnx",
+            " Write / between folders.",
+            marks=pytest.mark.skipif(os.sep != "/", reason="Windows reads it as a path"),
+        ),
+        ("model/*.onnx", " Did you mean models/*.onnx?"),
+        ("models/digit*.onnx", ""),
+        ("models/**/*.ort", ""),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_told_what_is_near(folder: Path, written: str, told: str) -> None:
+    assert advice_on_path(written, str(folder / written)) == told
+
+
+def test_a_path_from_the_root_stays_one(folder: Path) -> None:
+    written = str(folder / "modls/digits.onnx")
+    assert advice_on_path(written, written) == f" Did you mean {folder.as_posix()}/models/digits.onnx?"
+
+
+def test_a_folder_of_data_is_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "_MOST", 2)
+    assert advice_on_path("models/digit.onnx", str(folder / "models/digit.onnx")) == ""
