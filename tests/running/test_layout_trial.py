@@ -738,13 +738,15 @@ def test_a_real_job_gives_the_bytes_that_one_wide_session_gives(
     monkeypatch.setattr(layout_trial, "GLANCE", 0.0)
     monkeypatch.setattr(layout_trial, "LEAST_WINDOW", 0.0)
     monkeypatch.setattr(layout_trial, "MOST_WINDOW", 0.0)
+    monkeypatch.setattr(layout_trial, "ROUNDS", 1)  # blocks that are through already are more for each look
+    monkeypatch.setattr(layout_trial, "MOST_ROUNDS", 1)
     monkeypatch.setattr(Stream, "in_background", lambda _, work: at_once(work))  # the job is over in no time
     monkeypatch.setattr("ortdeploy.running.block_sizes.MOST_BATCHES", 1)
     monkeypatch.setattr(MachineFacts, "usable_cores", 2)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Tanh", ["a"], ["y"])]
     shape: tuple[int, Sequence[int | str | None]] = (TensorProto.FLOAT, ["batch", 2])
     save_model(tmp_path / "m.onnx", nodes, {"x": shape}, {"y": shape}, {"w": np.eye(2, dtype=np.float32)})
-    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(1_200, 2)).astype(np.float32))
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(2_000, 2)).astype(np.float32))
     found = []
     for model in ("", ", session: {execution_mode: sequential}"):
         (tmp_path / "m.yaml").write_text(MANIFEST.format(model=model, size="4", job=""))
@@ -754,5 +756,5 @@ def test_a_real_job_gives_the_bytes_that_one_wide_session_gives(
         events = [json.loads(line) for line in result.err.splitlines() if line.startswith("{")]
         assert any(event["event"] == "threads.chosen" for event in events) == (not model)
         (tmp_path / "out").rename(tmp_path / f"out{len(found)}")
-    assert len(found[0]) == 3
+    assert len(found[0]) == 5
     assert found[0] == found[1]
