@@ -39,15 +39,16 @@ def _on_option(key: str, entry: Mapping[str, Any]) -> str | None:
     return f"It is an option of {provider.short}. Write {{provider: {name}, options: {{{key}: …}}}}."
 
 
-def on_provider_as_key(value: Any) -> str | None:
-    """Say how a provider is written with its options, if its name is the only key of a mapping."""
+def on_provider_as_key(value: Any, *, in_list: bool) -> str | None:
+    """Say how a provider is written with its options, if its name is a mapping's only key; `in_list`: as a list."""
     if not (isinstance(value, dict) and len(value) == 1):
         return None
     ((name, options),) = value.items()
     if not isinstance(name, str) or find_provider(name) is None:
         return None
     keys = ", ".join(f"{key}: …" for key in options) if isinstance(options, dict) and options else "…"
-    return f"Write {{provider: {name}, options: {{{keys}}}}}."
+    entry = f"{{provider: {name}, options: {{{keys}}}}}"
+    return f"Write {f'[{entry}]' if in_list else entry}."
 
 
 def on_step_as_text(text: Any, steps: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -245,10 +245,11 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
         return f"{detail} Give it a value, or remove the key."
     if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "true" in wanted:
         return f"{detail} Write true or false."
-    better = advice.on_provider_as_key(error.instance) or advice.on_step_as_text(error.instance, _steps(error))
-    if better:
+    types = set(_wanted_types(error))
+    provider = advice.on_provider_as_key(error.instance, in_list="array" in types)
+    if better := provider or advice.on_step_as_text(error.instance, _steps(error)):
         return f"{detail} {better}"
-    return f"{detail}{_example(error)}" if {"array", "object", "string"} & set(_wanted_types(error)) else detail
+    return f"{detail}{_example(error)}" if {"array", "object", "string"} & types else detail
 
 
 def _naming_key(error: Any) -> str | None:

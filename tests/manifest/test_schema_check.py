@@ -89,6 +89,11 @@ def test_options_of_a_provider_in_the_wrong_place_are_told_the_right_one(entry: 
     assert complaint(f"providers: [{entry}, CPU]")[2].endswith(told)
 
 
+def test_a_provider_instead_of_a_list_of_them_is_told_as_a_list() -> None:
+    detail = complaint("providers: {CUDA: {device_id: 0}}")[2]
+    assert detail.endswith("Write [{provider: CUDA, options: {device_id: …}}].")
+
+
 def test_a_secret_among_misplaced_options_is_not_told() -> None:
     found = problems("version: 1\nmodels: {m: {path: m.onnx, providers: [{Azure: {azure.auth_key: hush}}]}}\n")
     assert not any("hush" in one.detail for one in found)
