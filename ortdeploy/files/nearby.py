@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from ortdeploy.diagnostics import nearest
 from ortdeploy.files.listing import has_magic
 
-_MOST = 10_000
+_MOST = 1_000
 """Names of a folder that are compared; a larger folder is one of data, where each name is like many others."""
 
 
@@ -25,16 +25,23 @@ def advice_on_path(written: str, place: str) -> str:
 def _near(written: str, place: str) -> str | None:
     """Return the path with its first name that is not there replaced by one like it; None if none is."""
     path, here = PurePath(written), Path(place)
-    for depth in reversed(range(len(path.parts))):
+    last = len(path.parts) - 1
+    for depth in reversed(range(last + 1)):
         try:
-            known = [one.name for one in islice(here.parent.iterdir(), _MOST + 1)]
-        except OSError:  # it is not there either
+            known = _names(here.parent, folders=depth < last)
+        except (OSError, ValueError):  # it is not there either
             here = here.parent
             continue
         is_compared = len(known) <= _MOST and here.name not in known and not has_magic(here.name)
         found = _alike(here, filter(str.isprintable, known)) if is_compared else None
         return None if found is None else PurePath(*path.parts[:depth], found, *path.parts[depth + 1 :]).as_posix()
     return None
+
+
+def _names(folder: Path, *, folders: bool) -> list[str]:
+    """Return the names of the folders in a folder, or of what else is there; one more than `_MOST` if they are many."""
+    with os.scandir(folder) as entries:
+        return [one.name for one in islice(entries, _MOST + 1) if one.is_dir() == folders]
 
 
 def _alike(path: Path, known: Iterable[str]) -> str | None:

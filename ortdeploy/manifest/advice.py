@@ -68,5 +68,6 @@ def _example(schema: Mapping[str, Any]) -> str:
 def meant_choice(written: str, choices: Iterable[str]) -> str | None:
     """Return the allowed choice that somebody meant by another text; None if none is like it."""
     known = tuple(choices)
-    dtype = _OTHER_DTYPES.get(written.casefold().removeprefix("tensor(").removesuffix(")"))
+    bare = written.casefold().removeprefix("tensor(").removesuffix(")")
+    dtype = _OTHER_DTYPES.get(bare, bare)
     return dtype if dtype in known else nearest(written, known)

@@ -246,9 +246,11 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
     if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "true" in wanted:
         return f"{detail} Write true or false."
     types = set(_wanted_types(error))
-    provider = advice.on_provider_as_key(error.instance, in_list="array" in types)
-    if better := provider or advice.on_step_as_text(error.instance, _steps(error)):
-        return f"{detail} {better}"
+    if document.whole == _WHOLE["deployment"]:
+        is_provider = "providers" in at[-2:]
+        provider = advice.on_provider_as_key(error.instance, in_list="array" in types) if is_provider else None
+        if better := provider or advice.on_step_as_text(error.instance, _steps(error)):
+            return f"{detail} {better}"
     return f"{detail}{_example(error)}" if {"array", "object", "string"} & types else detail
 
 

@@ -128,6 +128,10 @@ class _Pace:
         self.best_rate = max(self.best_rate, rows / max(seconds, 1e-9))
 
 
+_Measuring = Generator[None, tuple[Finished, Prepared], Sequence[_Pace]]
+"""The same, which returns layouts."""
+
+
 class LayoutTrial:
     """Tries the other layouts of one job. `opened` are the sessions that it has, or goes on with."""
 
@@ -187,9 +191,10 @@ class LayoutTrial:
             yield
         paces = [_Pace(self.opened, stream.lane)]
         paces += [_Pace(one, stream.add_lane(one.sessions)) for one in opened.result()]
+        good: Sequence[_Pace] = paces
         if len(paces) > 1:
-            yield from self._measure(stream, paces)
-        yield from self._decide(stream, paces)
+            good = yield from self._measure(stream, paces)
+        yield from self._decide(stream, paces, _best(good))
 
     def _seconds_left(self, rate: float) -> float | None:
         """Return how long the rest of the job takes at `rate` rows per second; None if nobody knows its end."""
@@ -222,26 +227,32 @@ class LayoutTrial:
         step = self.opened.step
         return step is not None and _as_opened(layout) == _as_opened(step.thread_layouts[0])
 
-    def _measure(self, stream: Lanes, paces: Sequence[_Pace]) -> _Blocks:
-        """Measure layouts: all for short, then those at length that are not far behind the best."""
+    def _measure(self, stream: Lanes, paces: Sequence[_Pace]) -> _Measuring:
+        """Measure layouts: all for short, then at length those not far behind; return those measured to the end.
+
+        Only these compare with each other: rows, or the machine, may have become slower since others were left out.
+        """
         for _ in range(GLANCES):
             yield from _measure_in_turn(stream, paces, GLANCE)
         near = _promising(paces, FAR)
         if len(near) == 1:
-            return
+            return near
         left = self._seconds_left(max(pace.rate for pace in near))
         window = MOST_WINDOW if left is None else min(max(LEAST_WINDOW, left * SHARE), MOST_WINDOW)
-        yield from self._measure_at_length(stream, near, window)
-        yield from self._compare(stream, paces, window, math.inf if left is None else left * MOST_SHARE)
+        near = yield from self._measure_at_length(stream, near, window)
+        if len(near) > 1:
+            yield from self._compare(stream, near, window, math.inf if left is None else left * MOST_SHARE)
+        return near
 
-    def _measure_at_length(self, stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blocks:
+    def _measure_at_length(self, stream: Lanes, paces: Sequence[_Pace], window: float) -> _Measuring:
         """Measure layouts in turn, for other processes slow a machine down for tenths of a second."""
         tried = paces
         for _ in range(ROUNDS):
             yield from _measure_in_turn(stream, tried, window)
             tried = _promising(tried, HOPELESS)
             if len(tried) == 1:
-                return
+                break
+        return tried
 
     def _compare(self, stream: Lanes, paces: Sequence[_Pace], window: float, most: float) -> _Blocks:
         """Measure the two fastest layouts on if they are near each other, for at most `most` seconds in all."""
@@ -253,9 +264,8 @@ class LayoutTrial:
             for pace in (first, second):
                 yield from _measure_once(stream, pace, window)
 
-    def _decide(self, stream: Lanes, paces: Sequence[_Pace]) -> _Blocks:
+    def _decide(self, stream: Lanes, paces: Sequence[_Pace], best: _Pace) -> _Blocks:
         """Go on with the best layout, and let go of the sessions of the others."""
-        best = _best(paces)
         if len(paces) > 1:
             rates = {pace.name: round(pace.rate, 1) for pace in paces}
             model = best.opened.step.model if best.opened.step else ""

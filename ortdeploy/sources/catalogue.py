@@ -409,7 +409,7 @@ def _unmatched(folder: str, patterns: Sequence[str]) -> str:
             deeper = any(map(is_folder, map(str, place.iterdir())))
             advice = f" Write {pattern.rstrip('/')}/**/* for those of the folders in it." if deeper else ""
             return f"{pattern} is a folder without files directly in it.{advice} Paths are relative to the manifest."
-    near = next(filter(None, (_near(folder, pattern) for pattern in patterns)), "")
+    near = next(filter(None, (_near(folder, pattern) for pattern in patterns[:3])), "")
     shown = ", ".join(map(shown_path, patterns))
     return f"No file matches {shown} in {folder}. Paths are relative to the manifest.{near}"
 

@@ -14,6 +14,8 @@ def folder_of_models(tmp_path: Path) -> Path:
     for name in ("models/digits.onnx", "models/detector.onnx", "models/labels.txt", "models/v1.2/net.onnx"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
+    (tmp_path / "labels.txt").touch()
+    (tmp_path / "v1.2.onnx").mkdir()
     return tmp_path
 
 
@@ -38,6 +40,8 @@ def folder_of_models(tmp_path: Path) -> Path:
         ("model/*.onnx", " Did you mean models/*.onnx?"),
         ("models/digit*.onnx", ""),
         ("models/**/*.ort", ""),
+        ("label/*.png", ""),  # labels.txt is no folder
+        ("v1.3.onnx", ""),  # v1.2.onnx is none but a folder
     ],
 )
 def test_a_path_that_leads_nowhere_is_told_what_is_near(folder: Path, written: str, told: str) -> None:

@@ -94,6 +94,25 @@ def test_a_provider_instead_of_a_list_of_them_is_told_as_a_list() -> None:
     assert detail.endswith("Write [{provider: CUDA, options: {device_id: …}}].")
 
 
+@pytest.mark.parametrize("line", ["session: {intra_op_num_threads: {cpu: 1}}", "inputs: {x: {shape: {cpu: 1}}}"])
+def test_a_provider_is_not_offered_where_none_stands(line: str) -> None:
+    assert "provider" not in complaint(line)[2]
+
+
+@pytest.mark.parametrize("step", ["RunJob", "OpenSession", "LoadAdapter"])
+def test_a_step_of_a_plan_that_is_only_named_is_no_step(step: str) -> None:
+    document, found = parse_document(f"plans: [{{steps: [{step}]}}]\n".encode(), "p.json")
+    assert document is not None
+    assert not found
+    assert any("must be a mapping" in one.detail for one in check_document(document, "plan"))
+
+
+def test_a_provider_in_a_device_file_is_told_nothing_of_options() -> None:
+    document, _ = parse_document(b"runtime: {providers: [{CUDA: {device_id: 0}}]}\n", "d.yaml")
+    assert document is not None
+    assert not any("options" in one.detail for one in check_document(document, "device"))
+
+
 def test_a_secret_among_misplaced_options_is_not_told() -> None:
     found = problems("version: 1\nmodels: {m: {path: m.onnx, providers: [{Azure: {azure.auth_key: hush}}]}}\n")
     assert not any("hush" in one.detail for one in found)
@@ -120,6 +139,7 @@ def test_a_step_that_is_only_named_is_told_how_to_be_written(step: str, told: st
         ("tensor(double)", "float64"),
         ("Half", "float16"),
         ("long", "int64"),
+        ("tensor(int64)", "int64"),
         ("flot32", "float32"),
     ],
 )

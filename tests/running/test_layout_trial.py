@@ -434,6 +434,17 @@ def test_one_slow_moment_leaves_a_layout_out_of_nothing(begun: Begin) -> None:
     assert tried_.trial.opened.layout == WIDE
 
 
+def test_a_layout_that_was_left_out_does_not_win_when_rows_become_dearer(begun: Begin) -> None:
+    seconds = {WIDE: 0.0098, SHARED: 0.01, NARROW: 0.0135}
+    tried_ = begun(seconds)
+    while tried_.stream.used.count(SHARED) <= layout_trial.GLANCES:
+        tried_.run(1)
+    seconds.update({name: 2 * taken for name, taken in seconds.items()})
+    tried_.run(5000)
+    assert NARROW not in tried_.kept
+    assert tried_.trial.opened.layout != NARROW
+
+
 def test_a_hopeless_layout_is_measured_at_length_once(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.09, NARROW: 0.11})
     tried_.run(1200)
