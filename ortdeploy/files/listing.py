@@ -41,7 +41,9 @@ def expand(full: str) -> "Sequence[str]":
     if os.path.isdir(name):  # noqa: PTH112  never raises, as the others do not
         if not os.access(name, os.R_OK | os.X_OK):
             return []
-        names = (entry.name for entry in os.scandir(name) if not _is_folder(entry) and not entry.name.startswith("."))
+        names = (
+            entry.name for entry in os.scandir(name) if not is_folder_entry(entry) and not entry.name.startswith(".")
+        )
         return in_order(names, os.path.join(name, ""))  # noqa: PTH118  text
     if os.path.lexists(name) or not has_magic(full):  # a name may hold a bracket
         return [name] if os.path.lexists(name) else []
@@ -71,7 +73,7 @@ def folders_like(full: str) -> "list[str]":
     folder = as_name(folder)
     if not os.access(folder, os.R_OK):
         return []
-    names = [entry.name for entry in os.scandir(folder) if _is_folder(entry)]
+    names = [entry.name for entry in os.scandir(folder) if is_folder_entry(entry)]
     return sorted(os.path.join(folder, name) for name in fnmatch.filter(names, pattern))  # noqa: PTH118  text
 
 
@@ -83,11 +85,12 @@ def _matching(folder: str, pattern: str) -> "Iterator[str]":
     is_like = re.compile(fnmatch.translate(os.path.normcase(pattern))).match
     for entry in os.scandir(folder):
         name = entry.name
-        if (hidden or not name.startswith(".")) and is_like(os.path.normcase(name)) and not _is_folder(entry):
+        if (hidden or not name.startswith(".")) and is_like(os.path.normcase(name)) and not is_folder_entry(entry):
             yield name
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
+def is_folder_entry(entry: "os.DirEntry[str]") -> bool:
+    """Return whether an entry of a folder is a folder, or a link to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link that leads to itself, say

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from ortdeploy.diagnostics import nearest
-from ortdeploy.files.listing import has_magic
+from ortdeploy.files.listing import has_magic, is_folder_entry
 
 _MOST = 1_000
 """Names of a folder that are compared; a larger folder is one of data, where each name is like many others."""
@@ -32,16 +32,17 @@ def _near(written: str, place: str) -> str | None:
         except (OSError, ValueError):  # it is not there either
             here = here.parent
             continue
-        is_compared = len(known) <= _MOST and here.name not in known and not has_magic(here.name)
+        is_compared = here.name not in known and not has_magic(here.name)
         found = _alike(here, filter(str.isprintable, known)) if is_compared else None
         return None if found is None else PurePath(*path.parts[:depth], found, *path.parts[depth + 1 :]).as_posix()
     return None
 
 
 def _names(folder: Path, *, folders: bool) -> list[str]:
-    """Return the names of the folders in a folder, or of what else is there; one more than `_MOST` if they are many."""
+    """Return the names of the folders in a folder, or of what else is there; none if it has more than `_MOST` names."""
     with os.scandir(folder) as entries:
-        return [one.name for one in islice(entries, _MOST + 1) if one.is_dir() == folders]
+        some = list(islice(entries, _MOST + 1))
+    return [one.name for one in some if is_folder_entry(one) == folders] if len(some) <= _MOST else []
 
 
 def _alike(path: Path, known: Iterable[str]) -> str | None:

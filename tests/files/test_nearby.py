@@ -54,5 +54,8 @@ def test_a_path_from_the_root_stays_one(folder: Path) -> None:
 
 
 def test_a_folder_of_data_is_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearby, "_MOST", 2)
-    assert advice_on_path("models/digit.onnx", str(folder / "models/digit.onnx")) == ""
+    written = str(folder / "models/v12/net.onnx")
+    monkeypatch.setattr(nearby, "_MOST", 4)  # three files and a folder
+    assert advice_on_path(written, written).endswith("models/v1.2/net.onnx?")
+    monkeypatch.setattr(nearby, "_MOST", 3)
+    assert advice_on_path(written, written) == ""
