@@ -90,6 +90,9 @@ class Lanes(Protocol):
 _Blocks = Generator[None, tuple[Finished, Prepared], None]
 """A generator that is sent each finished block, with its tensors."""
 
+_Measuring = Generator[None, tuple[Finished, Prepared], Sequence["_Pace"]]
+"""The same, which returns the layouts that are left when it ends."""
+
 
 @mutable_record
 class _Pace:
@@ -126,10 +129,6 @@ class _Pace:
         self.seconds += seconds
         self.cpu += end.cpu - begin.cpu
         self.best_rate = max(self.best_rate, rows / max(seconds, 1e-9))
-
-
-_Measuring = Generator[None, tuple[Finished, Prepared], Sequence[_Pace]]
-"""The same, which returns layouts."""
 
 
 class LayoutTrial:
@@ -261,8 +260,7 @@ class LayoutTrial:
             near = CLOSE < second.rate / first.rate < 1 / CLOSE
             if not near or sum(pace.seconds for pace in paces) > most:
                 return
-            for pace in (first, second):
-                yield from _measure_once(stream, pace, window)
+            yield from _measure_in_turn(stream, (first, second), window)
 
     def _decide(self, stream: Lanes, paces: Sequence[_Pace], best: _Pace) -> _Blocks:
         """Go on with the best layout, and let go of the sessions of the others."""
