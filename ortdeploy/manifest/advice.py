@@ -1,12 +1,12 @@
 """What to write instead of what a schema does not allow, where the schema alone would lead nowhere or astray."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ortdeploy.diagnostics import nearest
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
+from ortdeploy.manifest.write import flow
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import options_schema
 
@@ -62,7 +62,7 @@ def on_step_as_text(text: Any, steps: Mapping[str, Mapping[str, Any]]) -> str | 
 
 def _example(schema: Mapping[str, Any]) -> str:
     examples = [schema["const"]] if "const" in schema else schema.get("examples", ())
-    return json.dumps(examples[0]) if examples else "…"
+    return flow(examples[0]) if examples else "…"
 
 
 def meant_choice(written: str, choices: Iterable[str]) -> str | None:

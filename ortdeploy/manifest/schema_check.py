@@ -16,6 +16,7 @@ from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest import advice
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.quick_check import NotToldError, fits, fits_schema
+from ortdeploy.manifest.scalars import Scalar, resolve_plain
 from ortdeploy.redaction import is_secret_name, without_secrets
 from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
 
@@ -247,8 +248,9 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
         return f"{detail} Write true or false."
     types = set(_wanted_types(error))
     if document.whole == _WHOLE["deployment"]:
-        is_provider = "providers" in at[-2:]
-        provider = advice.on_provider_as_key(error.instance, in_list="array" in types) if is_provider else None
+        in_list = "array" in types and "providers" in at[-2:]
+        is_provider = in_list or key == "provider"
+        provider = advice.on_provider_as_key(error.instance, in_list=in_list) if is_provider else None
         if better := provider or advice.on_step_as_text(error.instance, _steps(error)):
             return f"{detail} {better}"
     return f"{detail}{_example(error)}" if {"array", "object", "string"} & types else detail
@@ -312,7 +314,9 @@ def _example(error: Any) -> str:
     examples = _told_in_schema(error, "examples")
     if not examples:
         return ""
-    return f" For example: {examples[0] if isinstance(examples[0], str) else json.dumps(examples[0])}."
+    first = examples[0]
+    is_plain = isinstance(first, str) and resolve_plain(first) == Scalar(first)
+    return f" For example: {first if is_plain else json.dumps(first)}."
 
 
 def _told_in_schema(error: Any, key: str) -> Any:

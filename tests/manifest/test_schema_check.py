@@ -56,6 +56,7 @@ def test_an_unknown_key_offers_the_nearest() -> None:
         ("until: 90m", "Seconds, or a number with ms, s, min or h. For example: 2h."),
         ("limits: {memory: 512M}", "Bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB. For example: 512MiB."),
         ("limits: {memory: [512]}", "a whole number or text, not a list. For example: 512MiB."),
+        ('hours: {from: 22, to: "06:00"}', 'must be text, not 22. For example: "22:00".'),
         ("pause: {above: {temperature: 80}}", "must be text, not 80. For example: 80C."),
         (
             "pause: {above: {temperature: 80F}}",
@@ -92,6 +93,18 @@ def test_options_of_a_provider_in_the_wrong_place_are_told_the_right_one(entry: 
 def test_a_provider_instead_of_a_list_of_them_is_told_as_a_list() -> None:
     detail = complaint("providers: {CUDA: {device_id: 0}}")[2]
     assert detail.endswith("Write [{provider: CUDA, options: {device_id: …}}].")
+
+
+@pytest.mark.parametrize(
+    ("chain", "told"),
+    [
+        ("[{TensorRT: {trt_fp16_enable: true}}, CPU]", "Write {provider: TensorRT, options: {trt_fp16_enable: …}}."),
+        ("{CUDA: {device_id: 0}}", "Write [{provider: CUDA, options: {device_id: …}}]."),
+    ],
+)
+def test_options_in_a_chain_of_its_own_are_told_their_place_too(chain: str, told: str) -> None:
+    (found,) = problems(f"version: 1\nproviders: {{fast: {chain}}}\nmodels: {{m: {{path: m.onnx, providers: fast}}}}\n")
+    assert found.detail.endswith(told)
 
 
 @pytest.mark.parametrize("line", ["session: {intra_op_num_threads: {cpu: 1}}", "inputs: {x: {shape: {cpu: 1}}}"])
