@@ -8,7 +8,7 @@ LEAST = 2
 MOST = 8
 """For each session, of small blocks: what is through waits while a part is committed."""
 
-BLOCK_BYTES = 2 * 1024 * 1024
+BLOCK_BYTES = 4 * 1024 * 1024
 """Bytes that a block's rows and results may take, unless a single batch takes more."""
 
 SMALL_BYTES = 8 * 1024 * 1024
