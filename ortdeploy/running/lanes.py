@@ -8,6 +8,13 @@ from queue import Empty, SimpleQueue
 from ortdeploy.records import record
 from ortdeploy.running.member import Member, Ticket
 
+HAND_OVER = 0.5
+"""Seconds for which the sessions of a lane wait at most until those of the lane before have run what they run.
+
+Both at once would share the cores: threads of a pool spin while the others of their run have none, and three blocks in
+20 ms that would have run are lost.
+"""
+
 
 @record
 class Mark:
@@ -30,8 +37,9 @@ class Lane:
         self.members = tuple(members)
         self.mark = Mark()
         self._waiting: SimpleQueue[Ticket | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._inside = 0
+        self._changed = threading.Condition(threading.Lock())
+        self._inside = self._running = 0
+        self._before: Lane | None = None
         self._active_since: float | None = None
         self._active_before = 0.0
 
@@ -41,15 +49,32 @@ class Lane:
 
     def tickets(self) -> Iterator[Ticket]:
         """Yield the blocks that one session is to run, until the lane is closed."""
-        with self._lock:
+        with self._changed:
             self._inside += 1
         try:
             while (ticket := self._waiting.get()) is not None:
-                yield ticket
+                if self._before is not None:
+                    self._before.wait_until_idle()
+                self._runs(1)
+                try:
+                    yield ticket
+                finally:
+                    self._runs(-1)
                 del ticket  # a block that is through takes no memory while the next one is waited for
         finally:
-            with self._lock:
+            with self._changed:
                 self._inside -= 1
+
+    def _runs(self, more: int) -> None:
+        with self._changed:
+            self._running += more
+            self._changed.notify_all()
+
+    def wait_until_idle(self) -> None:
+        """Wait until no session of the lane runs a block; not long, for one may hang."""
+        if self._running:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._running, HAND_OVER)
 
     @property
     def is_busy(self) -> bool:
@@ -73,19 +98,34 @@ class Lane:
 
     def ran(self, rows: int) -> None:
         """Count a block that a session has run."""
-        with self._lock:
+        with self._changed:
             before, at, cpu = self.mark, time.perf_counter(), time.process_time()
             self.mark = Mark(blocks=before.blocks + 1, rows=before.rows + rows, at=at, cpu=cpu)
 
-    def activate(self, active: bool) -> None:
-        """Note that the lane gets blocks from now on, or none."""
-        now = time.perf_counter()
-        if self._active_since is not None:
-            self._active_before += now - self._active_since
-        self._active_since = now if active else None
+    def begin(self) -> None:
+        """Note that the lane gets blocks from now on."""
+        self._active_since = time.perf_counter()
+
+    def take_over(self, before: "Lane") -> None:
+        """Get the blocks from now on in place of another lane, and those that wait there."""
+        if before is self:
+            return
+        before.end()
+        self._before = before
+        self.begin()
+        for ticket in before.taken_back():
+            self.put(ticket)
+
+    def end(self) -> None:
+        """Note that the lane gets no blocks from now on."""
+        self._active_before, self._active_since = self._active_seconds, None
+
+    @property
+    def _active_seconds(self) -> float:
+        since = self._active_since
+        return self._active_before + (0.0 if since is None else time.perf_counter() - since)
 
     @property
     def session_seconds(self) -> float:
         """Seconds in which the lane got blocks, times its sessions."""
-        now = 0.0 if self._active_since is None else time.perf_counter() - self._active_since
-        return (self._active_before + now) * len(self.members)
+        return self._active_seconds * len(self.members)

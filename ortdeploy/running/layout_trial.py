@@ -44,10 +44,15 @@ GLANCES, GLANCE, FAR = 2, 0.1, 0.8
 time, and is no more sparing, is not measured at length. One time alone may be when something else was running.
 """
 
-LEAST_WINDOW, MOST_WINDOW, SHARE = 0.15, 2.0, 0.02
+LEAST_WINDOW, MOST_WINDOW, SHARE = 0.2, 2.0, 0.04
 """Seconds for which a layout is measured at once: a share of what is left, within bounds."""
 
-ROUNDS, MOST_ROUNDS = 3, 12
+ROUNDS, MOST_ROUNDS = 2, 6
+"""How often the layouts that are left are measured at length. A few long rounds find the same as many short ones.
+
+Going over to other sessions costs some 10 ms: buffers are in no cache of the processor, and a pool's threads spin on.
+"""
+
 HOPELESS = 0.85
 """Of the best: a layout that is slower than this in all rounds so far, and no more sparing, is not measured again."""
 

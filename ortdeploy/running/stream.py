@@ -53,7 +53,7 @@ class Stream:
         sessions = context.opened.sessions
         self.members = [self._member(opened) for opened in sessions]
         self.lane = Lane(self.members)
-        self.lane.activate(True)
+        self.lane.begin()
         self._lanes = [self.lane]
         self._threads: list[threading.Thread] = []
         self._dispensable = context.opened.dispensable
@@ -109,10 +109,7 @@ class Stream:
         """Give the blocks to the sessions of another lane from now on, those too that wait for one."""
         with self._ending:
             before, self.lane = self.lane, lane
-            before.activate(False)
-            lane.activate(True)
-            for ticket in before.taken_back():
-                lane.put(ticket)
+            lane.take_over(before)
         self._in_flight.serve(len(lane.members))
 
     def in_background(self, work: Callable[[], Any]) -> "Future[Any]":
