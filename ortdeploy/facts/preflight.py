@@ -74,6 +74,11 @@ class MemoryForecast:
         """The sum of what is known."""
         return sum(part.size for part in self.parts)
 
+    @property
+    def run_bytes(self) -> int:
+        """What runs of the job's models read and make: weights and activations. What is not known counts nothing."""
+        return sum(part.size for part in self.parts if part.what in {"weights", "activations"})
+
     def total_of(self, layout: str | None) -> int:
         """Return the sum in one way to use threads."""
         return self.total if layout is None else self.thread_layouts.get(layout, self.total)

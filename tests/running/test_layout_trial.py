@@ -20,7 +20,7 @@ from support.models import save_model
 from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
-from ortdeploy.deployment.threads import SMALL_WEIGHTS, ThreadLayout, predicted_layout, tried_layouts
+from ortdeploy.deployment.threads import SMALL_RUN, ThreadLayout, predicted_layout, tried_layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
@@ -80,9 +80,9 @@ def test_layouts_are_one_wide_session_its_callers_and_narrow_sessions(
     assert [one.name for one in tried_layouts(cores, limit)] == names
 
 
-@pytest.mark.parametrize(("weights", "limit", "callers"), [(0, None, 2), (SMALL_WEIGHTS, None, 1), (0, 2, 1)])
-def test_little_weight_gets_a_second_caller_from_the_beginning(weights: int, limit: int | None, callers: int) -> None:
-    assert predicted_layout(tried_layouts(4, limit), weights).callers == callers
+@pytest.mark.parametrize(("run_bytes", "limit", "callers"), [(0, None, 2), (SMALL_RUN, None, 1), (0, 2, 1)])
+def test_short_runs_get_a_second_caller_from_the_beginning(run_bytes: int, limit: int | None, callers: int) -> None:
+    assert predicted_layout(tried_layouts(4, limit), run_bytes).callers == callers
 
 
 MANIFEST = """\

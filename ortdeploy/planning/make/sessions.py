@@ -61,7 +61,7 @@ def planned_trials(
     fitting = [one for one in fitting if one not in narrow[:-1]]
     if len(fitting) < 2:  # noqa: PLR2004  to compare
         return
-    first = predicted_layout(fitting, model.facts.weights.size)
+    first = predicted_layout(fitting, max(need.run_bytes for need in known if need is not None))
     for layout in (first, *(one for one in fitting if one != first)):
         laid_out = model.laid_out(layout)
         made = planned_opening(laid_out, 1, varying=varying) if layout in narrow else _as_wide(opening, layout)

@@ -254,8 +254,8 @@ def test_layouts_to_try_are_in_the_forecast_and_only_those_that_have_room(
 ) -> None:
     monkeypatch.setattr(MachineFacts, "usable_cores", 2)
 
-    def planned(**settings: Any) -> tuple[str, int]:
-        result = cli("plan", write(wide, size=16, **settings), "--format", "json")
+    def planned(size: int = 16, **settings: Any) -> tuple[str, int]:
+        result = cli("plan", write(wide, size=size, **settings), "--format", "json")
         assert result.code == 0, result.out
         opening, job = json.loads(result.out)["steps"]
         parts = {one["what"]: one["size"] for one in job["limits"]["forecast"]["parts"]}
@@ -264,7 +264,8 @@ def test_layouts_to_try_are_in_the_forecast_and_only_those_that_have_room(
     wide_session, shared = "1 session of all threads", "1 session of all threads with 2 callers"
     callers, narrow = "1 session of 1 thread with 2 callers", "2 sessions of 1 thread"
     names, free = planned()
-    assert names == f"{shared}; {wide_session}; {narrow}"
+    assert names == f"{wide_session}; {shared}; {narrow}"
+    assert planned(size=1)[0] == f"{shared}; {wide_session}; {narrow}"  # as little weight, and short runs
     assert free > 3 * 4 * MIB  # a run of the second caller, and one of each narrow session
     assert planned(model=", session: {execution_mode: sequential}") == ("", 0)
     fixed = forecast_of(wide, cli)
