@@ -39,9 +39,10 @@ OPENINGS = 10
 SETTLING, MEASURED = 1, 3
 """Blocks that each session runs before it is measured, and blocks that are measured at least."""
 
-GLANCES, GLANCE, FAR = 2, 0.1, 0.8
+GLANCES, GLANCE, LONG, FAR = 2, 0.1, 1.0, 0.8
 """How often and for how many seconds each layout is measured at first. One that was slower than `FAR` of the best each
-time, and is no more sparing, is not measured at length. One time alone may be when something else was running.
+time, and is no more sparing, is not measured at length. One time alone may be when something else was running, unless
+blocks are so slow that it was `LONG`.
 """
 
 LEAST_WINDOW, MOST_WINDOW, SHARE = 0.2, 2.0, 0.04
@@ -238,6 +239,8 @@ class LayoutTrial:
         """
         for _ in range(GLANCES):
             yield from _measure_in_turn(stream, paces, GLANCE)
+            if min(pace.seconds for pace in paces) > LONG:
+                break
         near = _promising(paces, FAR)
         if len(near) == 1:
             return near

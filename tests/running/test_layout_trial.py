@@ -417,6 +417,13 @@ def test_a_layout_that_is_far_behind_is_measured_for_short_and_layouts_that_are_
     assert tried_.stream.used == used
 
 
+@pytest.mark.parametrize(("seconds", "looks"), [(0.3, 2), (0.4, 1)])
+def test_layouts_with_slow_blocks_are_looked_at_once(begun: Begin, seconds: float, looks: int) -> None:
+    tried_ = begun({WIDE: seconds, SHARED: seconds, NARROW: 2 * seconds})
+    tried_.run(1200)
+    assert tried_.stream.used.count(NARROW) == looks
+
+
 def test_if_one_layout_alone_is_near_the_best_none_is_measured_at_length(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.2, SHARED: 0.15, NARROW: 0.1})
     tried_.run(1200)
