@@ -108,7 +108,7 @@ def documents(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.quick("closed", "last_good")
+@pytest.mark.quick("closed")
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_json_of_another_shape_is_told_or_forgotten(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: Callable[[Cli], Commands]

@@ -116,7 +116,7 @@ def as_float(number: Fraction) -> float:
 EXAMPLES = settings(max_examples=effort(4, 60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.quick("csv-a step that keeps the type", "jsonl-a cast", "jsonl-nothing")
+@pytest.mark.quick("csv-a step that keeps the type", "jsonl-a cast")
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @EXAMPLES

@@ -262,7 +262,7 @@ def test_times_that_take_more_than_64_bits_are_times_like_any(manifest: Write, c
     assert {value for _, value in rows(path.parent / "out").values()} == {7.0, 8.0, 3.0}
 
 
-@pytest.mark.quick("a ledger that was lost")
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True], ids=["the ledger of finish", "a ledger that was lost"])
 def test_of_an_output_of_shards_too_only_the_changed_files_run_again(
     cli: Cli, deployment: Path, manifest: Write, *, is_lost: bool

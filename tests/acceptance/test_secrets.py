@@ -149,6 +149,7 @@ def test_two_inputs_that_differ_in_their_query_are_two(tmp_path: Path, cli: Cli,
     assert leaks(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_child_of_its_own_says_no_more(tmp_path: Path, server: Server) -> None:
     manifest = deployment(tmp_path, server, top="shared_arena: {}", model="memory: {arena: shared}")
     calls = [run_fork(["apply", manifest, "-v", "--log-format", form], cwd=tmp_path) for form in ("json", "console")]

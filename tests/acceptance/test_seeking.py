@@ -148,7 +148,7 @@ def values(store: Any) -> list[tuple[int, float]]:
     return [(row["row"], row["y"][0]) for row in rows]
 
 
-@pytest.mark.quick("csv-data.csv")
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("csv", "data.csv"), ("jsonl", "data.jsonl"), ("csv", "data.csv.gz")])
 def test_a_machine_that_has_only_the_plan_goes_to_its_rows_on_a_store(
     cli: Cli, deployment: Path, store: Any, monkeypatch: pytest.MonkeyPatch, kind: str, name: str

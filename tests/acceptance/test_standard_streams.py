@@ -38,7 +38,7 @@ def make_long(deployment: Path, rows: int = 30_000) -> None:
     (deployment / "m.yaml").write_text(text)
 
 
-@pytest.mark.quick(0)
+@pytest.mark.slow
 @needs_full
 @pytest.mark.parametrize(
     ("sent", "code", "said"),
@@ -167,6 +167,7 @@ def test_a_run_in_the_background_of_a_script_is_stopped_by_sigint(deployment: Pa
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of Unix")
 def test_nohup_is_honoured(deployment: Path) -> None:
     make_long(deployment, 2_000)

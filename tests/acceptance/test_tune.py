@@ -31,6 +31,7 @@ def trial(deployment: Path, folder: Path, *sets: str, measures: bool = False) ->
     return told
 
 
+@pytest.mark.slow
 def test_a_trial_of_a_real_job_tells_its_speed_at_any_hour(
     deployment: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

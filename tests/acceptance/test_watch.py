@@ -286,7 +286,7 @@ def test_it_applies_what_arrives_survives_what_is_refused_and_ends_cleanly(
     assert said[-2] == b"STATUS=the last apply ended with exit code 0"
 
 
-@pytest.mark.quick("as the watchdog does")
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc, and systemd is on Linux")
 @pytest.mark.parametrize(
     "number", [signal.SIGABRT, signal.SIGKILL], ids=["as the watchdog does", "as KillMode=mixed does"]

@@ -90,6 +90,7 @@ def test_a_file_that_arrives_after_the_plan_is_no_reason_to_refuse_it(
     assert (made := worker.make(2))["kind"] == "decided", made
 
 
+@pytest.mark.slow
 @TRAPS
 def test_a_row_that_crashes_native_code_becomes_a_dead_letter(
     cli: Cli, deployment: Path, request: pytest.FixtureRequest

@@ -41,6 +41,7 @@ def recorded(model: bytes) -> int | None:
     return sum(len(part.get_nodes()) for part in session.get_provider_graph_assignment_info())
 
 
+@pytest.mark.slow
 def test_every_shipped_model_is_placed_as_predicted_node_for_node() -> None:
     assert len(SHIPPED) > 100
     placed = 0

@@ -123,7 +123,7 @@ print((peak_memory() or 0) - (before or 0))
 """
 
 
-@pytest.mark.quick("Constant")
+@pytest.mark.slow
 @pytest.mark.parametrize("holder", ["initializer", "Constant"])
 def test_a_model_is_read_in_twice_its_size(tmp_path: Path, holder: str) -> None:
     """Its file, and the model that protobuf makes of it; the outline copies none of the weights."""

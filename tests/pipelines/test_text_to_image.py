@@ -142,6 +142,7 @@ def images(folder: Path) -> np.ndarray:
     return np.concatenate([np.load(part)["image"] for part in parts])
 
 
+@pytest.mark.slow
 def test_rows_are_prompts_and_equal_rows_give_equal_images(painter: Path, cli: Cli) -> None:
     assert cli("apply", painter / "painter.yaml").code == 0
     first = images(painter)

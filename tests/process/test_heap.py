@@ -61,6 +61,7 @@ print(json.dumps(peak_memory() - before))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mallopt() is None, reason="the C library is not glibc")
 def test_opening_a_model_takes_less_than_twice_its_weights(tmp_path: Path) -> None:
     width, layers = 512, 32

@@ -77,6 +77,7 @@ jobs:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_plan_knows_the_groups_limit(wide: Path, group: Group) -> None:
     refused = group.run(220 * MIB, "plan", "m.yaml", cwd=wide)
     assert refused.returncode == 1

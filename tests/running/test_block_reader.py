@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli, read_rows
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from PIL import Image
+from support.effort import effort
 from support.fakes import FakeRuntime, double
 from support.jobs import changed, execute, failed, plan_for, rows, save
 from support.models import save_model
@@ -363,6 +364,7 @@ def test_the_processor_seconds_of_other_threads_count(job: RunJob, monkeypatch: 
     assert one.read_times.cpu == 0
 
 
+@settings(max_examples=effort(5, 100))
 @given(broken=st.sets(st.integers(0, 39)), stop_after=st.integers(1, 40), size=st.integers(1, 5))
 def test_rows_are_those_of_one_thread(
     tmp_path_factory: pytest.TempPathFactory, broken: set[int], stop_after: int, size: int

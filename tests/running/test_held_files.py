@@ -230,7 +230,7 @@ def external_model(folder: Path, factor: float, size: int = 1024) -> None:
     onnx.save(model, str(folder / "double.onnx"), save_as_external_data=True, location="w.bin", size_threshold=1024)
 
 
-@pytest.mark.quick("overwritten")
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["overwritten", "cut"])
 def test_external_data_that_is_changed_while_a_job_runs_changes_no_row(tmp_path: Path, how: str) -> None:
     (tmp_path / "other").mkdir()

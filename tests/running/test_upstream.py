@@ -149,7 +149,7 @@ def test_each_row_is_read_once_whatever_happens(
     let_happen(tmp_path_factory.mktemp("fed"), events, upgrade)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "events",
     [
@@ -228,6 +228,7 @@ def test_a_job_that_starts_over_takes_its_readers_along(site: Site) -> None:
     check(site)
 
 
+@pytest.mark.slow
 def test_readers_that_are_not_asked_for_start_over_when_they_run(site: Site) -> None:
     site.put(4)
     site.apply()
@@ -420,6 +421,7 @@ def test_rows_that_are_withdrawn_leave_downstream_without_new_ones(site: Site) -
     assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_when_it_runs_again_leaves_downstream_until_it_is_recovered(site: Site) -> None:
     site.put(3)
     site.refused = {("a", 1), ("a", 5)}
@@ -545,7 +547,7 @@ def test_a_folder_that_was_carried_away_is_not_taken_for_one_that_was_put_aside(
     assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
 
 
-@pytest.mark.quick("all at once")
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [None, ["a"]], ids=["all at once", "one after the other"])
 def test_readers_of_a_job_that_starts_over_without_a_row_have_none_either(site: Site, jobs: list[str] | None) -> None:
     site.put(4)

@@ -58,6 +58,7 @@ def arrive(inbox: Inbox, number: int) -> None:
     inbox.apply()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("applies", APPLIES)
 def test_an_outbox_that_is_emptied_stays_as_small_as_it_was(tmp_path: Path, applies: int) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=1e-9).make()

@@ -65,7 +65,7 @@ def test_one_batch_is_held_at_a_time_and_its_rows_are_right(
     assert most <= held + 2 * piece + in_flight
 
 
-@pytest.mark.quick("zstd")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zstd", "dictionary"])
 def test_a_batch_for_which_there_is_no_room_is_not_read(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "a.arrow", kind)

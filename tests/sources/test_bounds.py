@@ -195,7 +195,7 @@ def started() -> "Iterator[subprocess.Popen[str]]":
 
 @pytest.mark.process
 @pytest.mark.quick(
-    *("fortran.npz", "cell.csv.gz", "bomb.png", "text.parquet", "claim.wav", "header.npy"),
+    *("fortran.npz", "cell.csv.gz", "bomb.png", "text.parquet", "claim.wav"),
 )
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_takes_no_more_than_the_limit(planner: Planner, tmp_path: Path, name: str) -> None:

@@ -85,8 +85,8 @@ def images(**changes: Any) -> Wanted:
     return replace(plain, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
-@pytest.mark.quick("2")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_pictures_are_those_of_one_process(pictures: list[str], began: list[Child], processes: int) -> None:
     expected = read("image", pictures, images())
@@ -181,6 +181,7 @@ def test_all_is_decoded_where_no_process_can_be_started(pictures: list[str], mon
     assert read("image", pictures, images(processes=2)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_large_files_are_left_to_the_process_that_reads(
     tmp_path: Path, began: list[Child], monkeypatch: pytest.MonkeyPatch
