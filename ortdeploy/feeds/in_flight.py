@@ -8,11 +8,19 @@ LEAST = 2
 MOST = 8
 """For each session, of small blocks: what is through waits while a part is committed."""
 
-BLOCK_BYTES = 4 * 1024 * 1024
-"""Bytes that a block's rows and results may take, unless a single batch takes more."""
+BLOCK_BYTES = 2 * 1024 * 1024
+"""Bytes that a block's rows and results may always take, and a single batch if it takes more."""
 
 SMALL_BYTES = 8 * 1024 * 1024
 """Bytes of small blocks with their results."""
+
+
+def block_bytes(sessions: int) -> int:
+    """Return what a block may take: more for one session, for which fewer blocks are on their way.
+
+    Handing a block on costs about a millisecond of Python on each of three threads, and threads of a pool spin.
+    """
+    return max(BLOCK_BYTES, SMALL_BYTES // (LEAST * sessions + 1))
 
 
 class InFlight:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ortdeploy.feeds.in_flight import BLOCK_BYTES
+from ortdeploy.feeds.in_flight import block_bytes
 from ortdeploy.plan.steps import RunJob
 
 TARGET_SECONDS = 0.05
@@ -30,8 +30,9 @@ def part_border(job: RunJob, row: int) -> int:
 class BlockSizes:
     """The sizes of a job's blocks. Which rows a run gets does not depend on them, so neither do the results."""
 
-    def __init__(self, job: RunJob, start: int) -> None:
-        """Begin at a row with blocks of one batch."""
+    def __init__(self, job: RunJob, start: int, sessions: int) -> None:
+        """Begin at a row with blocks of one batch, for some sessions."""
+        self.serve(sessions)
         self._unit = job.batching.read_size
         self._grows = job.adapters.column is None  # else rows are sorted by adapter within a block
         self._job = job
@@ -45,11 +46,15 @@ class BlockSizes:
             yield size
             self._row += size
 
+    def serve(self, sessions: int) -> None:
+        """Let another number of sessions take the blocks from now on."""
+        self._bytes = block_bytes(sessions)
+
     def learn(self, rows: int, seconds: float, size_bytes: int) -> None:
         """Note how long reading a block or its runs took, whichever was longer, and how large it was."""
         if not self._grows or not rows:
             return
         batches = rows / self._unit
         by_time = TARGET_SECONDS * batches / max(seconds, 1e-9)
-        by_size = BLOCK_BYTES * batches / max(size_bytes, 1)
+        by_size = self._bytes * batches / max(size_bytes, 1)
         self._batches = max(1, min(int(by_time), int(by_size), MOST_BATCHES, self._batches * 4))

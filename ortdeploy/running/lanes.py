@@ -3,13 +3,14 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from ortdeploy.records import record
 from ortdeploy.running.member import Member, Ticket
 
 HAND_OVER = 0.5
-"""Seconds for which the sessions of a lane wait at most until those of the lane before have run what they run.
+"""Seconds after a lane has taken over in which its sessions wait until those of the lane before are through.
 
 Both at once would share the cores: threads of a pool spin while the others of their run have none, and three blocks in
 20 ms that would have run are lost.
@@ -40,6 +41,7 @@ class Lane:
         self._changed = threading.Condition(threading.Lock())
         self._inside = self._running = 0
         self._before: Lane | None = None
+        self._wait_until = 0.0
         self._active_since: float | None = None
         self._active_before = 0.0
 
@@ -54,7 +56,7 @@ class Lane:
         try:
             while (ticket := self._waiting.get()) is not None:
                 if self._before is not None:
-                    self._before.wait_until_idle()
+                    self._before.wait_until_idle(self._wait_until)
                 self._runs(1)
                 try:
                     yield ticket
@@ -70,11 +72,11 @@ class Lane:
             self._running += more
             self._changed.notify_all()
 
-    def wait_until_idle(self) -> None:
-        """Wait until no session of the lane runs a block; not long, for one may hang."""
-        if self._running:
+    def wait_until_idle(self, until: float) -> None:
+        """Wait until no session of the lane runs a block, or the lane gets blocks again; not long, for one may hang."""
+        if self._running and (left := until - time.perf_counter()) > 0:
             with self._changed:
-                self._changed.wait_for(lambda: not self._running, HAND_OVER)
+                self._changed.wait_for(lambda: not self._running or self._active_since is not None, left)
 
     @property
     def is_busy(self) -> bool:
@@ -82,14 +84,17 @@ class Lane:
         return self._inside > 0
 
     def taken_back(self) -> Iterator[Ticket]:
-        """Yield the blocks that still wait; they do not wait any more."""
-        while True:
-            try:
+        """Yield the blocks that still wait; they do not wait any more. A lane that is closed stays so."""
+        ends = 0
+        with suppress(Empty):
+            while True:
                 ticket = self._waiting.get_nowait()
-            except Empty:
-                return
-            if ticket is not None:
-                yield ticket
+                if ticket is None:
+                    ends += 1
+                else:
+                    yield ticket
+        for _ in range(ends):
+            self._waiting.put(None)
 
     def close(self) -> None:
         """Let the threads of the sessions end."""
@@ -104,14 +109,16 @@ class Lane:
 
     def begin(self) -> None:
         """Note that the lane gets blocks from now on."""
-        self._active_since = time.perf_counter()
+        with self._changed:
+            self._active_since = time.perf_counter()
+            self._changed.notify_all()
 
     def take_over(self, before: "Lane") -> None:
         """Get the blocks from now on in place of another lane, and those that wait there."""
         if before is self:
             return
         before.end()
-        self._before = before
+        self._before, self._wait_until = before, time.perf_counter() + HAND_OVER
         self.begin()
         for ticket in before.taken_back():
             self.put(ticket)

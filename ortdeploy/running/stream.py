@@ -73,7 +73,7 @@ class Stream:
 
         Raises what the source raises, ProviderFailedError when no session is left, StalledError, StuckRunError.
         """
-        sizes = BlockSizes(self._job, start)
+        sizes = BlockSizes(self._job, start, len(self.lane.members))
         self._sizes = sizes
         if self._trial is not None:
             self._trial.begin(self)
@@ -111,6 +111,7 @@ class Stream:
             before, self.lane = self.lane, lane
             lane.take_over(before)
         self._in_flight.serve(len(lane.members))
+        self._sizes.serve(len(lane.members))
 
     def in_background(self, work: Callable[[], Any]) -> "Future[Any]":
         """Let a thread of the job do something beside its blocks."""
@@ -256,7 +257,7 @@ class Stream:
 
     def _give_back(self, member: Member, ticket: Ticket, error: OrtdeployError) -> None:
         """Give the block of a failed session to another one; the job fails if none is left or none may fail."""
-        left = any(other.failure is None for other in self.members)
+        left = any(other.failure is None for other in self.lane.members)
         if not (self._dispensable and left):
             self._give_up(ticket, error)
             return
@@ -329,7 +330,7 @@ class Stream:
         if hung is None:
             self._stall.check()
             return
-        others = [other for other in self.members if other is not hung and other.failure is None]
+        others = [other for other in self.lane.members if other is not hung and other.failure is None]
         if not (self._dispensable and others):
             self._stall.check()
         hung.failure = self._stall.describe()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,14 @@ def ticket() -> Ticket:
     )
 
 
+@pytest.fixture(autouse=True, name="clock")
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds, which stand still."""
+    now = [0.0]
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(perf_counter=lambda: now[-1]))
+    return now
+
+
 def lane() -> Lane:
     return Lane([Member(opened=None, rows=None)])  # type: ignore[arg-type]  # none runs
 
@@ -30,6 +39,7 @@ class WhileWaiting:
 
     happens: Callable[[], object]
     waits: list[tuple[bool, float]] = field(default_factory=list)
+    is_there: bool = False
 
     def __enter__(self) -> None:
         """Let the only thread in."""
@@ -44,7 +54,8 @@ class WhileWaiting:
         before = is_there()
         self.happens()
         self.waits.append((before, seconds))
-        return is_there()
+        self.is_there = is_there()
+        return self.is_there
 
 
 @pytest.fixture
@@ -71,6 +82,32 @@ def test_a_session_waits_until_those_of_the_lane_before_are_through(
     mine = second.tickets()
     assert [next(mine), next(mine)] == [ticket, ticket]
     assert condition.waits == [(False, lanes.HAND_OVER)]  # not before the second block: nothing runs any more
+
+
+def test_a_session_waits_once_and_not_before_each_block(
+    running: tuple[Lane, Iterator[Ticket]], ticket: Ticket, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    condition = WhileWaiting(lambda: clock.append(clock.pop() + lanes.HAND_OVER))
+    monkeypatch.setattr(running[0], "_changed", condition)
+    second = lane()
+    second.take_over(running[0])
+    mine = second.tickets()
+    for _ in range(3):
+        second.put(ticket)
+        assert next(mine) is ticket
+    assert len(condition.waits) == 1
+
+
+def test_blocks_that_wait_for_a_lane_which_goes_on_wait_no_longer(
+    running: tuple[Lane, Iterator[Ticket]], ticket: Ticket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = running[0], lane()
+    condition = WhileWaiting(lambda: first.take_over(second))
+    monkeypatch.setattr(first, "_changed", condition)
+    second.take_over(first)
+    second.put(ticket)
+    assert next(second.tickets()) is ticket
+    assert condition.is_there
 
 
 def test_a_session_that_hangs_holds_up_no_other_lane_for_long(
@@ -102,6 +139,14 @@ def test_blocks_that_wait_in_a_lane_go_to_the_one_that_takes_over(ticket: Ticket
     second.take_over(first)
     assert next(second.tickets()) is ticket
     assert list(first.taken_back()) == []
+
+
+def test_a_lane_that_is_closed_stays_so_when_its_blocks_are_taken(ticket: Ticket) -> None:
+    closed = lane()
+    closed.put(ticket)
+    closed.close()
+    assert list(closed.taken_back()) == [ticket]
+    assert list(closed.tickets()) == []
 
 
 def test_a_lane_that_goes_on_keeps_the_blocks_that_wait(ticket: Ticket) -> None:

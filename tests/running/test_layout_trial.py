@@ -21,7 +21,7 @@ from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import SMALL_RUN, ThreadLayout, predicted_layout, tried_layouts
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.feeds.prepared import Prepared
@@ -628,6 +628,23 @@ def execute(
 
 
 EXPECTED = [(row, row * 2.0) for row in range(ROWS)]
+
+
+def test_a_job_fails_when_all_sessions_of_its_layout_have(tmp_path: Path, clock: list[float]) -> None:
+    """Those of layouts that were tried take no more blocks."""
+    save(tmp_path, range(ROWS))
+
+    def lost(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        if feeds["x"].max() == ROWS - 1:
+            raise ProviderFailedError("device lost")
+        return double(feeds)
+
+    plan = planned(tmp_path, model=", use: all, on_unavailable: next")
+    with capture_logs() as events:
+        result = execute(tmp_path, plan, LayoutRuntime(lost, clock=clock))
+    assert result.status is Status.FAILED
+    assert [event["layout"] for event in events if event["event"] == "threads.chosen"] == [NARROW]
+    assert len([event for event in events if event["event"] == "session.failed"]) == 1
 
 
 def test_rows_of_all_layouts_are_written_once_and_in_order(tmp_path: Path, clock: list[float]) -> None:

@@ -71,7 +71,7 @@ def test_no_block_crosses_a_border_whatever_is_learned_meanwhile(
     assert part_border(job, start) == start + size
     odd = start + within % size  # an older version may have stopped anywhere
     assert part_border(job, odd) - odd in range(batch, size + 1, batch)
-    sizes = BlockSizes(job, start)
+    sizes = BlockSizes(job, start, 1)
     blocks = []
     for rows_, seconds in zip(islice(sizes, len(runs)), runs, strict=True):
         assert rows_ % batch == 0

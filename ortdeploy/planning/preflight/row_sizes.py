@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ortdeploy.facts.preflight import RowRoom
-from ortdeploy.feeds.in_flight import BLOCK_BYTES, LEAST, SMALL_BYTES
+from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES, block_bytes
 from ortdeploy.plan.batching import Batching
 from ortdeploy.records import record
 
@@ -67,7 +67,7 @@ class RowSizes:
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
-        at_once = min(max(self.batch, BLOCK_BYTES // row), total)
+        at_once = min(max(self.batch, block_bytes(self.runs) // row), total)
         preparing = self.made * (1 if self.by_row else at_once) + self.scratch
         beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
         for_a_while = self.decoding + preparing + beside if beside else max(self.decoding, preparing)
@@ -94,7 +94,7 @@ class RowSizes:
     @property
     def _in_arena(self) -> bool:
         """Whether results are written from the arena: those of blocks of several batches are joined into others."""
-        return self.are_outputs and self.batch * (self.read + (self.result or 0)) > BLOCK_BYTES // 2
+        return self.are_outputs and self.batch * (self.read + (self.result or 0)) > block_bytes(self.runs) // 2
 
     def _rows_of_part(self, rows: int) -> int:
         return min(self.rows_per_part, rows)

@@ -41,7 +41,7 @@ def test_results_of_several_batches_are_joined_and_count_beside_the_arena() -> N
 
 
 def test_text_is_made_of_all_batches_of_a_block() -> None:
-    assert replace(SMALL, block_copies=20).bytes(ROWS) - SMALL.bytes(ROWS) == 20 * (4 * MIB // (9 * KIB)) * 8 * KIB
+    assert replace(SMALL, block_copies=20).bytes(ROWS) - SMALL.bytes(ROWS) == 20 * (8 * MIB // 3 // (9 * KIB)) * 8 * KIB
     assert replace(LARGE, block_copies=20).bytes(ROWS) - LARGE.bytes(ROWS) == 20 * 100 * 100 * KIB
 
 
