@@ -55,9 +55,9 @@ def test_near_the_limit_batches_are_halved_and_every_row_comes_out(
 def test_beyond_the_limit_the_job_ends_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are read ahead of those that are written, so the process may have grown much when the job first looks."""
+    """Eight blocks of at most 20 rows may run before the first is written: fewer than those that reach the limit."""
     save(tmp_path, range(600))
-    process = Process(monkeypatch, base=500, of_a_row=10)
+    process = Process(monkeypatch, base=500, of_a_row=2)
     plan = changed(plan_for(tmp_path, 600, rows_per_part=20), limits={"memory": LIMIT})
     result = execute(tmp_path, plan, process.runtime)
     assert result.status is Status.FAILED
