@@ -12,8 +12,8 @@ from ortdeploy.running.member import Member, Ticket
 HAND_OVER = 0.5
 """Seconds after a lane has taken over in which its sessions wait until those of the lane before are through.
 
-Both at once would share the cores: threads of a pool spin while the others of their run have none, and three blocks in
-20 ms that would have run are lost.
+If both ran at once, threads of a pool would spin while others of their run wait for a core. That has cost 20 ms of all
+cores at each change.
 """
 
 
