@@ -45,6 +45,14 @@ def test_text_is_made_of_all_batches_of_a_block() -> None:
     assert replace(LARGE, block_copies=20).bytes(ROWS) - LARGE.bytes(ROWS) == 20 * 100 * 100 * KIB
 
 
+def test_a_short_job_is_over_before_its_blocks_are_large() -> None:
+    text = replace(SMALL, block_copies=20)
+    assert text.bytes(500) - SMALL.bytes(500) == 20 * (500 - 3 * 100) * 8 * KIB
+    assert text.bytes(350) - SMALL.bytes(350) == 20 * 100 * 8 * KIB
+    two = replace(text, runs=2)
+    assert two.bytes(650) - replace(two, block_copies=0).bytes(650) == 20 * (650 - 5 * 100) * 8 * KIB
+
+
 def test_what_is_gathered_is_copied_at_once_and_holds_its_batches() -> None:
     table = replace(LARGE, gathered=4 * MIB, block_copies=2)
     assert table.bytes(ROWS) - LARGE.bytes(ROWS) == 2 * 4 * MIB
