@@ -67,7 +67,7 @@ class RowSizes:
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
-        before_growing = (LEAST * self.runs + 1) * self.batch  # blocks of one batch, read before any of them has run
+        before_growing = 2 * self.batch  # blocks begin with one batch; the second is asked for before the first has run
         at_once = min(max(self.batch, min(block_bytes(self.runs) // row, total - before_growing)), total)
         preparing = self.made * (1 if self.by_row else at_once) + self.scratch
         beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
