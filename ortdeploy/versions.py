@@ -13,7 +13,8 @@ TYPE_CHECKING = False  # typing takes as long to import as the rest of a command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PACKAGES = ("ortdeploy", "onnxruntime", "onnx", "numpy")
+_RUNTIME = "onnxruntime"
+PACKAGES = ("ortdeploy", _RUNTIME, "onnx", "numpy")
 OPTIONAL = ("onnxruntime-extensions",)
 """Packages that compute results where they are installed."""
 
@@ -47,6 +48,30 @@ def _installed(path: tuple[str, ...]) -> dict[str, str]:
                 if entry.endswith(".dist-info") and version:
                     found.setdefault(name.lower().replace("-", "_").replace(".", "_"), version)
     return found
+
+
+def runtime_version() -> str:
+    """Return the version of the package that carries onnxruntime: of that name, onnxruntime-gpu, or another."""
+    version = package_version(_RUNTIME)
+    return _version_of_carrier(tuple(sys.path)) if version == _MISSING else version
+
+
+@cache
+def _version_of_carrier(path: tuple[str, ...]) -> str:
+    for folder in path:
+        with suppress(OSError):
+            for entry in sorted(os.listdir(folder or ".")):  # noqa: PTH208  as above
+                name, _, version = entry.removesuffix(".dist-info").partition("-")
+                if name.startswith(_RUNTIME) and version and carries_runtime(os.path.join(folder, entry)):  # noqa: PTH118
+                    return version
+    return _MISSING
+
+
+def carries_runtime(info: str) -> bool:
+    """Return whether a distribution unpacks into the folder onnxruntime; its RECORD lists every file."""
+    with suppress(OSError), open(os.path.join(info, "RECORD"), encoding="utf-8") as record:  # noqa: PTH118, PTH123  text
+        return "\nonnxruntime/__init__.py," in "\n" + record.read()
+    return False
 
 
 _FOR_BUILDERS = frozenset({"all", "dev", "docs", "test"})
@@ -83,6 +108,7 @@ _EXTRA = r"""extra == ["']([\w-]+)["']"""
 def versions() -> dict[str, str]:
     """Return what to paste into a bug report."""
     found = {name: package_version(name) for name in (*PACKAGES, *OPTIONAL)}
+    found[_RUNTIME] = runtime_version()
     found = {name: known for name, known in found.items() if name in PACKAGES or known != _MISSING}
     return {**found, "python": platform.python_version(), "platform": _platform()}
 

@@ -13,6 +13,7 @@ from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
 from ortdeploy.runtime.supported_versions import find_limits
+from ortdeploy.versions import carries_runtime
 
 _EXTRAS = ("PIL", "onnxruntime_extensions", "optimum", "pyarrow", "soundfile", "soxr", "tokenizers")
 
@@ -72,21 +73,13 @@ def runtime_packages(folder: Path) -> tuple[str, ...]:
     One in another folder overwrites nothing: Python imports what comes first in its path.
     """
     found = folder.glob("onnxruntime*.dist-info")
-    return tuple(sorted(_name_of(info) for info in found if _carries_runtime(info)))
+    return tuple(sorted(_name_of(info) for info in found if carries_runtime(str(info))))
 
 
 def _name_of(info: Path) -> str:
     """Return the name that a distribution gives itself in its metadata."""
     lines = (info / "METADATA").read_text(encoding="utf-8", errors="replace").splitlines()
     return next(line.removeprefix("Name:").strip() for line in lines if line.startswith("Name:"))
-
-
-def _carries_runtime(info: Path) -> bool:
-    """Return whether a distribution unpacks into the folder onnxruntime; its RECORD lists every file."""
-    try:
-        return "\nonnxruntime/__init__.py," in "\n" + (info / "RECORD").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 def _libraries(wanted: Mapping[str, str | None], built_in: Collection[str]) -> dict[str, str]:
