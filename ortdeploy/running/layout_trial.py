@@ -51,7 +51,7 @@ LEAST_WINDOW, MOST_WINDOW, SHARE = 0.2, 2.0, 0.04
 ROUNDS, MOST_ROUNDS = 2, 6
 """How often the layouts that are left are measured at length. A few long rounds find the same as many short ones.
 
-Going over to other sessions costs some 10 ms: buffers are in no cache of the processor, and a pool's threads spin on.
+Going over to other sessions costs some 20 ms: buffers are in no cache of the processor, and a pool's threads spin on.
 """
 
 HOPELESS = 0.85
@@ -238,7 +238,8 @@ class LayoutTrial:
         Only these compare with each other: rows, or the machine, may have become slower since others were left out.
         """
         for _ in range(GLANCES):
-            yield from _measure_in_turn(stream, paces, GLANCE)
+            for pace in paces:  # each again after all others, when what has slowed it down may be over
+                yield from _measure_once(stream, pace, GLANCE)
             if min(pace.seconds for pace in paces) > LONG:
                 break
         near = _promising(paces, FAR)
@@ -255,7 +256,7 @@ class LayoutTrial:
         """Measure layouts in turn, for other processes slow a machine down for tenths of a second."""
         tried = paces
         for _ in range(ROUNDS):
-            yield from _measure_in_turn(stream, tried, window)
+            yield from _measure_round(stream, tried, window)
             tried = _promising(tried, HOPELESS)
             if len(tried) == 1:
                 break
@@ -268,7 +269,7 @@ class LayoutTrial:
             near = CLOSE < second.rate / first.rate < 1 / CLOSE
             if not near or sum(pace.seconds for pace in paces) > most:
                 return
-            yield from _measure_in_turn(stream, (first, second), window)
+            yield from _measure_round(stream, (first, second), window)
 
     def _decide(self, stream: Lanes, paces: Sequence[_Pace], best: _Pace) -> _Blocks:
         """Go on with the best layout, and let go of the sessions of the others."""
@@ -298,18 +299,23 @@ def _promising(paces: Sequence[_Pace], share: float) -> Sequence[_Pace]:
     return [pace for pace in paces if pace.best_rate > rate or pace.cost < cost]
 
 
-def _measure_in_turn(stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blocks:
-    for pace in paces:
+def _measure_round(stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blocks:
+    """Add to the paces of layouts, beginning with the one in use: so each round goes back the way of the one before.
+
+    That goes over to other sessions less often, and a machine that becomes slower bit by bit is so for all alike.
+    """
+    for pace in reversed(paces) if paces[-1].lane is stream.lane else paces:
         yield from _measure_once(stream, pace, window)
 
 
 def _measure_once(stream: Lanes, pace: _Pace, window: float) -> _Blocks:
     """Add to the pace of one layout, from the end of one block to the end of another."""
     lane = pace.lane
-    stream.use(lane)
-    settled = lane.mark.blocks + SETTLING * len(lane.members)
-    while lane.mark.blocks < settled:
-        yield
+    if stream.lane is not lane:
+        stream.use(lane)
+        settled = lane.mark.blocks + SETTLING * len(lane.members)
+        while lane.mark.blocks < settled:
+            yield
     begin = end = lane.mark
     while end.blocks - begin.blocks < MEASURED or end.at - begin.at < window:
         yield

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,7 @@ class Tried:
     stream: FakeStream
     opened: list[str]
     kept: list[str]
+    measured: list[str]
     block: int = 0
 
     def run(self, blocks: int) -> None:
@@ -317,6 +319,7 @@ STEP = OpenSession(
 def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
     clock = [0.0, 0.0]
     monkeypatch.setattr(lanes, "time", Clock(clock))
+    add = attrgetter("_Pace.add")(layout_trial)
 
     def begin(
         seconds: Mapping[str, float],
@@ -330,6 +333,13 @@ def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
     ) -> Tried:
         kept: list[str] = []
         opened: list[str] = []
+        measured: list[str] = []
+
+        def add_noted(pace: Any, begin: lanes.Mark, end: lanes.Mark) -> None:
+            measured.append(pace.name)
+            add(pace, begin, end)
+
+        monkeypatch.setattr("ortdeploy.running.layout_trial._Pace.add", add_noted)
 
         def open_layout(one: PlannedThreadLayout) -> OpenedModel:
             opened.append(one.name)
@@ -347,7 +357,7 @@ def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
         )
         stream.lane = stream.add_lane(trial.opened.sessions)
         trial.begin(stream)
-        return Tried(trial, stream, opened, kept)
+        return Tried(trial, stream, opened, kept, measured)
 
     return begin
 
@@ -397,7 +407,7 @@ def test_of_layouts_that_are_as_fast_the_one_that_needs_clearly_less_of_the_proc
 def test_a_slow_layout_that_needs_less_of_the_processor_is_measured_again(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.095, NARROW: 0.2}, cpu={NARROW: 0.05})
     tried_.run(900)
-    assert tried_.stream.used.count(NARROW) == layout_trial.GLANCES + layout_trial.ROUNDS
+    assert tried_.measured.count(NARROW) == layout_trial.GLANCES + layout_trial.ROUNDS
     assert tried_.trial.opened.layout == SHARED
 
 
@@ -413,21 +423,22 @@ def test_callers_share_the_session_that_is_open(begun: Begin) -> None:
 def test_a_layout_that_is_far_behind_is_measured_for_short_and_layouts_that_are_near_at_length(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.09, NARROW: 0.2})
     tried_.run(1200)
-    used = [*[SHARED, WIDE, NARROW] * layout_trial.GLANCES, *[SHARED, WIDE] * layout_trial.ROUNDS, SHARED]
-    assert tried_.stream.used == used
+    glances = [SHARED, WIDE, NARROW] * layout_trial.GLANCES
+    assert tried_.measured == [*glances, SHARED, WIDE, WIDE, SHARED]
+    assert tried_.stream.used == [*glances[1:], SHARED, WIDE, SHARED, SHARED]
 
 
 @pytest.mark.parametrize(("seconds", "looks"), [(0.3, 2), (0.4, 1)])
 def test_layouts_with_slow_blocks_are_looked_at_once(begun: Begin, seconds: float, looks: int) -> None:
     tried_ = begun({WIDE: seconds, SHARED: seconds, NARROW: 2 * seconds})
     tried_.run(1200)
-    assert tried_.stream.used.count(NARROW) == looks
+    assert tried_.measured.count(NARROW) == looks
 
 
 def test_if_one_layout_alone_is_near_the_best_none_is_measured_at_length(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.2, SHARED: 0.15, NARROW: 0.1})
     tried_.run(1200)
-    assert tried_.stream.used == [*[SHARED, WIDE, NARROW] * layout_trial.GLANCES, NARROW]
+    assert tried_.measured == [SHARED, WIDE, NARROW] * layout_trial.GLANCES
     assert tried_.trial.opened.layout == NARROW
 
 
@@ -444,7 +455,7 @@ def test_one_slow_moment_leaves_a_layout_out_of_nothing(begun: Begin) -> None:
 def test_a_layout_that_was_left_out_does_not_win_when_rows_become_dearer(begun: Begin) -> None:
     seconds = {WIDE: 0.0098, SHARED: 0.01, NARROW: 0.0135}
     tried_ = begun(seconds)
-    while tried_.stream.used.count(SHARED) <= layout_trial.GLANCES:
+    while tried_.measured.count(SHARED) <= layout_trial.GLANCES:
         tried_.run(1)
     seconds.update({name: 2 * taken for name, taken in seconds.items()})
     tried_.run(5000)
@@ -455,7 +466,7 @@ def test_a_layout_that_was_left_out_does_not_win_when_rows_become_dearer(begun: 
 def test_a_hopeless_layout_is_measured_at_length_once(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.09, NARROW: 0.11})
     tried_.run(1200)
-    assert tried_.stream.used.count(NARROW) == layout_trial.GLANCES + 1
+    assert tried_.measured.count(NARROW) == layout_trial.GLANCES + 1
     assert tried_.trial.opened.layout == SHARED
 
 
@@ -473,20 +484,18 @@ def test_the_two_fastest_layouts_are_measured_on_if_they_are_close(
 ) -> None:
     tried_ = begun({WIDE: wide, SHARED: 0.09, NARROW: 0.11}, rows=rows)
     tried_.run(1200)
-    used = tried_.stream.used
-    counts = [used.count(one) - layout_trial.GLANCES for one in (WIDE, SHARED, NARROW)]
-    assert counts == [rounds, rounds + 1, 1]
+    counts = [tried_.measured.count(one) - layout_trial.GLANCES for one in (WIDE, SHARED, NARROW)]
+    assert counts == [rounds, rounds, 1]
 
 
 def test_layouts_are_close_until_one_of_them_turns_out_slower(begun: Begin) -> None:
     seconds = {WIDE: 0.095, SHARED: 0.09, NARROW: 0.2}
     tried_ = begun(seconds)
-    begun_to_compare = layout_trial.GLANCES + layout_trial.ROUNDS + 1
-    while tried_.stream.used.count(WIDE) < begun_to_compare:
+    while tried_.measured.count(WIDE) < layout_trial.GLANCES + layout_trial.ROUNDS:
         tried_.run(1)
     seconds[WIDE] = 0.5
     tried_.run(1200)
-    assert tried_.stream.used.count(WIDE) == begun_to_compare
+    assert tried_.measured.count(WIDE) == layout_trial.GLANCES + layout_trial.ROUNDS + 1
     assert tried_.trial.opened.layout == SHARED
 
 
