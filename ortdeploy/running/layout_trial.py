@@ -7,7 +7,6 @@ interruptions, and how busy a machine is, change no byte of any part.
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,7 +47,7 @@ blocks are so slow that it was `LONG`.
 LEAST_WINDOW, MOST_WINDOW, SHARE = 0.2, 2.0, 0.04
 """Seconds for which a layout is measured at once: a share of what is left, within bounds."""
 
-ROUNDS, MOST_ROUNDS = 2, 6
+ROUNDS, MOST_ROUNDS = 2, 4
 """How often the layouts that are left are measured at length. A few long rounds find the same as many short ones.
 
 Going over to other sessions costs some 20 ms: buffers are in no cache of the processor, and a pool's threads spin on.
@@ -187,7 +186,7 @@ class LayoutTrial:
         while finished.outcome.failed or finished.outcome.skipped:
             finished, prepared = yield
         left = self._seconds_left(finished.block.count / max(finished.seconds, 1e-9) * len(stream.lane.members))
-        opening = self.opened.seconds * sum(one.candidates[0].count for one in self.others if not self._is_open(one))
+        opening = self.opened.seconds * sum(one.candidates[0].count for one in self.others)
         if left is not None and left < max(LEAST_SECONDS, OPENINGS * opening):
             return
         opened = stream.in_background(partial(self._open_others, stream, prepared, finished.outcome))
@@ -210,7 +209,7 @@ class LayoutTrial:
         found = []
         for layout in self.others:
             try:
-                opened = self._opened(layout)
+                opened = releasable(self._open_layout(layout))
                 outcome = stream.run_again(opened.sessions[0], block)
             except (OrtdeployError, MemoryError) as error:
                 log.debug("threads.refused", layout=layout.name, reason=str(error))
@@ -222,15 +221,6 @@ class LayoutTrial:
             else:
                 log.info("threads.differ", layout=layout.name, kept=self.opened.layout, column=differing)
         return found
-
-    def _opened(self, layout: PlannedThreadLayout) -> OpenedModel:
-        """Return the sessions of a layout: those that are open with its callers, or others. Raises OrtdeployError."""
-        return with_callers(self.opened, layout) if self._is_open(layout) else releasable(self._open_layout(layout))
-
-    def _is_open(self, layout: PlannedThreadLayout) -> bool:
-        """Return whether the sessions of a layout are those that the job began with."""
-        step = self.opened.step
-        return step is not None and _as_opened(layout) == _as_opened(step.thread_layouts[0])
 
     def _measure(self, stream: Lanes, paces: Sequence[_Pace]) -> _Measuring:
         """Measure layouts: all for short, then at length those not far behind; return those measured to the end.
@@ -286,9 +276,8 @@ class LayoutTrial:
             pace.lane.close()
         while any(pace.lane.is_busy for pace in others):
             yield
-        kept = {id(one.session) for one in best.opened.sessions}
         for one in (one for pace in others for one in pace.opened.sessions):
-            if id(one.session) not in kept and isinstance(one.session, ReleasableSession):
+            if isinstance(one.session, ReleasableSession):
                 one.session.release()
 
 
@@ -335,24 +324,6 @@ def _best(paces: Sequence[_Pace]) -> _Pace:
         if pace.cost < best.cost * SPARING:
             best = pace
     return best
-
-
-def _as_opened(layout: PlannedThreadLayout) -> tuple[Any, ...]:
-    """Return what a layout opens, however many callers there are."""
-    return tuple(replace(one, callers=1) for one in layout.candidates), dict(layout.options)
-
-
-def with_callers(opened: OpenedModel, layout: PlannedThreadLayout) -> OpenedModel:
-    """Return the same sessions with the callers of another layout."""
-    apart = list({id(one.session): one for one in opened.sessions}.values())
-    callers = layout.candidates[0].callers
-    sessions = tuple(
-        replace(one, candidate=layout.candidates[0], instance=number * callers + caller)
-        for number, one in enumerate(apart)
-        for caller in range(callers)
-    )
-    step = opened.step and replace(opened.step, candidates=layout.candidates, thread_layouts=(layout,))
-    return replace(opened, sessions=sessions, step=step)
 
 
 def _differing(one: Outcome, other: Outcome) -> str | None:

@@ -11,10 +11,10 @@ from ortdeploy.deployment.resolved import (
 )
 from ortdeploy.deployment.threads import (
     ThreadLayout,
-    predicted_layout,
     provider_with_threads,
     with_threads,
     without_spinning,
+    worth_trying,
 )
 from ortdeploy.facts.models import AdapterFacts
 from ortdeploy.manifest.spec import AdapterSpec
@@ -49,22 +49,16 @@ def planned_trials(
     *,
     varying: bool,
 ) -> Iterator[PlannedThreadLayout]:
-    """Yield the thread layouts that the first job tries on its rows and has memory for, the predicted one first.
-
-    Several sessions take more memory than several callers of one session, which are tried instead if only they fit.
-    """
+    """Yield the thread layouts that the first job tries on its rows and has memory for; it begins with the first."""
     found = deployment.tried_layouts_of(model)
     own = [job for job in jobs if model in job.models]
     known = [deployment.preflight.memory.get(job.spec.name) for job in own]
     fitting = [one for one in found if all(need is not None and one.name in need.tried_layouts for need in known)]
-    narrow = [one for one in fitting if one.threads == 1]
-    fitting = [one for one in fitting if one not in narrow[:-1]]
-    if len(fitting) < 2:  # noqa: PLR2004  to compare
+    if all(one.threads != 1 for one in fitting):  # the wide session, or nothing
         return
-    first = predicted_layout(fitting, max(need.run_bytes for need in known if need is not None))
-    for layout in (first, *(one for one in fitting if one != first)):
+    for layout in worth_trying(fitting, max(need.run_bytes for need in known if need is not None)):
         laid_out = model.laid_out(layout)
-        made = planned_opening(laid_out, 1, varying=varying) if layout in narrow else _as_wide(opening, layout)
+        made = planned_opening(laid_out, 1, varying=varying) if layout.threads == 1 else _as_wide(opening, layout)
         yield PlannedThreadLayout(name=layout.name, candidates=made.candidates, options=made.options)
 
 

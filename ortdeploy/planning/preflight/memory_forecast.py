@@ -6,7 +6,7 @@ versions of `versions.TESTED_WITH`; of another version, findings that rest on th
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
-from ortdeploy.deployment.threads import ThreadLayout
+from ortdeploy.deployment.threads import ThreadLayout, worth_trying
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.preflight import ROOMY, MemoryForecast, MemoryPart
 from ortdeploy.files.room import PROCESS
@@ -107,7 +107,8 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
     limit = job.spec.limits.memory
     machine = deployment.facts.machine
     bound = memory_bound(limit, machine.memory_bytes if machine else None)
-    total = sum(part.size for part in parts)
+    bare = MemoryForecast(parts=tuple(parts))
+    total = bare.total
     fitting, count = None, None
     if bound is not None and total > bound:
         if job.batching.fixed is None and job.batching.size:
@@ -116,7 +117,9 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
         count = next((most for most in fewer if taken.with_sessions(most).total() <= bound), None)
     layouts = {layout.name: taken.laid_out(layout).total() for layout in deployment.thread_layouts_of(job.model)}
-    tried = {} if unknown else taken.fitting_trials(deployment.tried_layouts_of(job.model), machine)
+    free = deployment.tried_layouts_of(job.model)
+    worth = dict.fromkeys((*free[:1], *worth_trying(free, bare.run_bytes))) if free else ()
+    tried = {} if unknown else taken.fitting_trials(worth, machine)
     more = max(tried.values(), default=total) - total
     return MemoryForecast(
         parts=(*parts, *((MemoryPart(what="layouts to try", size=more),) if more > 0 else ())),
@@ -158,23 +161,24 @@ class _Taken:
         """Return the bytes with batches of the job's size, or of another one."""
         return sum(part.size for part in self.parts(batch or self.job.batching.run_size)[0])
 
-    def fitting_trials(self, layouts: Sequence[ThreadLayout], machine: MachineFacts | None) -> dict[str, int]:
+    def fitting_trials(self, layouts: Iterable[ThreadLayout], machine: MachineFacts | None) -> dict[str, int]:
         """Return the layouts that a job has room to try, each with all that is open then.
 
-        Callers are added to the wide session, sessions of one thread stand beside it. A job that comes near its limit
-        opens its sessions otherwise, and half of the machine is left to others.
+        Sessions of one thread stand beside the wide one, and beside each other. A job that comes near its limit opens
+        its sessions otherwise, and half of the machine is left to others.
         """
         limit = self.job.spec.limits.memory
         rooms = [limit and limit * ROOMY, machine and machine.memory_bytes and machine.memory_bytes * _TRIAL_SHARE]
         room = min((one for one in rooms if one), default=None)
         found: dict[str, int] = {}
-        widest = 0
         for layout in layouts:
             one = self.laid_out(layout)
-            taken = one.total() if layout.threads != 1 else widest + one.beside_others()
+            opened = max(found.values(), default=0)
+            taken = one.total() if layout.threads != 1 else opened + one.beside_others()
             if room is None or taken <= room:
                 found[layout.name] = taken
-                widest = max(widest, taken) if layout.threads != 1 else widest
+            elif not found:  # the wide session, which the others stand beside
+                break
         return found
 
     def beside_others(self) -> int:
