@@ -70,12 +70,12 @@ class SessionRuns:
         """Take the session, its CPU comparison, and its proof that rows are rows."""
         self._job = job
         self._limited: list[LimitedSession] = []
-        self._session = self._within_limit(_rows_first(session, job))
+        self._session = _rows_first(self._within_limit(session), job)  # the session itself, which callers share
         self._stateful = session if isinstance(session, Stateful) else None
         self._halving = session if isinstance(session, Halving) else None
         self._probe = probe
         self._reference = (
-            self._within_limit(_rows_first(probe.session, job))
+            _rows_first(self._within_limit(probe.session), job)
             if probe is not None and probe.session is not None
             else None
         )

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from support.jobs import changed, execute, failed, plan_for, retrying, rows, sav
 from support.logs import capture_logs
 from support.models import save_model
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, TimedOutError
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, PlannedThreadLayout
 from ortdeploy.results.results import Status
 from ortdeploy.running import stream
@@ -63,6 +64,74 @@ def test_a_late_run_is_ended_and_the_slow_row_fails_alone(tmp_path: Path) -> Non
     (letter,) = failed(tmp_path)
     assert (letter["row"], letter["stage"], letter["code"], letter["attempts"]) == (2, "run", "timed-out", 1)
     assert letter["message"] == "the run took longer than 0.05 s and was ended"
+
+
+@dataclass
+class Shared(FakeSession):
+    """A session as ONNX Runtime's: a call to end runs ends those of all callers, and all that begin until it is taken back.
+
+    A run over a negative number takes for ever, one over a large number until it was ended once.
+    """
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    inside: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    running: list[float] = field(default_factory=list)
+    running_when_taken_back: list[list[float]] = field(default_factory=list)
+    ended: list[float] = field(default_factory=list)
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
+        value = float(feeds["x"].min())
+        self.running.append(value)
+        self.inside.release()
+        try:
+            if (value < 0 or value not in self.ended) and self.asked.wait(ENDLESS):
+                self.ended.append(value)
+                raise OrtdeployError("Exiting due to terminate flag being set to true.")
+            return super().run(outputs, feeds, adapters)
+        finally:
+            self.running.remove(value)
+
+    def end_runs(self, *, early: bool) -> None:
+        if not early:
+            self.running_when_taken_back.append([one for one in self.running if one < 0])
+        (self.asked.set if early else self.asked.clear)()
+
+
+def run_together(session: Shared, late: Sequence[float], good: Sequence[float]) -> list[object]:
+    """Run numbers at once, each by a caller of its own; return the results, or the errors, in their order."""
+    callers = [run_limit.LimitedSession(session, 0.0 if number in late else ENDLESS) for number in (*late, *good)]
+
+    def run(number: float, caller: run_limit.LimitedSession) -> object:
+        try:
+            return float(caller.run(["y"], {"x": np.array([[number]], np.float32)}, ())[0][0, 0])
+        except OrtdeployError as error:
+            return type(error)
+
+    with ThreadPoolExecutor(len(callers)) as pool:
+        found = [pool.submit(run, number, caller) for number, caller in zip((*late, *good), callers, strict=True)]
+        assert all(session.inside.acquire(timeout=ENDLESS) for _ in callers)
+        assert [caller.end_late_run() for caller in callers] == [True] * len(late) + [False] * len(good)
+        return [one.result() for one in found]
+
+
+def test_runs_of_other_callers_that_end_with_a_late_one_run_again() -> None:
+    assert run_together(Shared(double), [-1], [1, 2]) == [TimedOutError, 2.0, 4.0]
+
+
+def test_a_call_to_end_runs_is_taken_back_when_the_last_late_one_has_ended() -> None:
+    session = Shared(double)
+    assert run_together(session, [-1, -2], [3]) == [TimedOutError, TimedOutError, 6.0]
+    assert session.running_when_taken_back == [[]]
+
+
+def test_an_error_of_a_caller_s_own_is_not_tried_again() -> None:
+    refused = FakeSession(refuse)
+    with pytest.raises(OrtdeployError, match="no such row"):
+        run_limit.LimitedSession(refused, ENDLESS).run(["y"], {"x": np.ones((1, 1), np.float32)}, ())
+
+
+def refuse(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    raise OrtdeployError(f"no such row as {feeds}")
 
 
 @pytest.mark.process  # it waits between two attempts
