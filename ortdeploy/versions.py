@@ -51,7 +51,10 @@ def _installed(path: tuple[str, ...]) -> dict[str, str]:
 
 
 def runtime_version() -> str:
-    """Return the version of the package that carries onnxruntime: of that name, onnxruntime-gpu, or another."""
+    """Return the version of the package that carries onnxruntime; of another name also that, for it is built otherwise.
+
+    `1.31.1`, or `1.31.1 (onnxruntime-gpu)`.
+    """
     version = package_version(_RUNTIME)
     return _version_of_carrier(tuple(sys.path)) if version == _MISSING else version
 
@@ -63,7 +66,7 @@ def _version_of_carrier(path: tuple[str, ...]) -> str:
             for entry in sorted(os.listdir(folder or ".")):  # noqa: PTH208  as above
                 name, _, version = entry.removesuffix(".dist-info").partition("-")
                 if name.startswith(_RUNTIME) and version and carries_runtime(os.path.join(folder, entry)):  # noqa: PTH118
-                    return version
+                    return f"{version} ({name.replace('_', '-')})"
     return _MISSING
 
 

@@ -19,7 +19,10 @@ PACKAGES = {
     ("installed", "version"),
     [
         (["onnxruntime-1.31.0", "onnxruntime_extensions-0.15.2"], "1.31.0"),
-        (["onnxruntime_ep_webgpu-0.4.0", "onnxruntime_extensions-0.15.2", "onnxruntime_gpu-1.31.1"], "1.31.1"),
+        (
+            ["onnxruntime_ep_webgpu-0.4.0", "onnxruntime_extensions-0.15.2", "onnxruntime_gpu-1.31.1"],
+            "1.31.1 (onnxruntime-gpu)",
+        ),
         (["onnxruntime_ep_webgpu-0.4.0", "onnxruntime_extensions-0.15.2"], "not installed"),
         ([], "not installed"),
     ],
