@@ -468,7 +468,7 @@ class Deployment:
         return thread_layouts(min([machine.usable_cores, *(limit for limit in limits if limit is not None)]))
 
     def tried_layouts_of(self, model: ResolvedModel) -> tuple[ThreadLayout, ...]:
-        """Return the ways to use threads that a model's jobs try, if the manifest says nothing of threads.
+        """Return the ways to use threads of which a model's jobs try some, if the manifest says nothing of threads.
 
         Rows must give the same in any order: on the CPU provider, proven to be independent of their batch.
         """

@@ -69,7 +69,7 @@ LEAST_BATCHES = 64
 
 
 def tried_layouts(cores: int, limit: int | None) -> tuple[ThreadLayout, ...]:
-    """Return the thread layouts that a job tries if nothing is written about threads; the first takes least memory.
+    """Return the thread layouts of which a job tries some if nothing is written about threads (`worth_trying`).
 
     They are one wide session, the same session with a second caller, one session of one thread with a caller for each
     core, and a session of one thread for each core. Under a `limit` a second caller would be a thread too many.

@@ -35,8 +35,13 @@ LEAST_SECONDS = 3.0
 OPENINGS = 10
 """What is left of a job must take this much longer than opening the other sessions."""
 
-SETTLING, MEASURED = 1, 3
-"""Blocks that each session runs before it is measured, and blocks that are measured at least."""
+LEAST_BLOCKS = 20
+"""Blocks for each session of a layout that must be left: fewer would be over before slow ones are measured."""
+
+SETTLING, MEASURED, EVEN = 1, 3, 8
+"""Blocks that each session runs before it is measured; blocks that are measured at least; blocks of each session after
+which it hardly matters if one has run one more.
+"""
 
 GLANCES, GLANCE, LONG, FAR = 2, 0.1, 1.0, 0.8
 """How often and for how many seconds each layout is measured at first. One that was slower than `FAR` of the best each
@@ -185,9 +190,9 @@ class LayoutTrial:
             finished, prepared = yield
         while finished.outcome.failed or finished.outcome.skipped:
             finished, prepared = yield
-        left = self._seconds_left(finished.block.count / max(finished.seconds, 1e-9) * len(stream.lane.members))
-        opening = self.opened.seconds * sum(one.candidates[0].count for one in self.others)
-        if left is not None and left < max(LEAST_SECONDS, OPENINGS * opening):
+        members = len(stream.lane.members)
+        left = self._seconds_left(finished.block.count / max(finished.seconds, 1e-9) * members)
+        if left is not None and left < self._least_seconds(finished.seconds / members):
             return
         opened = stream.in_background(partial(self._open_others, stream, prepared, finished.outcome))
         del finished, prepared  # which may be large
@@ -199,6 +204,12 @@ class LayoutTrial:
         if len(paces) > 1:
             good = yield from self._measure(stream, paces)
         yield from self._decide(stream, paces, _best(good))
+
+    def _least_seconds(self, block: float) -> float:
+        """Return how long the rest of a job must take; `block` are the seconds between the ends of two blocks."""
+        opening = self.opened.seconds * sum(one.candidates[0].count for one in self.others)
+        most = max(one.candidates[0].count * one.candidates[0].callers for one in self.others)
+        return max(LEAST_SECONDS, OPENINGS * opening, LEAST_BLOCKS * most * block)
 
     def _seconds_left(self, rate: float) -> float | None:
         """Return how long the rest of the job takes at `rate` rows per second; None if nobody knows its end."""
@@ -227,6 +238,7 @@ class LayoutTrial:
 
         Only these compare with each other: rows, or the machine, may have become slower since others were left out.
         """
+        yield from _settle(stream.lane)  # others were opened beside the blocks before
         for _ in range(GLANCES):
             for pace in paces:  # each again after all others, when what has slowed it down may be over
                 yield from _measure_once(stream, pace, GLANCE)
@@ -297,18 +309,29 @@ def _measure_round(stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blo
         yield from _measure_once(stream, pace, window)
 
 
+def _settle(lane: Lane) -> _Blocks:
+    """Let each session of a lane run the blocks that are not measured."""
+    settled = lane.mark.blocks + SETTLING * len(lane.members)
+    while lane.mark.blocks < settled:
+        yield
+
+
 def _measure_once(stream: Lanes, pace: _Pace, window: float) -> _Blocks:
-    """Add to the pace of one layout, from the end of one block to the end of another."""
+    """Add to the pace of one layout, from the end of one block to the end of another.
+
+    Sessions that began together end together. So each has to run as many blocks: else some count that others had begun.
+    """
     lane = pace.lane
+    members = len(lane.members)
     if stream.lane is not lane:
         stream.use(lane)
-        settled = lane.mark.blocks + SETTLING * len(lane.members)
-        while lane.mark.blocks < settled:
-            yield
+        yield from _settle(lane)
     begin = end = lane.mark
-    while end.blocks - begin.blocks < MEASURED or end.at - begin.at < window:
+    blocks, seconds = 0, 0.0
+    while blocks < max(MEASURED, members) or seconds < window or (blocks % members and blocks < EVEN * members):
         yield
         end = lane.mark
+        blocks, seconds = end.blocks - begin.blocks, end.at - begin.at
     pace.add(begin, end)
 
 

@@ -252,6 +252,23 @@ class FakeStream:
         return self.names[id(self.lane)]
 
 
+class BunchedStream(FakeStream):
+    """The same with sessions that begin together, and end together."""
+
+    through = 0
+
+    def use(self, lane: Lane) -> None:
+        super().use(lane)
+        self.through = 0
+
+    def run_block(self) -> None:
+        if self.through == 0:
+            self.through = len(self.lane.members)
+            self.clock[0] += self.seconds[self.name] * self.through
+        self.through -= 1
+        self.lane.ran(10)
+
+
 def at_once(work: Callable[[], Any]) -> "Future[Any]":
     future: Future[Any] = Future()
     future.set_result(work())
@@ -333,6 +350,7 @@ def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
         broken: tuple[str, ...] = (),
         opened_in: float = 0.0,
         cpu: Mapping[str, float] | None = None,
+        stream_type: type[FakeStream] = FakeStream,
     ) -> Tried:
         kept: list[str] = []
         opened: list[str] = []
@@ -350,7 +368,7 @@ def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
                 raise OrtdeployError("no room")
             return opened_model(one)
 
-        stream = FakeStream(clock, seconds, cpu or {}, results or {})
+        stream = stream_type(clock, seconds, cpu or {}, results or {})
         trial = LayoutTrial(
             opened_model(LAYOUTS[first], opened_in),
             [one for name, one in LAYOUTS.items() if name != first],
@@ -405,6 +423,17 @@ def test_of_layouts_that_are_as_fast_the_one_that_needs_clearly_less_of_the_proc
     tried_ = begun(seconds, cpu=cpu)
     tried_.run(1200)
     assert tried_.trial.opened.layout == best
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.1, 0.2])
+def test_sessions_that_end_together_are_measured_as_fast_as_they_are(begun: Begin, seconds: float) -> None:
+    tried_ = begun({WIDE: 1.2 * seconds, CALLERS: seconds, NARROW: seconds}, stream_type=BunchedStream)
+    with capture_logs() as events:
+        tried_.run(5000)
+    assert tried_.trial.opened.layout == CALLERS
+    (event,) = [event for event in events if event["event"] == "threads.chosen"]
+    rates = event["rows_per_second"]
+    assert [rates[CALLERS], rates[NARROW]] == pytest.approx([10 / seconds] * 2, rel=0.06)
 
 
 def test_a_slow_layout_that_needs_less_of_the_processor_is_measured_again(begun: Begin) -> None:
@@ -528,17 +557,19 @@ def test_a_layout_that_cannot_be_opened_is_left_out_and_tried_again_next_time(be
 
 
 @pytest.mark.parametrize(
-    ("settings", "is_tried"),
+    ("seconds", "settings", "is_tried"),
     [
-        ({"rows": 350}, False),  # 2.9 s after the first blocks
-        ({"rows": 370}, True),
-        ({"rows": 1540, "opened_in": 0.5}, False),  # 1.5 s to open the others
-        ({"rows": 1580, "opened_in": 0.5}, True),
-        ({"rows": None}, True),
+        (0.05, {"rows": 650}, False),  # 2.95 s after the first blocks
+        (0.05, {"rows": 670}, True),
+        (0.05, {"rows": 3050, "opened_in": 0.5}, False),  # 1.5 s to open the others
+        (0.05, {"rows": 3070, "opened_in": 0.5}, True),
+        (0.2, {"rows": 450}, False),  # 39 blocks
+        (0.2, {"rows": 470}, True),
+        (0.05, {"rows": None}, True),
     ],
 )
-def test_a_short_job_tries_nothing(begun: Begin, settings: Mapping[str, Any], is_tried: bool) -> None:
-    tried_ = begun({CALLERS: 0.1, WIDE: 0.1, NARROW: 0.1}, **settings)
+def test_a_short_job_tries_nothing(begun: Begin, seconds: float, settings: Mapping[str, Any], is_tried: bool) -> None:
+    tried_ = begun({WIDE: seconds, CALLERS: seconds, NARROW: seconds}, **settings)
     assert not tried_.opened
     tried_.run(layout_trial.FIRST_BLOCKS)
     assert bool(tried_.opened) == is_tried

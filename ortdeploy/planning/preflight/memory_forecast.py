@@ -6,7 +6,7 @@ versions of `versions.TESTED_WITH`; of another version, findings that rest on th
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -161,8 +161,8 @@ class _Taken:
         """Return the bytes with batches of the job's size, or of another one."""
         return sum(part.size for part in self.parts(batch or self.job.batching.run_size)[0])
 
-    def fitting_trials(self, layouts: Iterable[ThreadLayout], machine: MachineFacts | None) -> dict[str, int]:
-        """Return the layouts that a job has room to try, each with all that is open then.
+    def fitting_trials(self, layouts: Collection[ThreadLayout], machine: MachineFacts | None) -> dict[str, int]:
+        """Return the layouts that a job has room to try, each with all that is open then; none if only wide ones fit.
 
         Sessions of one thread stand beside the wide one, and beside each other. A job that comes near its limit opens
         its sessions otherwise, and half of the machine is left to others.
@@ -179,7 +179,7 @@ class _Taken:
                 found[layout.name] = taken
             elif not found:  # the wide session, which the others stand beside
                 break
-        return found
+        return found if any(one.threads == 1 and one.name in found for one in layouts) else {}
 
     def beside_others(self) -> int:
         """Return what its sessions take beside those that are open already."""

@@ -273,7 +273,8 @@ def test_layouts_to_try_are_in_the_forecast_and_only_those_that_have_room(
     assert planned(top=f"limits: {{memory: {int(room / 0.85) + MIB}}}") == (names, free)
     names, less = planned(top=f"limits: {{memory: {int(room / 0.85) - MIB}}}")
     assert names == f"{wide_session}; {callers}"
-    assert less < free
+    assert 0 < less < free
+    assert planned(top=f"limits: {{memory: {int((fixed + less) / 0.85) - MIB}}}") == ("", 0)
     assert planned(top=f"limits: {{memory: {int(fixed / 0.85) - MIB}}}") == ("", 0)
 
 
