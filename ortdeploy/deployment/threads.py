@@ -88,7 +88,8 @@ def worth_trying(layouts: Sequence[ThreadLayout], run_bytes: int) -> tuple[Threa
     Begun is with the wide session: if runs are short with two callers, because the second one computes while the
     threads of the first one start and join. In other runs, callers only take cores and caches from each other. Both run
     one session, whose results are the same, and the choice rests on what is run alone: so equal processes begin alike.
-    Only one of both is tried. Of 36 random networks on two cores, those of one thread were faster than either in 34.
+    Only one of both is tried. Of 36 random networks on two cores, layouts of one thread were faster than either in 34
+    (`benchmarks/layouts.py`).
     """
     shared = replace(layouts[0], callers=2)
     first = shared if shared in layouts and run_bytes < SMALL_RUN else layouts[0]
