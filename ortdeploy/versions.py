@@ -11,7 +11,7 @@ from ortdeploy.diagnostics import Certainty
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _RUNTIME = "onnxruntime"
 PACKAGES = ("ortdeploy", _RUNTIME, "onnx", "numpy")
@@ -41,13 +41,19 @@ def _installed(path: tuple[str, ...]) -> dict[str, str]:
     `importlib.metadata` goes by the same names, and takes longer to import than all that a small job does.
     """
     found: dict[str, str] = {}
+    for _, name, version in _distributions(path):
+        found.setdefault(name.lower().replace("-", "_").replace(".", "_"), version)
+    return found
+
+
+def _distributions(path: "Iterable[str]") -> "Iterator[tuple[str, str, str]]":
+    """Yield the folder of each distribution's metadata, and its name and version, both as the folder is called."""
     for folder in path:
         with suppress(OSError):
             for entry in os.listdir(folder or "."):  # noqa: PTH208  names are all that is wanted
                 name, _, version = entry.removesuffix(".dist-info").partition("-")
                 if entry.endswith(".dist-info") and version:
-                    found.setdefault(name.lower().replace("-", "_").replace(".", "_"), version)
-    return found
+                    yield os.path.join(folder, entry), name, version  # noqa: PTH118  text
 
 
 def runtime_version() -> str:
@@ -61,12 +67,9 @@ def runtime_version() -> str:
 
 @cache
 def _version_of_carrier(path: tuple[str, ...]) -> str:
-    for folder in path:
-        with suppress(OSError):
-            for entry in sorted(os.listdir(folder or ".")):  # noqa: PTH208  as above
-                name, _, version = entry.removesuffix(".dist-info").partition("-")
-                if name.startswith(_RUNTIME) and version and carries_runtime(os.path.join(folder, entry)):  # noqa: PTH118
-                    return f"{version} ({name.replace('_', '-')})"
+    for info, name, version in _distributions(path):
+        if name.startswith(_RUNTIME) and carries_runtime(info):
+            return f"{version} ({name.replace('_', '-')})"
     return _MISSING
 
 

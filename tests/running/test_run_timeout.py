@@ -70,7 +70,7 @@ def test_a_late_run_is_ended_and_the_slow_row_fails_alone(tmp_path: Path) -> Non
 class Shared(FakeSession):
     """A session as ONNX Runtime's: a call to end runs ends those of all callers, and all that begin until it is taken back.
 
-    A run over a negative number takes for ever, one over a large number until it was ended once.
+    A run over a negative number takes for ever, one over another number until it was ended once.
     """
 
     asked: threading.Event = field(default_factory=threading.Event)

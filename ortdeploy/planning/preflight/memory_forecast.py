@@ -117,7 +117,7 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
         count = next((most for most in fewer if taken.with_sessions(most).total() <= bound), None)
     layouts = {layout.name: taken.laid_out(layout).total() for layout in deployment.thread_layouts_of(job.model)}
-    free = deployment.tried_layouts_of(job.model)
+    free = deployment.tried_layouts_of(job.model)  # the wide session first: begun with if a second caller has no room
     worth = dict.fromkeys((*free[:1], *worth_trying(free, bare.run_bytes))) if free else ()
     tried = {} if unknown else taken.fitting_trials(worth, machine)
     more = max(tried.values(), default=total) - total
