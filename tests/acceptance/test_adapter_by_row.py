@@ -146,6 +146,7 @@ def test_another_adapter_may_be_for_all_others(cli: Cli, tmp_path: Path) -> None
     assert [row["y"][0] for row in written(tmp_path)] == [0.0, -1.0]
 
 
+@pytest.mark.slow
 def test_adapters_that_bring_different_parameters_apply_together(cli: Cli, tmp_path: Path) -> None:
     prepare(tmp_path, ["", ""], "[french, italian]")
     refused = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
@@ -164,6 +165,7 @@ def test_adapters_that_bring_different_parameters_apply_together(cli: Cli, tmp_p
     )
 
 
+@pytest.mark.slow
 def test_a_changed_choice_is_another_job(cli: Cli, tmp_path: Path) -> None:
     prepare(tmp_path, ["fr", "it"])
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
@@ -226,6 +228,7 @@ def mixing_model(path: Path) -> None:
     save_model(path, nodes, inputs, {"y": (TensorProto.FLOAT, ["batch", 4])}, defaults)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("languages", "good"),
     [

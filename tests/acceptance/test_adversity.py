@@ -116,6 +116,7 @@ def test_a_clock_that_jumps_back_disturbs_nothing(tmp_path: Path, monkeypatch: p
     assert rows(tmp_path) == [(row, row * 2.0) for row in range(400)]
 
 
+@pytest.mark.slow
 def test_two_new_runs_that_began_at_the_same_moment_are_both_kept(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_what_a_job_needs_stays_and_is_used_again(cli: Cli, deployment: Path, jo
     assert cli("cache", "prune", job).out.startswith(f"{deployment}/.ortdeploy: 0 bytes freed\n")
 
 
+@pytest.mark.slow
 def test_the_files_of_a_manifest_that_is_gone_are_freed(cli: Cli, deployment: Path, job: Path) -> None:
     other = deployment / "other.yaml"
     scale_model(deployment / "triple.onnx", factor=3)
@@ -92,6 +93,7 @@ def test_the_files_of_a_manifest_that_is_gone_are_freed(cli: Cli, deployment: Pa
     assert not any(one["freed"] for one in pruned(cli, job).values())
 
 
+@pytest.mark.slow
 def test_a_job_that_a_manifest_has_no_more_needs_nothing(cli: Cli, deployment: Path, job: Path) -> None:
     job.write_text(MANIFEST.replace("  run:", "  renamed job:").replace("path: out", "path: new"), encoding="utf-8")
     scale_model(deployment / "double.onnx", factor=5)
@@ -118,6 +120,7 @@ def test_a_last_good_version_stays_while_its_manifest_is_refused(cli: Cli, deplo
     assert (deployment / "out/_run.json").is_file()
 
 
+@pytest.mark.slow
 def test_nothing_is_freed_beside_a_live_run(cli: Cli, deployment: Path, job: Path) -> None:
     shutil.rmtree(deployment / ".ortdeploy/last-good")
     before = everything(deployment)
@@ -151,6 +154,7 @@ def test_notes_of_what_is_gone_go(cli: Cli, deployment: Path, job: Path) -> None
     assert (state / "told/0.txt").is_file()
 
 
+@pytest.mark.slow
 def test_what_was_read_in_graphs_goes_where_nobody_looks_it_up(cli: Cli, deployment: Path, job: Path) -> None:
     first, second, *others = sorted((deployment / ".ortdeploy/graphs").iterdir())
     document = json.loads(first.read_text())

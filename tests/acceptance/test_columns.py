@@ -58,6 +58,7 @@ def write(folder: Path, form: str) -> str:
     return f"t.{form}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
 def test_columns_of_several_types_with_gaps_reach_the_model_as_one_vector(cli: Cli, tmp_path: Path, form: str) -> None:
     path = deploy(tmp_path, write(tmp_path, form))
@@ -69,6 +70,7 @@ def test_columns_of_several_types_with_gaps_reach_the_model_as_one_vector(cli: C
     np.testing.assert_array_equal(np.array([row["y"] for row in read_rows(tmp_path / "out")], float), wanted)
 
 
+@pytest.mark.slow
 def test_a_pattern_of_one_column_makes_vectors_too(cli: Cli, tmp_path: Path) -> None:
     path = deploy(tmp_path, write(tmp_path, "parquet"), columns="f1*")
     assert cli("apply", deploy(tmp_path, "t.parquet", columns="[f10*]"), "-q").code == 0
@@ -219,7 +221,7 @@ def test_cells_that_json_has_no_type_for_are_keys(cli: Cli, tmp_path: Path, kind
             assert "nanoseconds" not in kind or written.type == cells.type
 
 
-@pytest.mark.quick("timestamp-parquet-us")
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["us", "ns"])
 @pytest.mark.parametrize("output", ["parquet", "arrow"])
 @pytest.mark.parametrize("kind", ["timestamp", "duration"])
@@ -258,6 +260,7 @@ def test_parts_of_shards_have_the_unit_of_the_parts_before_them(cli: Cli, tmp_pa
     assert [read_table(part).schema.field("when").type for part in parts] == [pa.timestamp("us")] * 2
 
 
+@pytest.mark.slow
 def test_rows_that_run_again_beside_their_part_have_its_unit(cli: Cli, tmp_path: Path) -> None:
     manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when], on_change: rerun")
     manifest.write_text(manifest.read_text().replace("path: out}", "path: out, format: parquet, removable: true}"))
@@ -283,6 +286,7 @@ def test_rows_that_are_recovered_beside_their_part_have_the_unit_of_other_parts(
     assert [read_table(part).schema.field("when").type for part in parts] == [pa.timestamp("us")] * 2
 
 
+@pytest.mark.slow
 def test_nanoseconds_that_the_unit_of_the_first_part_does_not_hold_fail_the_job(cli: Cli, tmp_path: Path) -> None:
     manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when]")
     manifest.write_text(manifest.read_text().replace("path: out}", "path: out, format: parquet}"))
@@ -303,6 +307,7 @@ def read_table(part: Path) -> pa.Table:
     return parquet.read_table(part) if part.suffix == ".parquet" else pa.ipc.open_file(part).read_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_goes", [False, True])
 @pytest.mark.parametrize("upgrade", ["refuse", "continue"])
 def test_columns_of_a_pattern_are_fed_in_the_order_of_the_first_file(
@@ -329,6 +334,7 @@ def test_files_of_one_run_may_have_their_columns_in_different_orders(cli: Cli, t
     assert [row["y"] for row in read_rows(tmp_path / "out")] == [[1, 2, 10], [3, 4, 30]]
 
 
+@pytest.mark.slow
 def test_committed_files_that_differ_by_a_column_are_no_reason_to_refuse_a_job(cli: Cli, tmp_path: Path) -> None:
     path = deploy(tmp_path, '"*.csv"', columns="[f1, f2]", missing="", prepare="")
     (tmp_path / "a.csv").write_text("f1,f2\n1,2\n")

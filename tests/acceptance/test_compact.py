@@ -76,7 +76,7 @@ def kill(*_: object, **__: object) -> None:
     raise Killed
 
 
-@pytest.mark.quick("begin_replacement")
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["begin_replacement", "end_replacement"])
 def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, step: str

@@ -21,7 +21,7 @@ jobs:
 """
 
 
-@pytest.mark.quick("too deep", "cut")
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_damaged_notes_are_forgotten(cli: Cli, tmp_path: Path, damage: str) -> None:
     scale_model(tmp_path / "m.onnx", width=1)

@@ -55,7 +55,7 @@ def apply(cli: Cli, folder: Path, data: str, more: str = "batch: {size: 3}") -> 
     return cli("apply", folder / "m.yaml", "-q")
 
 
-@pytest.mark.quick("bfloat16", "float8_e5m2", "uint4")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDER)
 def test_types_that_numpy_does_not_have_are_read_from_text_and_written_as_numbers(
     cli: Cli, tmp_path: Path, name: str
@@ -67,7 +67,7 @@ def test_types_that_numpy_does_not_have_are_read_from_text_and_written_as_number
     assert [row["y"] for row in rows(tmp_path)] == values.tolist()
 
 
-@pytest.mark.quick("bfloat16", "float8_e5m2", "uint4")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDER)
 def test_types_that_numpy_does_not_have_are_cast_from_arrays_and_come_out(cli: Cli, tmp_path: Path, name: str) -> None:
     values = np.array([VALUES.get(name, [0, 1, 2, 3])] * 3, dtype=np.float32).reshape(-1, 2)
@@ -176,6 +176,7 @@ def test_a_classifiers_maps_are_written_row_by_row(cli: Cli, tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.slow
 def test_init_offers_a_classifiers_maps(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     zip_map_model(tmp_path / "m.onnx")

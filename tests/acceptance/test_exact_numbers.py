@@ -74,7 +74,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.quick("a step that keeps the type", "a cast", "the steps of each item")
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
 def test_whole_numbers_reach_a_model_through_the_steps_before_it(cli: Cli, tmp_path: Path, chain: str) -> None:
     steps, shape = CHAINS[chain]

@@ -101,6 +101,7 @@ def test_two_jobs_whose_folders_are_one_by_a_link_are_refused(two: Path, cli: Cl
     )
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_manifest_has_just_begun_is_refused(two: Path, cli: Cli) -> None:
     (two / "a/outbox").mkdir()
     (two / "b/outbox").symlink_to("../a/outbox")
@@ -125,6 +126,7 @@ def only_b(error: Exception, run: Callable[..., Any]) -> Callable[..., Any]:
     return run_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code"), [(OrtdeployError("no room"), 1), (OSError(28, "No space left"), 1), (ValueError("oh"), 3)]
 )

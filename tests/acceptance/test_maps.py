@@ -94,6 +94,7 @@ def test_formats_without_maps_refuse_them_in_words(cli: Cli, tmp_path: Path, for
     ]
 
 
+@pytest.mark.slow
 def test_rows_that_were_repaired_take_their_maps_into_their_part(cli: Cli, tmp_path: Path) -> None:
     zip_map(tmp_path / "m.onnx", *KINDS["text"][:2])
     lines = [f'{{"x": [{row}, 0.5]}}' for row in range(10)]

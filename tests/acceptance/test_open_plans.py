@@ -98,6 +98,7 @@ def test_formats_that_tell_their_columns_are_bound_too(cli: Cli, deployment: Pat
     assert len(read_rows(plan.parent / "outbox/run")) == 1
 
 
+@pytest.mark.slow
 def test_first_rows_are_looked_at_where_an_open_plan_is_applied(cli: Cli, deployment: Path, captured: Path) -> None:
     planned_on_a_laptop(cli, deployment, captured)
     plan = on_the_device(deployment)
@@ -109,6 +110,7 @@ def test_first_rows_are_looked_at_where_an_open_plan_is_applied(cli: Cli, deploy
     assert "error[unmatched-input]" in cli("apply", plan).out
 
 
+@pytest.mark.slow
 def test_another_machine_is_refused_in_words(cli: Cli, deployment: Path, captured: Path) -> None:
     other = with_providers(captured, "CUDAExecutionProvider", "CPUExecutionProvider", version="1.99.0")
     planned_on_a_laptop(cli, deployment, other)
@@ -121,6 +123,7 @@ def test_another_machine_is_refused_in_words(cli: Cli, deployment: Path, capture
     assert "The ONNX Runtime version is not what the plan was made from" in refused.words
 
 
+@pytest.mark.slow
 def test_another_model_and_another_manifest_are_refused(cli: Cli, deployment: Path, captured: Path) -> None:
     planned_on_a_laptop(cli, deployment, captured)
     plan = on_the_device(deployment)
@@ -146,6 +149,7 @@ def test_an_edited_open_plan_is_refused(cli: Cli, deployment: Path, captured: Pa
     assert not (plan.parent / "outbox").exists()
 
 
+@pytest.mark.slow
 def test_jobs_that_feed_jobs_are_bound_together(cli: Cli, deployment: Path, captured: Path) -> None:
     second = "  more:\n    model: double\n    input: {job: run, columns: {x: y}}\n    output: {path: outbox/more}\n"
     (deployment / "m.yaml").write_text(MANIFEST.rstrip("\n").replace("jsonl", "npz") + "\n" + second)
@@ -158,6 +162,7 @@ def test_jobs_that_feed_jobs_are_bound_together(cli: Cli, deployment: Path, capt
     assert cli("apply", plan).out.count("nothing to do") == 2
 
 
+@pytest.mark.slow
 def test_files_that_were_there_are_held_in_an_open_plan(cli: Cli, deployment: Path, captured: Path) -> None:
     second = "  more:\n    model: double\n    input: {path: in/*.npy}\n    output: {path: outbox/more, format: jsonl}\n"
     (deployment / "m.yaml").write_text(MANIFEST.rstrip("\n") + "\n" + second)
@@ -175,6 +180,7 @@ def test_files_that_were_there_are_held_in_an_open_plan(cli: Cli, deployment: Pa
     assert (refused.code, "data.npy changed" in refused.words) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_sample_in_the_checkout_leaves_room_for_other_files(cli: Cli, deployment: Path, captured: Path) -> None:
     (deployment / "m.yaml").write_text(MANIFEST.replace("data.npy", "'*.npy'"))
     plan = deployment / "plan.json"
@@ -200,6 +206,7 @@ def test_what_needs_rows_and_parts_needs_a_bound_plan(
     )
 
 
+@pytest.mark.slow
 def test_data_that_is_not_here_is_bound_by_nobody(cli: Cli, deployment: Path, captured: Path) -> None:
     (deployment / "data.npy").unlink()
     for more in (["--out", deployment / "plan.json"], []):
@@ -208,6 +215,7 @@ def test_data_that_is_not_here_is_bound_by_nobody(cli: Cli, deployment: Path, ca
     assert not (deployment / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_workers_run_a_plan_that_was_bound_for_them(cli: Cli, deployment: Path, captured: Path) -> None:
     (deployment / "m.yaml").write_text(SMALL)
     plan = deployment / "plan.json"
@@ -252,6 +260,7 @@ def test_finish_runs_where_the_devices_of_a_plan_are_not(cli: Cli, deployment: P
     assert "error[moved-fact]" in cli("finish", plan).out, "files count everywhere"
 
 
+@pytest.mark.slow
 def test_finish_takes_parts_of_workers_whose_devices_it_has_not(
     cli: Cli, deployment: Path, captured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,7 @@ def test_status_names_the_file_that_keeps_old_parts_from_being_forgotten(cli: Cl
     assert "not forgotten" not in cli("status", manifest).words
 
 
-@pytest.mark.quick("the folder")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["parts", "the folder"])
 def test_new_inputs_go_on_behind_what_was_carried_away(cli: Cli, deployment: Path, name: str) -> None:
     manifest = write(deployment, "removable: true")
@@ -84,6 +84,7 @@ def test_new_inputs_go_on_behind_what_was_carried_away(cli: Cli, deployment: Pat
     assert (status["status"], status["committed"]) == ("done", 18)
 
 
+@pytest.mark.slow
 def test_what_is_not_removable_may_become_so(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, "removable: false")
     put(deployment, "a", 1)
@@ -99,6 +100,7 @@ def test_what_is_not_removable_may_become_so(cli: Cli, deployment: Path) -> None
     assert values(deployment / "out") == [4.0] * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["removable: true", "removable: false"])
 def test_an_output_whose_ledger_is_lost_is_refused_by_the_ledger_s_name(
     cli: Cli, deployment: Path, output: str
@@ -120,6 +122,7 @@ def test_an_output_whose_ledger_is_lost_is_refused_by_the_ledger_s_name(
     assert cli("apply", manifest).code == (0 if output == "removable: true" else 1)
 
 
+@pytest.mark.slow
 def test_a_damaged_note_of_the_ledger_is_no_traceback(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, "removable: true")
     put(deployment, "a", 1)
@@ -296,6 +299,7 @@ def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[int]:
     return killed
 
 
+@pytest.mark.slow
 def test_failed_rows_of_another_deployment_get_a_file_of_their_own(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, "on_upgrade: continue")
     manifest.write_text(manifest.read_text() + "    errors: {on_nan: fail, max_failed: 9}\n")
@@ -313,6 +317,7 @@ def test_failed_rows_of_another_deployment_get_a_file_of_their_own(cli: Cli, dep
     assert "nothing to do" in cli("apply", manifest).words
 
 
+@pytest.mark.slow
 def test_an_upgrade_may_start_over_without_being_asked(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, "on_upgrade: rerun")
     put(deployment, "a", 1)
@@ -329,6 +334,7 @@ def test_an_upgrade_may_start_over_without_being_asked(cli: Cli, deployment: Pat
     assert "nothing to do" in cli("apply", manifest).words
 
 
+@pytest.mark.slow
 def test_an_upgrade_is_refused_where_the_manifest_says_nothing(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, "removable: true")
     put(deployment, "a", 1)
@@ -364,6 +370,7 @@ def forget_deployments(folder: Path) -> None:
         db.commit()
 
 
+@pytest.mark.slow
 def test_an_upgrade_searches_its_own_batch_size(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, "on_upgrade: continue")
     manifest.write_text(manifest.read_text().replace("size: 2", "size: auto"))

@@ -36,7 +36,7 @@ def saved(cli: Cli, folder: Path, *options: str) -> Path:
     return folder / "plan.json"
 
 
-@pytest.mark.quick("no ledger-change_the_model", "earlier plan-lose_the_plan")
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [lose_the_plan, change_the_model, change_the_manifest])
 @pytest.mark.parametrize("known", [False, True], ids=["no ledger", "earlier plan"])
 def test_a_new_run_puts_the_folder_aside_whole(cli: Cli, deployment: Path, change: object, *, known: bool) -> None:
@@ -69,6 +69,7 @@ def test_a_new_run_puts_the_folder_aside_whole(cli: Cli, deployment: Path, chang
         assert not (deployment / "outbox/run/_parts").exists()
 
 
+@pytest.mark.slow
 def test_a_saved_plan_starts_over_too_and_is_none_for_shards(cli: Cli, deployment: Path) -> None:
     (deployment / "m.yaml").write_text(SMALL)
     assert cli("apply", saved(cli, deployment), "--shard", "0/2").code == 0
@@ -80,6 +81,7 @@ def test_a_saved_plan_starts_over_too_and_is_none_for_shards(cli: Cli, deploymen
     assert len(read_rows(deployment / "outbox/run")) == 20
 
 
+@pytest.mark.slow
 def test_parts_of_shards_whose_ledger_and_plan_are_lost_are_put_aside(cli: Cli, deployment: Path) -> None:
     (deployment / "m.yaml").write_text(SMALL)
     plan = saved(cli, deployment)

@@ -70,6 +70,7 @@ def values(folder: Path) -> list[tuple[str, float]]:
     return [(Path(one["path"]).stem, one["y"][0] / 2) for one in found]
 
 
+@pytest.mark.slow
 def test_a_manifest_may_lie_in_a_folder_with_signs_of_patterns(
     cli: Cli, deployment: Path, arrivals: Write, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -105,6 +106,7 @@ def test_an_empty_inbox_is_nothing_to_do_where_the_manifest_says_so(
     assert values(deployment) == [("a", 1), ("a", 1)]
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_refused_or_comes_after_all_others(cli: Cli, deployment: Path, arrivals: Write) -> None:
     arrivals("on_change: refuse")
     put(deployment, "a", 1)
@@ -126,6 +128,7 @@ def test_a_changed_file_is_refused_or_comes_after_all_others(cli: Cli, deploymen
     assert "nothing to do" in cli("apply", deployment / "m.yaml").words
 
 
+@pytest.mark.slow
 def test_a_file_that_was_seen_gone_comes_back_as_a_new_one(cli: Cli, deployment: Path, arrivals: Write) -> None:
     arrivals("on_empty: done")
     put(deployment, "IMG_0001", 1)
@@ -162,6 +165,7 @@ def test_new_files_alone_do_not_start_a_job_over(
     assert len(list(deployment.glob("out*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_file_that_comes_back_as_it_was_is_not_run_again(cli: Cli, deployment: Path, arrivals: Write) -> None:
     arrivals("on_empty: done")
     put(deployment, "a", 1)
@@ -184,6 +188,7 @@ def test_a_removed_file_is_refused_where_the_manifest_says_so(cli: Cli, deployme
     assert "input file inbox/a.npy. Apply with --new-run" in refused.words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_with", ["keep", "fail"])
 def test_what_becomes_of_nan_may_change_between_runs(
     cli: Cli, deployment: Path, arrivals: Write, monkeypatch: pytest.MonkeyPatch, made_with: str
@@ -215,6 +220,7 @@ def test_files_that_are_still_written_wait(cli: Cli, deployment: Path, arrivals:
     assert values(deployment) == [("a", 1)] * 2
 
 
+@pytest.mark.slow
 def test_a_file_of_the_future_is_taken_when_two_looks_find_it_the_same(
     cli: Cli, deployment: Path, arrivals: Write
 ) -> None:
@@ -264,6 +270,7 @@ def test_a_picture_is_known_by_what_was_read_when_its_row_ran(
     assert len(read_rows(deployment / "out")) == 3
 
 
+@pytest.mark.slow
 def test_a_repaired_file_that_is_only_touched_is_as_it_was(cli: Cli, deployment: Path, arrivals: Write) -> None:
     arrivals("")
     path = deployment / "m.yaml"
@@ -344,6 +351,7 @@ def with_timing(deployment: Path, text: str) -> Path:
     return manifest
 
 
+@pytest.mark.slow
 def test_a_job_outside_of_its_hours_pauses_before_a_session_is_opened(cli: Cli, deployment: Path) -> None:
     now = time.localtime()
     hour = f"{(now.tm_hour + 2) % 24:02}"
@@ -357,7 +365,7 @@ def test_a_job_outside_of_its_hours_pauses_before_a_session_is_opened(cli: Cli, 
     assert cli("apply", with_timing(deployment, "limits: {}")).code == 0
 
 
-@pytest.mark.quick("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("has_run", [False, True])
 def test_heat_before_a_session_is_opened_ends_with_a_margin(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool
@@ -379,6 +387,7 @@ def test_heat_before_a_session_is_opened_ends_with_a_margin(
     assert rows == list(range(24 if has_run else 20))
 
 
+@pytest.mark.slow
 def test_a_pause_before_a_new_file_was_read_ends_when_the_file_goes(cli: Cli, deployment: Path) -> None:
     cold = with_timing(deployment, "limits: {}").read_text().replace("path: data.npy", "path: '*.npy'")
     manifest = deployment / "m.yaml"
@@ -464,6 +473,7 @@ def test_the_file_at_which_a_job_failed_may_be_repaired(cli: Cli, stopped: Path)
     assert values(stopped) == [*[("a", 1)] * 2, *[("b", 2)] * 300, *[("c", 3)] * 2, *[("d", 4)] * 2]
 
 
+@pytest.mark.slow
 def test_a_file_whose_rows_are_committed_may_go_while_its_run_is_unfinished(cli: Cli, stopped: Path) -> None:
     put_lines(stopped, "c", 3, lines=300)
     put_lines(stopped, "d", "broken")
@@ -476,7 +486,7 @@ def test_a_file_whose_rows_are_committed_may_go_while_its_run_is_unfinished(cli:
     assert "done" in cli("status", stopped / "m.yaml").words
 
 
-@pytest.mark.quick("100-append", "1000-refuse")
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["append", "refuse"])
 def test_a_file_that_is_only_touched_while_its_run_is_unfinished_is_not_a_new_one(
     cli: Cli, stopped: Path, policy: str
@@ -506,6 +516,7 @@ def stopped_within_a(cli: Cli, deployment: Path, arrivals: Write) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_within_which_a_part_ends_may_not_go(cli: Cli, deployment: Path, arrivals: Write) -> None:
     path = stopped_within_a(cli, deployment, arrivals)
     (deployment / "inbox" / "a.jsonl").rename(deployment / "a.jsonl")
@@ -540,6 +551,7 @@ def test_retry_and_status_agree_about_a_row_at_which_a_job_failed(cli: Cli, stop
     assert "no row in out has failed" in cli("retry", stopped / "m.yaml", "--job", "run").words
 
 
+@pytest.mark.slow
 def test_a_run_that_has_left_no_rows_holds_nothing_that_a_change_could_contradict(
     cli: Cli, deployment: Path, arrivals: Write
 ) -> None:
@@ -615,6 +627,7 @@ def test_retry_runs_failed_rows_although_other_files_are_gone(cli: Cli, deployme
     assert "nothing to do, its input files are gone" in cli("retry", path, "--job", "run").words
 
 
+@pytest.mark.slow
 def test_retry_leaves_a_file_alone_within_which_a_part_ends_if_it_is_gone(
     cli: Cli, deployment: Path, arrivals: Write
 ) -> None:

@@ -26,6 +26,7 @@ def refused(cli: Cli, manifest: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) -> None:
     model = done.parent / "double.onnx"
     assert refused(cli, done) == []
@@ -49,6 +50,7 @@ def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) 
         assert "apply has failed since" not in cli("status", done).words
 
 
+@pytest.mark.slow
 def test_what_was_remembered_before_it_does_not_hide_it(cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file has changed since apply and status were remembered: the refused apply was another command line."""
     monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**12))
@@ -72,6 +74,7 @@ def test_nothing_is_written_where_nothing_has_run(cli: Cli, deployment: Path) ->
     assert sorted(deployment.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_of_several_manifests_the_refused_one_is_named(cli: Cli, done: Path) -> None:
     other = done.with_name("other.yaml")
     other.write_text(done.read_text().replace("name: ", "name: other-").replace("double.onnx", "gone.onnx"))
@@ -90,6 +93,7 @@ def test_nothing_is_forgotten_where_nothing_is_noted(cli: Cli, done: Path, monke
     assert cli("apply", done).code == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_before_it_began_is_told_until_one_succeeds(
     cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +115,7 @@ def test_a_job_that_failed_before_it_began_is_told_until_one_succeeds(
     assert refused(cli, done) == []
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_while_it_ran_is_told_by_its_state(
     cli: Cli, done: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

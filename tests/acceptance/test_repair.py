@@ -106,6 +106,7 @@ def test_a_repaired_file_gives_its_failed_rows_and_no_others(cli: Cli, deploymen
     assert cli("apply", manifest).code == 1  # changed once more, for no failed row
 
 
+@pytest.mark.slow
 def test_rows_whose_file_is_gone_or_shorter_stay_failed(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, INPUTS["csv"])
     for number, name in enumerate("abc"):
@@ -134,6 +135,7 @@ def test_a_repaired_file_without_a_column_is_told(cli: Cli, deployment: Path) ->
     assert [one["row"] for one in letters(deployment)] == [1]
 
 
+@pytest.mark.slow
 def test_changed_content_that_counts_as_a_new_file_is_not_what_failed(cli: Cli, deployment: Path) -> None:
     """With `append`, row 1 of the old a.csv is not row 1 of the new one, which has numbers of its own."""
     manifest = write(deployment, INPUTS["csv"] + ", on_change: append")
@@ -150,6 +152,7 @@ def test_changed_content_that_counts_as_a_new_file_is_not_what_failed(cli: Cli, 
     assert [one["row"] for one in letters(deployment)] == [1, 3]
 
 
+@pytest.mark.slow
 def test_failed_rows_behind_a_reused_name_are_their_own(cli: Cli, deployment: Path) -> None:
     """Rows are found by their file: when a name is used again, the numbers of the files before it do not move."""
     manifest = write(deployment, "inbox/*.npy, key: [path, row], on_change: append")
@@ -181,6 +184,7 @@ def test_a_row_is_not_tried_without_end(cli: Cli, deployment: Path) -> None:
     assert [one["attempts"] for one in letters(deployment)] == [3]
 
 
+@pytest.mark.slow
 def test_attempts_begin_anew_when_the_file_changes(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, INPUTS["csv"], "attempts: 2")
     table(deployment / "inbox/a.csv", ["0", BAD], 1)
@@ -195,6 +199,7 @@ def test_attempts_begin_anew_when_the_file_changes(cli: Cli, deployment: Path) -
     assert "nothing to do" in cli("apply", manifest).out
 
 
+@pytest.mark.slow
 def test_a_repaired_file_is_refused_with_the_way_to_retry_it(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, INPUTS["csv"])
     table(deployment / "inbox/a.csv", ["0", BAD], 1)
@@ -212,6 +217,7 @@ def test_a_repaired_file_is_refused_with_the_way_to_retry_it(cli: Cli, deploymen
     assert "ortdeploy retry" not in cli("apply", manifest).out, "no row of it has failed"
 
 
+@pytest.mark.slow
 def test_a_repaired_picture_does_not_keep_an_unfinished_job_from_going_on(cli: Cli, tmp_path: Path) -> None:
     from PIL import Image  # noqa: PLC0415
 
@@ -237,7 +243,7 @@ def test_a_repaired_picture_does_not_keep_an_unfinished_job_from_going_on(cli: C
     assert "nothing to do" in cli("apply", manifest).words
 
 
-@pytest.mark.quick("true")
+@pytest.mark.slow
 @pytest.mark.parametrize("removable", ["true", "false"])
 def test_an_output_whose_only_rows_a_retry_has_given_goes_on(deployment: Path, cli: Cli, removable: str) -> None:
     """No part has a file of its own; killed within the retry, none has any."""

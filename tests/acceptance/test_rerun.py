@@ -99,6 +99,7 @@ def test_a_changed_file_runs_its_own_rows_into_its_own_parts(cli: Cli, deploymen
     assert cli("verify", path).code == 0
 
 
+@pytest.mark.slow
 def test_a_part_of_several_files_keeps_the_rows_of_the_others(cli: Cli, deployment: Path, manifest: Write) -> None:
     path = manifest()
     for number, name in enumerate("abcdef"):
@@ -115,6 +116,7 @@ def test_a_part_of_several_files_keeps_the_rows_of_the_others(cli: Cli, deployme
     assert report(deployment)["rows"] == {"input": 7, "committed": 7, "failed": 0, "skipped": 0}
 
 
+@pytest.mark.slow
 def test_another_number_of_rows_comes_after_all_others(cli: Cli, deployment: Path, manifest: Write) -> None:
     path = manifest()
     put(deployment, "a", 0, 1, 2)
@@ -139,6 +141,7 @@ def test_another_number_of_rows_comes_after_all_others(cli: Cli, deployment: Pat
     assert cli("verify", path).code == 0
 
 
+@pytest.mark.slow
 def test_failed_rows_of_the_old_content_leave_the_dead_letters(cli: Cli, deployment: Path, manifest: Write) -> None:
     path = manifest()
     put(deployment, "a", 0, float("nan"), 2)
@@ -159,7 +162,7 @@ def test_failed_rows_of_the_old_content_leave_the_dead_letters(cli: Cli, deploym
     assert sorted(rows(deployment / "out")) == [7]
 
 
-@pytest.mark.quick("parts")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nobody", "parts", "the folder"])
 def test_rows_of_parts_that_may_be_carried_away_are_written_beside_them(
     cli: Cli, deployment: Path, manifest: Write, name: str
@@ -291,6 +294,7 @@ def test_of_an_output_of_shards_too_only_the_changed_files_run_again(
     assert cli("verify", path).code == 0
 
 
+@pytest.mark.slow
 def test_shards_leave_changed_files_to_one_machine(cli: Cli, deployment: Path, manifest: Write) -> None:
     path, plan = manifest(), deployment / "plan.json"
     put(deployment, "a", 1)

@@ -69,7 +69,7 @@ TIME_MAJOR = [
 ]
 
 
-@pytest.mark.quick("64-inputs0-outputs0", "64-inputs4-outputs4", "70-inputs1-outputs1", "70-inputs6-outputs6")
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "outputs"), TIME_MAJOR)
 @pytest.mark.parametrize("rows", [64, 70])
 def test_time_major_outputs_go_to_the_rows_that_they_are_of(
@@ -100,6 +100,7 @@ def test_an_output_with_a_batch_that_no_input_has_goes_to_the_rows_that_it_is_of
     assert_rows(tmp_path, data.transpose(0, 2, 1))
 
 
+@pytest.mark.slow
 def test_an_untrue_shape_in_the_graph_is_overruled_by_the_manifest(cli: Cli, tmp_path: Path) -> None:
     """ONNX Runtime warns of the graph's [1, s] and runs it. A step goes on from what the output really is."""
     node = helper.make_node("Transpose", ["x"], ["7"], perm=[1, 0, 2])
@@ -138,6 +139,7 @@ def test_a_step_that_an_untrue_shape_does_not_fit_names_the_way_out(cli: Cli, tm
     )
 
 
+@pytest.mark.slow
 def test_a_declared_axis_is_used_where_nothing_in_the_graph_tells(cli: Cli, tmp_path: Path) -> None:
     """The inputs are time-major too, and the batch size divides both."""
     save_model(
@@ -421,6 +423,7 @@ def test_rows_that_fail_do_not_break_the_proof(cli: Cli, tmp_path: Path) -> None
     assert "depend on the rows beside it" in applied.out
 
 
+@pytest.mark.slow
 def test_a_proof_is_paid_for_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ortdeploy.runtime.session import OrtSession  # noqa: PLC0415  counted here alone
 

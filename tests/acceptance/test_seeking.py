@@ -52,7 +52,7 @@ def as_csv(folder: Path, name: str = "data.csv", bad: int | None = None) -> None
     os.utime(folder / name, (1e9, 1e9))
 
 
-@pytest.mark.quick("data.csv.gz")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data.csv", "data.csv.gz"])
 def test_a_shard_of_a_table_of_text_makes_the_parts_of_one_machine(
     cli: Cli, deployment: Path, name: str, begun: list[int]
@@ -72,6 +72,7 @@ def test_a_shard_of_a_table_of_text_makes_the_parts_of_one_machine(
     assert (max(begun) > 1900) == (name == "data.csv")
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_goes_on_where_it_was(cli: Cli, deployment: Path, begun: list[int]) -> None:
     as_csv(deployment, bad=2500)
     manifest = deployment / "m.yaml"

@@ -93,6 +93,7 @@ def test_every_format_is_that_of_one_machine_also_with_padding_failed_rows_and_a
     assert letters == [[9, 26]] * 2
 
 
+@pytest.mark.slow
 def test_a_shard_that_was_killed_before_its_plan_began_leaves_the_output_to_one_machine(
     cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_finish_on_another_machine_at_the_same_moment_finds_all_parts(
     assert cli("verify", deployment / "m.yaml").code == 0
 
 
+@pytest.mark.slow
 def test_status_that_was_shown_before_is_not_what_shards_have_made_since(
     cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_new_files_after_a_finished_plan_are_the_next_one_s(cli: Cli, deployment
     assert len(read_rows(deployment / "outbox/run")) == 60
 
 
+@pytest.mark.slow
 def test_a_file_that_is_only_touched_after_its_plan_is_not_a_new_one(cli: Cli, deployment: Path) -> None:
     manifest, plan = deployment / "m.yaml", deployment / "plan.json"
     manifest.write_text(SMALL.replace("path: data.npy", "path: data.npy, on_change: append"))
@@ -210,6 +213,7 @@ def test_rows_behind_an_unfinished_last_part_get_parts_as_long_as_on_one_machine
     assert (lengths[:2], set(lengths[2:-1]), sum(lengths)) == ([8, 7], {8}, 118)
 
 
+@pytest.mark.slow
 def test_a_file_that_arrives_while_shards_run_is_the_next_plan_s(cli: Cli, deployment: Path) -> None:
     """It comes first in the order of names: the rows of the plan keep their numbers."""
     manifest, plan = deployment / "m.yaml", deployment / "plan.json"
@@ -232,6 +236,7 @@ def test_a_file_that_arrives_while_shards_run_is_the_next_plan_s(cli: Cli, deplo
     assert [row["path"] for row in rows[20::20]] == ["data-0.npy", "data-1.npy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["is gone", "changed"])
 def test_a_planned_file_that_goes_or_changes_while_shards_run_is_refused(
     cli: Cli, deployment: Path, plan: Path, what: str
@@ -270,6 +275,7 @@ def test_a_plan_that_can_be_shared_is_not_warned_of(cli: Cli, deployment: Path) 
     assert (saved.code, saved.err) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_version_ends_with_64_and_one_whose_disk_is_full_with_1(
     cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +320,7 @@ def test_a_lost_ledger_is_made_again_by_finish(cli: Cli, deployment: Path, plan:
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
 
 
-@pytest.mark.quick("close-die_after", "tidy-die_before")
+@pytest.mark.slow
 @pytest.mark.parametrize("die", [die_before, die_after])
 @pytest.mark.parametrize("method", ["close", "tidy"])
 def test_a_finish_that_was_killed_as_it_closed_the_plan_is_run_again_and_leaves_nothing_behind(

@@ -71,6 +71,7 @@ def test_a_lost_ledger_comes_back_and_its_job_goes_on(cli: Cli, deployment: Path
     assert sorted(row["row"] for row in read_rows(deployment / "out")) == list(range(7))
 
 
+@pytest.mark.slow
 def test_parts_that_a_copy_does_not_know_are_written_again(cli: Cli, deployment: Path, job: Path) -> None:
     assert state(cli, "backup", deployment)[0] == 0
     np.save(deployment / "inbox/b.npy", np.ones((2, 4), dtype=np.float32))
@@ -217,6 +218,7 @@ def test_there_must_be_a_ledger_to_copy(cli: Cli, deployment: Path) -> None:
     assert "holds no ledger" in words
 
 
+@pytest.mark.slow
 def test_notes_come_back_and_those_that_are_there_stay(cli: Cli, deployment: Path, job: Path) -> None:
     assert cli("apply", job, "--last-good", "--new-run", "--set", "jobs.run.output.rows_per_part=7").code == 0
     state_dir = deployment / ".ortdeploy"

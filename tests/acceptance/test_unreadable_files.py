@@ -136,7 +136,7 @@ def test_it_is_one_failed_row_and_the_others_run(cli: Cli, deployment: Path, man
 @pytest.mark.parametrize("rows", [(20.0,), (20.0, 21.0, 22.0)], ids=["one row", "many rows"])
 @pytest.mark.parametrize("said", ["on_change: refuse", "on_change: append", "on_change: rerun", "on_remove: refuse"])
 @pytest.mark.parametrize("removable", ["false", "true"], ids=["stays", "removable"])
-@pytest.mark.quick("stays-on_change: refuse-many rows", "removable-on_change: append-one row")
+@pytest.mark.slow
 def test_a_mended_file_runs_once_whatever_the_input_says_of_changes(
     cli: Cli, deployment: Path, manifest: Write, said: str, rows: tuple[float, ...], removable: str
 ) -> None:
@@ -196,6 +196,7 @@ def test_a_file_that_broke_again_in_another_way_says_why_now(cli: Cli, deploymen
     assert "nothing to do" in apply(cli, path)
 
 
+@pytest.mark.slow
 def test_it_counts_against_the_budget(cli: Cli, deployment: Path, manifest: Write) -> None:
     path = manifest(most="1")
     put(deployment, "a.npy", content(10))
@@ -262,6 +263,7 @@ def test_an_inbox_with_nothing_else_says_so(cli: Cli, deployment: Path, manifest
     assert values(deployment) == [10, 20]
 
 
+@pytest.mark.slow
 def test_a_file_that_goes_stays_a_failed_row_and_is_new_when_it_comes_back(
     cli: Cli, deployment: Path, manifest: Write
 ) -> None:
@@ -278,7 +280,7 @@ def test_a_file_that_goes_stays_a_failed_row_and_is_new_when_it_comes_back(
     assert letters(deployment) == []
 
 
-@pytest.mark.quick("unreadable")
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [WHOLE[:-9], content(20)], ids=["unreadable", "one row"])
 def test_a_file_that_came_back_is_there_and_its_change_replaces_its_rows(
     cli: Cli, deployment: Path, manifest: Write, back: bytes
@@ -384,6 +386,7 @@ def test_weeks_of_tables_that_break_and_are_mended(
     assert cli("verify", path).code == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_is_noted_shows_no_columns(cli: Cli, deployment: Path, manifest: Write) -> None:
     """Only b is new, and it is unreadable: of the others, c says which columns there are, and a does not."""
     path = manifest()

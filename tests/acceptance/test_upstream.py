@@ -75,6 +75,7 @@ def _inputs(cli: Cli, folder: Path) -> Any:
     return step["inputs"], step["input"]["upstream"]["names"]
 
 
+@pytest.mark.slow
 def test_lines_of_items_are_rows(cli: Cli, deployment: Path) -> None:
     write(deployment, column="y", keys="row_of_first, item", output="format: parquet, explode: y")
     scale_model(deployment / "one.onnx", width=1, factor=3)
@@ -129,6 +130,7 @@ def test_a_glob_over_another_output_points_to_the_job(cli: Cli, deployment: Path
     assert "Write input: {job: first} to read the rows that it commits" in cli("validate", deployment / "m.yaml").words
 
 
+@pytest.mark.slow
 def test_try_shows_the_rows_of_both(cli: Cli, deployment: Path) -> None:
     write(deployment)
     tried = cli("try", deployment / "m.yaml", "--rows", 2)

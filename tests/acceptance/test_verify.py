@@ -49,6 +49,7 @@ def test_json_tells_each_part(cli: Cli, deployment: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_only_the_jobs_that_are_asked_for_are_read(cli: Cli, deployment: Path) -> None:
     (deployment / "m.yaml").write_text(SMALL + SECOND)
     assert cli("apply", deployment).code == 0

@@ -35,6 +35,7 @@ def accuracies(folder: Path) -> Mapping[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_each_view_is_read_with_its_adapter_and_none_without(cli: Cli, examples: Path) -> None:
     assert cli("apply", examples / "views.yaml", "-q").code == 0
     read = accuracies(examples)

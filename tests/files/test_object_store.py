@@ -69,6 +69,7 @@ def test_rows_come_from_a_store_and_go_to_one(tmp_path: Path, cli: Cli, store: A
     assert "memory://out/run" in cli("status", manifest).out
 
 
+@pytest.mark.slow
 def test_a_store_that_grew_is_taken_up_and_a_changed_object_is_named(tmp_path: Path, cli: Cli, store: Any) -> None:
     put_rows(store, "/in/a.jsonl", 0, 5)
     manifest = deployment(tmp_path, "memory://in/*.jsonl", "memory://out/run")
@@ -95,6 +96,7 @@ def test_a_place_with_files_of_others_is_refused(tmp_path: Path, cli: Cli, store
     assert store.cat_file("/out/run/part-00000000.jsonl") == b"somebody's"
 
 
+@pytest.mark.slow
 def test_a_retry_is_uploaded_too(tmp_path: Path, cli: Cli, store: Any) -> None:
     store.pipe_file("/in/a.jsonl", b'{"x": [1, 1, 1, 1]}\n{"x": [2, 2]}   \n{"x": [3, 3, 3, 3]}\n')
     end = "    errors: {max_failed: 1}\n"
@@ -321,6 +323,7 @@ def test_a_retry_that_was_killed_arrives_with_the_next_apply(
     assert json.loads(store.cat_file("/out/run/_run.json"))["rows"]["committed"] == 3
 
 
+@pytest.mark.slow
 def test_rows_that_run_again_arrive_after_a_kill_although_they_take_as_many_bytes(
     tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +342,7 @@ def test_rows_that_run_again_arrive_after_a_kill_although_they_take_as_many_byte
     assert [row["y"][0] for row in rows_of(store, "/out/run")] == [6.0]
 
 
+@pytest.mark.slow
 def test_a_part_replaces_one_of_as_many_bytes_that_was_uploaded_and_not_committed(
     tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +361,7 @@ def test_a_part_replaces_one_of_as_many_bytes_that_was_uploaded_and_not_committe
     assert [row["y"][0] for row in rows_of(store, "/out/run")] == [3.0]
 
 
+@pytest.mark.slow
 def test_objects_whose_rows_were_run_are_not_fetched_again(
     tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_lists_are_joined_by_name(some: dict[str, int], others: dict[str, int]) 
     assert list(joined(held(some), held(others))) == wanted
 
 
+@pytest.mark.slow
 def test_a_million_states_take_no_more_than_fifteen_bytes_each() -> None:
     count = 20_000
     with pytest.MonkeyPatch.context() as patch:

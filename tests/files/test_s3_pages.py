@@ -68,6 +68,7 @@ def test_a_listing_says_of_an_object_what_it_says_itself(bucket: s3.Store) -> No
     assert dict(list_states(bucket.url("in/*"))) == {url: state_of(url) for url in list_urls(bucket.url("in/*"))}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_states_of_many_objects_are_listed_and_of_few_are_asked_for(bucket: s3.Store) -> None:
     for number in range(20):

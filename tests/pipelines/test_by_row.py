@@ -65,6 +65,7 @@ def test_each_row_is_a_run_without_the_axis_of_rows(tmp_path: Path, cli: Cli) ->
         np.testing.assert_allclose(got, softmax(row), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_constants_are_fed_whole_and_scalars_are_results(tmp_path: Path, cli: Cli) -> None:
     nodes = [helper.make_node("Mul", ["x", "k"], ["p"]), helper.make_node("ReduceSum", ["p"], ["y"], keepdims=0)]
     save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, THREE), "k": (FLOAT, THREE)}, {"y": (FLOAT, [])})
@@ -94,6 +95,7 @@ def test_state_is_handed_on_beside_single_rows(tmp_path: Path, cli: Cli, inside:
     np.testing.assert_allclose(found(tmp_path), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_fed_constants_alone_keeps_its_batch(tmp_path: Path, cli: Cli) -> None:
     add(tmp_path, [1, 3], [1, 3], [1, 3])
     steps = "{run: m, in: {a: 1, b: [1, 2, 3]}, out: {y: z}}\n      - {op: Add, in: {A: $x, B: $z}, out: y}"

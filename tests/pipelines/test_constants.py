@@ -61,6 +61,7 @@ def scaled(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wires", "values", "b"),
     [
@@ -147,6 +148,7 @@ def test_what_an_input_cannot_take_is_refused_once(scaled: Path, cli: Cli, wires
     assert text.count("error[") == 1, text
 
 
+@pytest.mark.slow
 def test_another_constant_is_another_result(scaled: Path, cli: Cli) -> None:
     step = "{{run: m, in: {{x: $x, k: {}, b: 0}}, out: {{y: y}}}}"
     assert cli("apply", write(scaled, step.format(1))).code == 0

@@ -77,6 +77,7 @@ def words(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_padding_goes_to_the_longest_and_truncation_is_the_files(words: Path, cli: Cli) -> None:
     assert cli("apply", words / "m.yaml").code == 0
     rows = (words / "out/part-00000000.jsonl").read_text().splitlines()

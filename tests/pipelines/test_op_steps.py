@@ -118,6 +118,7 @@ def test_steps_in_a_line_are_one_session_and_a_plan_shows_them(folder: Path, cli
     assert "run:steps.4" not in shown  # nobody reads what it gives
 
 
+@pytest.mark.slow
 def test_a_saved_plan_with_op_steps_runs(folder: Path, cli: Cli) -> None:
     manifest = write(folder, YOLO, "kept: $kept")
     assert cli("plan", manifest, "--out", folder / "plan.json").code == 0
@@ -126,6 +127,7 @@ def test_a_saved_plan_with_op_steps_runs(folder: Path, cli: Cli) -> None:
     assert len(results(folder)) == 30
 
 
+@pytest.mark.slow
 def test_op_steps_run_inside_of_each(folder: Path, cli: Cli) -> None:
     steps = """\
       - each: $raw
@@ -140,6 +142,7 @@ def test_op_steps_run_inside_of_each(folder: Path, cli: Cli) -> None:
     np.testing.assert_allclose([row["tops"] for row in results(folder)], 2 * raw(folder).max(axis=2), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_threads_are_those_that_the_job_may_use(folder: Path, cli: Cli) -> None:
     manifest = write(folder, YOLO, "kept: $kept")
     manifest.write_text(manifest.read_text() + "    limits: {threads: 1}\n")
@@ -147,6 +150,7 @@ def test_threads_are_those_that_the_job_may_use(folder: Path, cli: Cli) -> None:
     assert cli("apply", manifest).code == 0
 
 
+@pytest.mark.slow
 def test_an_operator_of_another_domain_runs(folder: Path, cli: Cli) -> None:
     steps = "      - {op: Gelu, domain: com.microsoft, in: {X: $raw}, out: y}"
     done = cli("apply", write(folder, steps, "y: $y"))
@@ -198,6 +202,7 @@ def write_job(folder: Path, prepare: str, postprocess: str, columns: str) -> Pat
     return path
 
 
+@pytest.mark.slow
 def test_prepare_and_postprocess_take_operators(folder: Path, cli: Cli) -> None:
     manifest = write_job(folder, AND_BACK, BEST, "best, which, top, places")
     done = cli("apply", manifest)
@@ -225,6 +230,7 @@ def test_rows_in_which_an_operator_makes_nan_are_not_finite_either(folder: Path,
     assert 0 < len(fine) < 30
 
 
+@pytest.mark.slow
 def test_a_saved_plan_of_a_job_with_operators_runs(folder: Path, cli: Cli) -> None:
     manifest = write_job(folder, AND_BACK, BEST, "best, which")
     assert cli("plan", manifest, "--out", folder / "plan.json").code == 0
@@ -381,6 +387,7 @@ def test_a_model_with_names_of_values_of_steps_is_refused_before_the_run(folder:
     assert "op steps cannot be fused into a model with a value called $raw" in " ".join(refused.out.split())
 
 
+@pytest.mark.slow
 def test_a_saved_plan_of_a_fused_model_runs(folder: Path, cli: Cli) -> None:
     of_set_21(folder)
     manifest = write(folder, AROUND.replace("FUSE", "true"), "more: $more")
@@ -390,6 +397,7 @@ def test_a_saved_plan_of_a_fused_model_runs(folder: Path, cli: Cli) -> None:
     np.testing.assert_allclose([row["more"] for row in results(folder)], 4 * np.load(folder / "data.npy"), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_models_fuse_with_the_steps_between_them_in_the_first(folder: Path, cli: Cli) -> None:
     of_set_21(folder)
     steps = """\

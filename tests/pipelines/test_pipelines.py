@@ -125,6 +125,7 @@ def check_sums(folder: Path) -> None:
     np.testing.assert_allclose([row["sum"] for row in rows], 3 * np.load(folder / "data.npy"), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_batch_of_its_own_is_run_in_that(sums: Path, cli: Cli) -> None:
     assert cli("apply", sums / "m.yaml").code == 0
     check_sums(sums)
@@ -136,6 +137,7 @@ def test_a_saved_plan_of_a_pipeline_runs(sums: Path, cli: Cli) -> None:
     check_sums(sums)
 
 
+@pytest.mark.slow
 def test_a_changed_component_is_another_result(sums: Path, cli: Cli) -> None:
     assert cli("apply", sums / "m.yaml").code == 0
     scale_model(sums / "double.onnx", factor=3.0)
@@ -145,6 +147,7 @@ def test_a_changed_component_is_another_result(sums: Path, cli: Cli) -> None:
     assert cli("apply", sums / "m.yaml", "--new-run").code == 0
 
 
+@pytest.mark.slow
 def test_several_sessions_of_a_component_keep_the_order(sums: Path, cli: Cli) -> None:
     quiet = "session: {intra_op_num_threads: 1, config: {session.intra_op.allow_spinning: false}}"
     write(sums, double=f", sessions: [{{name: a, providers: [CPU], count: 2}}], {quiet}")
@@ -282,6 +285,7 @@ def test_lists_of_several_lengths_need_a_format_that_holds_them(pages: Path, cli
     assert "use jsonl" in failed.out
 
 
+@pytest.mark.slow
 def test_tables_hold_lists_of_several_lengths(pages: Path, cli: Cli) -> None:
     pytest.importorskip("pyarrow")
     from pyarrow import parquet  # noqa: PLC0415  an extra

@@ -106,6 +106,7 @@ def test_state_is_handed_on_beside_a_value_that_no_row_carries(stream: Path, cli
     np.testing.assert_allclose(sums(stream), (ROWS + 1).cumsum(axis=0))
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_takes_the_committed_state(stream: Path, cli: Cli) -> None:
     stopped = cli("apply", write(stream, top="limits: {disk: 700}"))
     assert stopped.code == 1
@@ -130,6 +131,7 @@ def test_a_run_that_ended_within_a_part_takes_the_state_of_what_was_through(
     np.testing.assert_allclose(sums(stream), ROWS.cumsum(axis=0))
 
 
+@pytest.mark.slow
 def test_new_files_go_on_where_the_last_one_ended(stream: Path, cli: Cli) -> None:
     (stream / "in").mkdir()
     np.save(stream / "in/a.npy", ROWS[:15])
@@ -140,6 +142,7 @@ def test_new_files_go_on_where_the_last_one_ended(stream: Path, cli: Cli) -> Non
     np.testing.assert_allclose(sums(stream), ROWS.cumsum(axis=0))
 
 
+@pytest.mark.slow
 def test_state_begins_anew_with_every_file(stream: Path, cli: Cli) -> None:
     (stream / "in").mkdir()
     for name, rows in (("a", ROWS[:15]), ("b", ROWS[15:18]), ("c", ROWS[18:])):

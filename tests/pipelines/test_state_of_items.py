@@ -127,7 +127,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.quick("pad-2-4", "drop-32-7", "short-1-1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "size"), [(1, 1), (2, 4), (32, 7)])
 @pytest.mark.parametrize("last", ["pad", "drop", "short"])
 def test_state_begins_anew_with_every_row(recordings: Path, cli: Cli, batch: int, size: int, last: str) -> None:
@@ -136,6 +136,7 @@ def test_state_begins_anew_with_every_row(recordings: Path, cli: Cli, batch: int
     check(recordings, last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "model", "beside"),
     [
@@ -227,6 +228,7 @@ def test_what_is_handed_on_may_be_collected_where_it_has_rows(recordings: Path, 
         np.testing.assert_allclose(np.reshape(one["hs"], (-1, 2)), expected(row) * [[1, 2]], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_recording_that_cannot_be_read_fails_alone(recordings: Path, cli: Cli) -> None:
     (recordings / "in/4.wav").write_bytes(b"no recording")
     manifest = write(recordings)
@@ -256,6 +258,7 @@ def test_state_that_does_not_fit_is_refused(
     assert 'Nothing feeds input "h"' not in said  # it is fed, and by no column
 
 
+@pytest.mark.slow
 def test_recordings_of_several_lengths_run_together(recordings: Path, cli: Cli, runs: list[int]) -> None:
     done = cli("apply", write(recordings, size=7))
     assert done.code == 0, done.out + done.err
@@ -264,6 +267,7 @@ def test_recordings_of_several_lengths_run_together(recordings: Path, cli: Cli, 
     assert json.loads((recordings / "out/_run.json").read_text())["rows"]["committed"] == len(ROWS)
 
 
+@pytest.mark.slow
 def test_a_recording_of_another_shape_fails_alone_among_several_lengths(recordings: Path, cli: Cli) -> None:
     with wave.open(str(recordings / "in/2.wav"), "wb") as file:
         file.setparams((2, 2, 16000, 0, "NONE", ""))

@@ -155,7 +155,7 @@ def test_rows_are_prompts_and_equal_rows_give_equal_images(painter: Path, cli: C
     assert np.abs(images(painter).astype(int) - first).max() <= 1
 
 
-@pytest.mark.quick(0)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tokenizer/vocab.json", "scheduler/scheduler_config.json"])
 def test_a_folder_with_a_link_out_of_the_tree_is_refused(painter: Path, cli: Cli, name: str) -> None:
     (painter / "site").mkdir()
@@ -293,6 +293,7 @@ def test_what_is_keyed_or_spelt_wrong_is_shown_right(painter: Path, cli: Cli, ol
     assert words in refusal(painter, cli)
 
 
+@pytest.mark.slow
 def test_a_prompt_longer_than_the_model_takes_is_cut_and_a_bad_seed_fails_alone(painter: Path, cli: Cli) -> None:
     (painter / "prompts.csv").write_text(f"prompt,seed\n{'sea ' * 300},1\nsea,-1\nsea,2\n")
     text = (painter / "painter.yaml").read_text() + "    errors: {max_failed: 1}\n"
@@ -373,6 +374,7 @@ def test_images_are_written_as_files_beside_the_rows(painter: Path, cli: Cli) ->
     assert "unusable-image-column" in refusal(painter, cli)
 
 
+@pytest.mark.slow
 def test_files_go_to_a_store_with_their_part(painter: Path, cli: Cli, store: Any) -> None:
     text = (painter / "painter.yaml").read_text()
     (painter / "painter.yaml").write_text(

@@ -179,6 +179,7 @@ def rerank(folder: Path, cli: Cli, path: str) -> list[dict[str, Any]]:
     return read_rows(folder / "out")
 
 
+@pytest.mark.slow
 def test_pairs_of_columns_reach_a_reranker(cli: Cli, tmp_path: Path, path: str) -> None:
     own = tokenizers.Tokenizer.from_file(path)
     own.enable_truncation(24)
@@ -243,6 +244,7 @@ def apply_to_texts(cli: Cli, folder: Path, path: str, texts: Sequence[str]) -> A
     return cli("apply", folder / "m.yaml", "--new-run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1)])
 def test_a_model_that_counts_padding_is_refused_wherever_the_longest_text_is(
     cli: Cli, tmp_path: Path, path: str, order: Sequence[int]
@@ -267,6 +269,7 @@ def test_the_way_out_that_a_refusal_about_padding_names_works(cli: Cli, tmp_path
     assert [row["y"] for row in read_rows(tmp_path / "out")] == pytest.approx(many)
 
 
+@pytest.mark.slow
 def test_texts_of_one_length_prove_nothing_about_padding(cli: Cli, tmp_path: Path, path: str) -> None:
     save_mean_of_ids(tmp_path)
     assert apply_to_texts(cli, tmp_path, path, ["a b", "b c", "c d"]).code == 0

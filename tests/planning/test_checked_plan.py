@@ -126,6 +126,7 @@ def test_each_number_of_rows_in_few_runs_has_a_forecast_of_its_own(cli: Cli, fol
     assert [len(taken[rows]) for rows in (1, 2, 4)] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_what_is_shown_and_kept_is_what_a_whole_plan_shows_and_keeps(cli: Cli, folder: Path) -> None:
     other = Path(shutil.copytree(folder, folder.with_name("other")))
     shown = []
@@ -215,7 +216,7 @@ GOOD: dict[str, Callable[[Path], object]] = {
 """What may be of the data, and the plan needs no rule."""
 
 
-@pytest.mark.quick("one file", "an output is taken away", "rows are carried away")
+@pytest.mark.slow
 @pytest.mark.parametrize("case", GOOD)
 def test_a_plan_with_other_data_is_the_one_that_would_be_made(known: Known, case: str) -> None:
     GOOD[case](known.folder)
@@ -430,6 +431,7 @@ def test_another_command_line_has_its_own_plan(known: Known, options: list[str])
     assert Known(known.folder, arguments).recalled() is None
 
 
+@pytest.mark.slow
 def test_code_that_is_another_makes_the_plan(
     cli: Cli, folder: Path, plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,6 +545,7 @@ def _broken(*_: object, **__: object) -> None:
     raise OrtdeployError("the device is lost")
 
 
+@pytest.mark.slow
 def test_what_has_only_just_changed_is_not_kept(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nothing_to_do, "RACY_NS", 10**12)
     assert cli("apply", folder / "m.yaml").code == 0

@@ -84,6 +84,7 @@ def test_a_server_without_it_is_named(cli: Cli, deployment: Path, server: Server
     assert "/double.onnx cannot be read: there is no such file" in refused.words
 
 
+@pytest.mark.slow
 def test_a_damaged_copy_is_fetched_again(cli: Cli, deployment: Path, server: Server) -> None:
     manifest, digest = by_url(deployment, server)
     assert cli("plan", manifest).code == 0
@@ -117,6 +118,7 @@ def in_pieces(deployment: Path, server: Server) -> Path:
     return deployment / "m.yaml"
 
 
+@pytest.mark.slow
 def test_a_model_with_external_data_is_fetched_once_and_has_the_digest_of_a_copy_here(
     cli: Cli, in_pieces: Path, server: Server
 ) -> None:

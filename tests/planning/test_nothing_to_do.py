@@ -91,7 +91,7 @@ def test_the_answer_is_the_same_and_no_plan_is_made(cli: Cli, folder: Path, plan
     assert plans.made == 2
 
 
-@pytest.mark.quick(0, 1)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["-q"], ["-v"], ["--format", "json"], ["--format", "sarif"], ["--job", "run"]])
 def test_each_way_to_ask_has_its_own_answer(
     cli: Cli, folder: Path, plans: Plans, remembered: str, options: list[str]
@@ -388,6 +388,7 @@ def test_what_is_loaded_is_the_code_but_for_python_itself() -> None:
     assert json.__file__ not in files
 
 
+@pytest.mark.slow
 def test_code_that_is_another_makes_a_plan(
     cli: Cli, folder: Path, plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +443,7 @@ def test_a_copy_has_no_answer(known: Known) -> None:
     assert known.answer() is None
 
 
+@pytest.mark.slow
 def test_an_overlay_counts(cli: Cli, folder: Path, plans: Plans) -> None:
     overlay = folder / "overlay.yaml"
     overlay.write_text("jobs: {run: {retries: 1}}\n".replace("retries: 1", "errors: {retries: 1}"))
@@ -464,6 +466,7 @@ def test_a_folder_of_manifests_counts_whole(cli: Cli, folder: Path, plans: Plans
     assert plans.made == 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is remembered of accelerators")
 def test_a_provider_that_is_not_installed_is_looked_for_in_the_packages(
     cli: Cli, folder: Path, plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -485,6 +488,7 @@ def test_an_input_that_waits_is_not_remembered(cli: Cli, folder: Path, plans: Pl
     assert plans.made == 3
 
 
+@pytest.mark.slow
 def test_of_jobs_that_pause_by_sensors_nothing_is_remembered(cli: Cli, folder: Path, plans: Plans) -> None:
     (folder / "m.yaml").write_text(f"{MANIFEST}    pause: {{below: {{free_disk: 1B}}}}\n")
     for _ in range(3):
@@ -525,6 +529,7 @@ def test_a_clock_that_was_set_back_leaves_no_answer(known: Known, monkeypatch: p
     assert known.answer() is None
 
 
+@pytest.mark.slow
 def test_what_has_only_just_changed_is_not_remembered(
     cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,6 +539,7 @@ def test_what_has_only_just_changed_is_not_remembered(
     assert plans.made == 3
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_exchanged_meanwhile_is_not_remembered(
     cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -589,7 +595,7 @@ def test_a_terminal_gets_no_control_characters_of_a_stranger(known: Known, print
     assert known.answer() == (printed if printed.startswith("all") else None)
 
 
-@pytest.mark.quick(0)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["-v"], ["--format", "json"]])
 def test_a_status_is_said_again_until_the_ledger_is_written(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
@@ -717,6 +723,7 @@ def test_an_accelerator_is_asked_for_once(
     assert plans.made == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problems", [{"CUDAExecutionProvider": "No libcublasLt.so.13."}, {}])
 def test_an_accelerator_that_cannot_be_used_is_asked_for_each_time(
     cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch, problems: dict[str, str]

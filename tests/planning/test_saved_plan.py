@@ -338,6 +338,7 @@ def test_inputs_of_jobs_that_are_no_part_of_the_plan_do_not_matter(cli: Cli, ric
     assert not (rich / "outbox/run").exists()
 
 
+@pytest.mark.slow
 def test_options_travel_with_the_plan(cli: Cli, deployment: Path) -> None:
     (deployment / "o.yaml").write_text("jobs: {run: {batch: {size: 5}}}\n")
     options: list[str | Path] = ["--overlay", deployment / "o.yaml", "--set", "jobs.run.output.rows_per_part=10"]
@@ -346,6 +347,7 @@ def test_options_travel_with_the_plan(cli: Cli, deployment: Path) -> None:
     assert len(list((deployment / "outbox/run").glob("part-*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_new_run_starts_over_once(cli: Cli, deployment: Path) -> None:
     assert cli("apply", deployment / "m.yaml").code == 0
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 4"))
@@ -358,6 +360,7 @@ def test_a_plan_of_a_new_run_starts_over_once(cli: Cli, deployment: Path) -> Non
     assert "nothing to do" in cli("apply", deployment / "plan.json").out
 
 
+@pytest.mark.slow
 def test_a_plan_cannot_start_over_what_is_finished_and_unchanged(cli: Cli, deployment: Path) -> None:
     plan = save(cli, deployment)
     assert cli("apply", plan).code == 0
@@ -367,6 +370,7 @@ def test_a_plan_cannot_start_over_what_is_finished_and_unchanged(cli: Cli, deplo
     assert not list((deployment / "outbox").glob("run.*"))
 
 
+@pytest.mark.slow
 def test_a_job_that_the_plan_calls_finished_must_be(cli: Cli, deployment: Path) -> None:
     assert cli("apply", deployment / "m.yaml").code == 0
     plan = save(cli, deployment)

@@ -57,6 +57,7 @@ def refusal(cli: Cli, plan: Path) -> str:
     return refused.words
 
 
+@pytest.mark.slow
 def test_a_plan_and_its_table_are_applied_in_another_checkout(cli: Cli, many: Path) -> None:
     plan, table = save(cli, many)
     assert table.name.startswith("plan.files-")
@@ -69,6 +70,7 @@ def test_a_plan_and_its_table_are_applied_in_another_checkout(cli: Cli, many: Pa
     assert len(read_rows(other / "outbox/run")) == 10
 
 
+@pytest.mark.slow
 def test_shards_and_finish_read_the_table(cli: Cli, many: Path) -> None:
     plan, _ = save(cli, many)
     for index in range(2):
@@ -228,6 +230,7 @@ def test_text_that_is_no_table_is_damaged() -> None:
     assert as_table({"table": "x", "sha256": SHA256, "files": 1}) == Table(table="x", sha256=SHA256, files=1)
 
 
+@pytest.mark.slow
 def test_indexes_are_those_of_all_files_of_a_job_that_goes_on(cli: Cli, deployment: Path) -> None:
     manifest, plan = deployment / "m.yaml", deployment / "plan.json"
     manifest.write_text(MANIFEST.replace("data.npy", "'*.csv', columns: {x: [a, b, c, d]}"))

@@ -213,6 +213,7 @@ def test_more_than_the_output_may_take_on_disk_is_not_kept(tmp_path: Path) -> No
     assert not list((tmp_path / "out").glob(".*"))
 
 
+@pytest.mark.slow
 def test_retry_leaves_it_alone(tmp_path: Path) -> None:
     plan = job(tmp_path, bad=(1, 9), rows_per_part=8)
     assert interrupted(tmp_path, plan, 2).committed == 7
@@ -310,6 +311,7 @@ def test_a_file_that_a_kill_has_left_goes(tmp_path: Path, monkeypatch: pytest.Mo
     assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_what_ends_within_a_batch_is_not_gone_on_with_where_more_rows_came(tmp_path: Path) -> None:
     """A run that ends after its input did: with other files, the last rows belong to other batches."""
     short = changed(job(tmp_path, rows_per_part=80), input={"rows": 38})
@@ -325,6 +327,7 @@ def test_what_ends_within_a_batch_is_not_gone_on_with_where_more_rows_came(tmp_p
     assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_all_rows_may_be_kept_when_nothing_is_left_but_the_commit(tmp_path: Path) -> None:
     plan = job(tmp_path, rows_per_part=80)  # not yet at the border, where the part would be whole
     kept = [interrupted(tmp_path, plan).kept for _ in range(ROWS // 4)]
@@ -335,6 +338,7 @@ def test_all_rows_may_be_kept_when_nothing_is_left_but_the_commit(tmp_path: Path
     assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_a_session_that_takes_over_goes_on_and_the_origin_names_both(tmp_path: Path) -> None:
     save(tmp_path, range(20))
     calls: list[int] = []
@@ -413,6 +417,7 @@ def picture_job(folder: Path, cli: Cli, *, ends_early: bool) -> dict[str, bytes]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
+@pytest.mark.slow
 def test_pictures_of_a_begun_part_are_those_of_one_that_was_not_interrupted(cli: Cli, tmp_path: Path) -> None:
     whole = picture_job(tmp_path / "whole", cli, ends_early=False)
     assert len([name for name in whole if name.endswith(".png")]) == 24

@@ -48,6 +48,7 @@ def test_parts_of_every_format_become_one(tmp_path: Path, kind: str) -> None:
     assert compact(tmp_path, kind, 20) == (1, 1)
 
 
+@pytest.mark.slow
 def test_failed_rows_find_the_part_that_their_own_one_is_in(tmp_path: Path) -> None:
     save(tmp_path, [-1.0 if row in {3, 9} else row for row in range(22)])
     plan = plan_for(tmp_path, 22, max_failed=9)
@@ -142,6 +143,7 @@ def test_after_power_loss_at_every_step_every_row_is_there_once(
     assert list(failures_of(*recorded, tmp_path, continued, kills=False)) == []
 
 
+@pytest.mark.slow
 def test_parts_that_were_carried_away_stay_as_they_are(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True).make()
     with quickly():

@@ -500,6 +500,7 @@ def test_a_part_that_was_not_committed_goes_when_its_rows_fail_now(tmp_path: Pat
     assert rows(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_list_of_failed_rows_that_stays_empty_is_left_as_it_is(tmp_path: Path) -> None:
     save(tmp_path, range(40))
     calls = iter(range(100))

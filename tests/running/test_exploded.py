@@ -103,6 +103,7 @@ def test_a_line_is_written_for_each_item(tmp_path: Path, kind: str, values: list
     assert report(tmp_path)["rows"]["committed"] == len(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", READ)
 def test_lines_of_rows_that_pass_now_are_put_at_their_places(tmp_path: Path, kind: str) -> None:
     values: list[float] = [0, -1, -2, 3, 4, 5, 6, 7, -8, -9, -10, -11, -12, -13, -14, -15, 16, -17, 18]

@@ -44,6 +44,7 @@ COURSE = 4 * 4096
 """Bytes that the samples and events of a job take when there are as many as are kept."""
 
 
+@pytest.mark.slow
 def test_days_leave_a_ledger_of_a_few(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=0.0).make()
     with quickly():
@@ -64,6 +65,7 @@ def test_days_leave_a_ledger_of_a_few(tmp_path: Path) -> None:
     assert letters == [58]
 
 
+@pytest.mark.slow
 def test_what_is_there_is_never_forgotten(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=0.0).make()
     with quickly():
@@ -95,6 +97,7 @@ def test_parts_behind_one_that_is_kept_wait_for_it_and_the_log_says_so(tmp_path:
     inbox.check(*tmp_path.glob("away/*"))
 
 
+@pytest.mark.slow
 def test_a_part_that_was_written_lately_is_kept(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=3600.0).make()
     with quickly():
@@ -103,6 +106,7 @@ def test_a_part_that_was_written_lately_is_kept(tmp_path: Path) -> None:
     assert inbox.record().forgotten == Forgotten()
 
 
+@pytest.mark.slow
 def test_without_a_word_everything_is_remembered(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True).make()
     with quickly():

@@ -66,7 +66,7 @@ def test_a_file_that_is_replaced_before_it_is_opened_is_named_or_nothing_is_chan
         assert f"{file} is not what it was when the plan was made" in ended[1]
 
 
-@pytest.mark.quick("models/w.bin", "tokenizer.json")
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_what_is_kept_runs_whatever_becomes_of_the_original_before_the_next_run_opens_it(
     clean: tuple[Path, dict[str, Any]], tmp_path: Path, file: str
@@ -116,6 +116,7 @@ def test_without_room_for_a_copy_a_change_in_place_fails_the_job_before_the_part
     assert '"files.watched"' in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["renamed over", "taken away"])
 def test_without_room_for_a_copy_a_name_that_moves_on_is_the_next_runs_business(
     clean: tuple[Path, dict[str, Any]], tmp_path: Path, way: str
@@ -318,6 +319,7 @@ def test_a_model_that_changes_between_its_graph_and_its_digest_is_told(tmp_path:
     assert problem.detail == "m.onnx was changed while it was read. Wait until its writer is done."
 
 
+@pytest.mark.slow
 def test_what_no_job_needs_any_more_leaves_the_store_but_never_while_a_run_uses_it(cli: Cli, deployment: Path) -> None:
     files = deployment / ".ortdeploy/store/files"
     assert cli("apply", deployment / "m.yaml").code == 0

@@ -425,6 +425,7 @@ def test_of_layouts_that_are_as_fast_the_one_that_needs_clearly_less_of_the_proc
     assert tried_.trial.opened.layout == best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.01, 0.1, 0.2])
 def test_sessions_that_end_together_are_measured_as_fast_as_they_are(begun: Begin, seconds: float) -> None:
     tried_ = begun({WIDE: 1.2 * seconds, CALLERS: seconds, NARROW: seconds}, stream_type=BunchedStream)
@@ -484,6 +485,7 @@ def test_one_slow_moment_leaves_a_layout_out_of_nothing(begun: Begin) -> None:
     assert tried_.trial.opened.layout == CALLERS
 
 
+@pytest.mark.slow
 def test_a_layout_that_was_left_out_does_not_win_when_rows_become_dearer(begun: Begin) -> None:
     seconds = {CALLERS: 0.0098, WIDE: 0.01, NARROW: 0.0135}
     tried_ = begun(seconds)
@@ -736,6 +738,7 @@ def test_a_job_that_goes_on_keeps_the_layout_of_its_parts(tmp_path: Path, clock:
     assert (runtime.threads, again.threads, rows(tmp_path)) == ([1, 1], [1, 1], EXPECTED)
 
 
+@pytest.mark.slow
 def test_a_job_whose_parts_have_a_layout_that_is_not_tried_any_more_goes_on_with_its_session(
     tmp_path: Path, clock: list[float]
 ) -> None:
@@ -751,6 +754,7 @@ def test_a_job_whose_parts_have_a_layout_that_is_not_tried_any_more_goes_on_with
     assert (runtime.threads[0], again.threads[0], rows(tmp_path)) == (0, 0, EXPECTED)
 
 
+@pytest.mark.slow
 def test_an_error_while_layouts_are_tried_loses_nothing(tmp_path: Path, clock: list[float]) -> None:
     save(tmp_path, range(ROWS))
 
@@ -785,6 +789,7 @@ def opening_beside_the_job(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return opened
 
 
+@pytest.mark.slow
 def test_layouts_are_opened_beside_the_job(tmp_path: Path, opened_beside: threading.Event) -> None:
     save(tmp_path, range(ROWS))
 
@@ -816,6 +821,7 @@ def test_a_bug_while_layouts_are_opened_looks_like_one(tmp_path: Path, opened_be
         execute(tmp_path, planned(tmp_path), Broken(wait))
 
 
+@pytest.mark.slow
 def test_shards_run_what_is_predicted(tmp_path: Path, clock: list[float]) -> None:
     save(tmp_path, range(ROWS))
     runtime = LayoutRuntime(double, clock=clock)

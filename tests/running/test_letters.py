@@ -96,6 +96,7 @@ def test_a_file_whose_rows_were_taken_is_known_by_what_it_held(here: Path, there
         assert ledger.contents(ledger.key(here / "out")) == {state: content_digest(str(here / "data.npy"), *state[1:])}
 
 
+@pytest.mark.slow
 def test_rows_that_fail_here_too_are_dead_letters_of_this_machine(here: Path, there: tuple[DeadLetter, ...]) -> None:
     retry(here, there, FakeRuntime(refuse_negative))
     assert [(one["row"], one["row_in_file"], one["attempts"]) for one in failed(here)] == [
@@ -107,6 +108,7 @@ def test_rows_that_fail_here_too_are_dead_letters_of_this_machine(here: Path, th
     assert rows(here) == [(number, -2.0 - 2 * row) for number, row in enumerate(BAD)]
 
 
+@pytest.mark.slow
 def test_of_rows_that_failed_here_only_those_that_are_named_run(here: Path, there: tuple[DeadLetter, ...]) -> None:
     execute(here, plan_for(here, ROWS, max_failed=ROWS), FakeRuntime(refuse_negative))
     assert retry(here, there[1:2]).status is Status.DONE
@@ -187,6 +189,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_letters(str(tmp_path / "none.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_retry_of_letters_that_was_killed_before_its_report_leaves_none_from_before(
     here: Path, there: tuple[DeadLetter, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_every_format_notes_the_digest_of_each_part_also_after_a_retry(tmp_path:
         assert [part["sha256"] for part in report(tmp_path)["parts"]] == [part.sha256 for part in record.parts]
 
 
+@pytest.mark.slow
 def test_a_part_is_not_read_again_for_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> str:
         raise AssertionError("read again")

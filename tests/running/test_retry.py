@@ -42,7 +42,7 @@ def test_every_format_can_be_merged() -> None:
     assert set(READ) | {"npy"} == set(SINKS)
 
 
-@pytest.mark.quick("jsonl", "parquet")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", READ)
 def test_rows_that_pass_now_are_put_at_their_places(tmp_path: Path, kind: str) -> None:
     save(tmp_path, [0, -1, -2, 3, 4, 5, 6, 7, -8, -9, -10, -11, -12, -13, -14, -15, 16, -17, 18])
@@ -81,6 +81,7 @@ def test_a_retry_is_the_last_run_and_one_with_nothing_to_do_is_none(
     assert ended() == "2031-01-01T00:00:00.000+00:00"
 
 
+@pytest.mark.slow
 def test_a_merged_part_is_what_the_whole_would_have_been(tmp_path: Path) -> None:
     for name, first in (("a", refuse_negative), ("b", double)):
         (tmp_path / name).mkdir()
@@ -107,6 +108,7 @@ def test_rows_that_fail_again_stay_with_their_attempts(tmp_path: Path) -> None:
     assert [row for row, _ in rows(tmp_path)] == [0, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_retry_whose_process_crashed_counts_each_row_once(tmp_path: Path) -> None:
     """Rows of a part that it was through with do not run again in its next process."""
     save(tmp_path, [0, -1, 2, 3, 4, 5, 6, 7, 8, -9, 10])

@@ -30,6 +30,7 @@ def run(course: Samples, clock: list[float], begin: float, end: float) -> int:
     return taken
 
 
+@pytest.mark.slow
 def test_samples_are_few_however_long_a_job_runs(clock: list[float]) -> None:
     course = Samples({})
     taken = run(course, clock, 0.0, 2000.0)

@@ -40,6 +40,7 @@ def check(site: Site) -> None:
     assert set(numbers["c"]) <= set(map(number_of, site.lines("a"))) or site.has_started_over("a", "c")
 
 
+@pytest.mark.slow
 def test_a_tree_of_jobs_runs_in_the_order_of_its_rows(site: Site) -> None:
     site.put(3)
     site.put(7)
@@ -183,6 +184,7 @@ def let_happen(folder: Path, events: list[tuple[Any, ...]], upgrade: str) -> Non
     assert not any(site.failed(job) for job in JOBS)
 
 
+@pytest.mark.slow
 def test_what_a_job_that_failed_has_committed_waits(site: Site) -> None:
     (site.folder / "m.yaml").write_text(site.manifest.replace("max_failed: 100%", "max_failed: 1"))
     site.put(9)
@@ -217,6 +219,7 @@ def test_a_recovered_row_runs_downstream_and_no_other_does(site: Site) -> None:
     assert (row["path"], row["row_of_b"]) == ("inbox/0000.npy", "8")
 
 
+@pytest.mark.slow
 def test_a_job_that_starts_over_takes_its_readers_along(site: Site) -> None:
     site.put(4)
     site.apply()
@@ -268,6 +271,7 @@ def test_a_part_that_went_too_early_is_an_error_that_names_its_reader(site: Site
     assert site.record("d") is None
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_job_that_is_not_asked_for_refuses_no_other(site: Site) -> None:
     site.put(6)
     site.apply()
@@ -305,6 +309,7 @@ def test_files_that_every_reader_has_may_go(site: Site) -> None:
     assert sorted(site.numbers("d")) == list(range(9))
 
 
+@pytest.mark.slow
 def test_a_part_that_a_reader_needs_is_not_forgotten(site: Site) -> None:
     site.keep("a", "b")
     site.put(4)
@@ -384,6 +389,7 @@ def states(site: Site, job: str) -> dict[str, tuple[int, int, bytes]]:
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in found}
 
 
+@pytest.mark.slow
 def test_rows_that_run_again_run_downstream_and_no_other_does(site: Site) -> None:
     for rows in (4, 4, 4):
         site.put(rows)
@@ -406,6 +412,7 @@ def test_rows_that_run_again_run_downstream_and_no_other_does(site: Site) -> Non
     assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
 
 
+@pytest.mark.slow
 def test_rows_that_are_withdrawn_leave_downstream_without_new_ones(site: Site) -> None:
     site.put(3)
     site.put(2)
@@ -435,6 +442,7 @@ def test_a_row_that_fails_when_it_runs_again_leaves_downstream_until_it_is_recov
     assert {job: sorted(site.numbers(job)) for job in JOBS} == {key: [3, 4, 5] for key in JOBS}
 
 
+@pytest.mark.slow
 def test_dead_letters_of_rows_that_run_again_are_gone(site: Site) -> None:
     site.put(3)
     site.refused = {("b", 1)}
@@ -539,6 +547,7 @@ def test_a_job_that_was_killed_as_its_old_output_was_put_aside_starts_over(tmp_p
     assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_carried_away_is_not_taken_for_one_that_was_put_aside(site: Site) -> None:
     aside = start_b_over(site, None)
     site.apply()

@@ -80,6 +80,7 @@ def test_an_outbox_that_is_emptied_stays_as_small_as_it_was(tmp_path: Path, appl
     assert inbox.record().forgotten.parts == applies - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("applies", APPLIES)
 def test_an_output_that_stays_takes_one_row_a_part_and_a_file(tmp_path: Path, applies: int) -> None:
     inbox = Inbox(tmp_path).make()
@@ -105,6 +106,7 @@ def test_an_output_that_stays_takes_one_row_a_part_and_a_file(tmp_path: Path, ap
     assert len(report(inbox)["parts"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("applies", APPLIES)
 def test_applies_with_nothing_to_do_leave_nothing(tmp_path: Path, applies: int) -> None:
     inbox = Inbox(tmp_path).make()

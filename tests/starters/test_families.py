@@ -62,7 +62,7 @@ def test_an_ultralytics_export_finds_its_box_in_the_picture(cli: Cli, tmp_path: 
     np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)  # the first sample is 64 x 64
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["[96, 64]", "[0, 0]", "[-64, 64]", "[3000000, 3000000]", "[true, true]"])
 def test_a_size_in_the_metadata_counts_if_pictures_have_it(cli: Cli, tmp_path: Path, size: str) -> None:
     model = onnx.load(str(families.yolo(tmp_path / "m.onnx")))
@@ -75,6 +75,7 @@ def test_a_size_in_the_metadata_counts_if_pictures_have_it(cli: Cli, tmp_path: P
     assert manifest["pipelines"]["find"]["steps"][0]["in"]["size"] == wanted
 
 
+@pytest.mark.slow
 def test_what_a_model_says_of_itself_stays_in_its_comment(cli: Cli, tmp_path: Path) -> None:
     size = "[64, 64]\x00\x85\u2028\r\nname: other\n#"
     families.with_metadata(
@@ -92,6 +93,7 @@ def test_a_head_without_suppression_gets_none(cli: Cli, tmp_path: Path) -> None:
     assert rows(cli, tmp_path)[0]["labels"] == ["dog's toy"]
 
 
+@pytest.mark.slow
 def test_the_description_decides_only_what_the_shape_allows(cli: Cli, tmp_path: Path) -> None:
     families.yolo(tmp_path / "m.onnx", version="YOLOv10n")  # says v10, and has the head of v8
     assert "version: v8" in yaml.safe_dump(made(cli, tmp_path)[0])
@@ -112,7 +114,7 @@ def test_an_export_of_yolox_finds_its_box_in_the_picture(cli: Cli, tmp_path: Pat
     np.testing.assert_allclose(second["boxes"][0][:2], box[:2] * 2, atol=1e-3)  # and the second 104 high, 128 wide
 
 
-@pytest.mark.quick("labels.txt", "nowhere")
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["labels.txt", "config.json", "metadata", "nowhere"])
 def test_a_classifier_gets_the_labels_that_are_there(cli: Cli, tmp_path: Path, where: str) -> None:
     families.classifier(tmp_path / "m.onnx")
@@ -195,7 +197,7 @@ def test_settings_beside_the_model_may_be_missing_one_number_or_something_else(
     assert manifest["jobs"]["run"]["prepare"]["x"] == [{"rgb": True}, resized, *steps, {"layout": "NCHW"}]
 
 
-@pytest.mark.quick(1, 2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [
@@ -219,6 +221,7 @@ def test_a_size_that_the_graph_leaves_open_is_that_of_the_settings(
     assert manifest["jobs"]["run"]["prepare"]["x"][1:-3] == steps
 
 
+@pytest.mark.slow
 def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: Path) -> None:
     families.classifier(tmp_path / "m.onnx")
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").out
@@ -263,6 +266,7 @@ def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monke
     assert "its letters are unknown" in said
 
 
+@pytest.mark.slow
 def test_a_letter_that_ends_lines_elsewhere_counts_once(cli: Cli, tmp_path: Path) -> None:
     families.text_recogniser(tmp_path / "m.onnx", None)
     (tmp_path / "keys.txt").write_bytes("\n".join("0123456789\u2028\x85C").encode())
@@ -276,6 +280,7 @@ def test_a_reader_of_lines_without_letters_is_told_what_it_lacks(cli: Cli, tmp_p
     assert "its letters are unknown: write them, one a line, to keys.txt beside the model" in said
 
 
+@pytest.mark.slow
 def test_a_classifier_with_a_head_for_each_place_of_a_text_gets_columns_for_each(cli: Cli, tmp_path: Path) -> None:
     families.captcha(tmp_path / "m.onnx")
     made(cli, tmp_path)
@@ -284,6 +289,7 @@ def test_a_classifier_with_a_head_for_each_place_of_a_text_gets_columns_for_each
     assert all(set(row) == {"path", *wanted} for row in rows(cli, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_listener_hears_windows_with_its_state(cli: Cli, tmp_path: Path) -> None:
     families.listener(tmp_path / "m.onnx")
     manifest, _ = made(cli, tmp_path)
@@ -328,7 +334,7 @@ def test_a_model_of_recordings_is_told_how_long_each_is(cli: Cli, tmp_path: Path
     assert rows(cli, tmp_path)[0]["y"] == pytest.approx([samples.sum()], rel=1e-2, abs=1e-2)
 
 
-@pytest.mark.quick(0, 2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "save",
     [families.listener, families.hearer, partial(families.hearer, lengths=True), partial(families.hearer, samples=800)],
@@ -428,6 +434,7 @@ def test_rows_of_the_user_are_made_flat(cli: Cli, tmp_path: Path) -> None:
     assert manifest["jobs"]["run"]["prepare"] == {"x": [{"flatten": True}]}
 
 
+@pytest.mark.slow
 def test_a_table_is_fed_from_columns(cli: Cli, tmp_path: Path) -> None:
     families.table(tmp_path / "m.onnx")
     manifest, _ = made(cli, tmp_path)
@@ -460,7 +467,7 @@ def test_an_output_whose_written_rows_no_run_keeps_to_is_declared(cli: Cli, tmp_
     assert "does not run" not in said
 
 
-@pytest.mark.quick(0)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "width", "keys"),
     [("last_hidden_state", 6, {"vector"}), ("logits", 3, {"label", "probability"}), ("logits", 1, {"score"})],
@@ -531,12 +538,14 @@ def test_a_length_that_only_the_weights_know_is_found(cli: Cli, tmp_path: Path, 
         assert sample["x"].shape == (4, length)
 
 
+@pytest.mark.slow
 def test_a_model_whose_rows_depend_on_each_other_runs_them_one_by_one(cli: Cli, tmp_path: Path) -> None:
     nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
     save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 4])}, {"y": (FLOAT, ["n", 4])})
     assert made(cli, tmp_path)[0]["jobs"]["run"]["batch"] == {"size": 1}
 
 
+@pytest.mark.slow
 def test_a_model_that_takes_nothing_made_up_says_so(cli: Cli, tmp_path: Path) -> None:
     """Its input is a table of places, and no place that is made up is in it."""
     nodes = [
@@ -562,6 +571,7 @@ def test_a_family_whose_manifest_does_not_run_is_told_and_left(cli: Cli, tmp_pat
     assert {path.name for path in tmp_path.glob("m-*")} == {"m-sample.npz"}
 
 
+@pytest.mark.slow
 def test_pictures_of_the_user_take_the_place_of_samples(cli: Cli, tmp_path: Path) -> None:
     families.classifier(tmp_path / "m.onnx")
     (tmp_path / "photos").mkdir()
@@ -584,6 +594,7 @@ def test_files_of_a_folder_that_the_manifest_does_not_read_are_named(cli: Cli, t
     assert "It reads photos/*.jpg. Other files of that folder are left out: 1 of *.PNG, 1 of *.png." in said
 
 
+@pytest.mark.slow
 def test_pictures_of_the_user_feed_any_model_that_takes_them(cli: Cli, tmp_path: Path) -> None:
     """A map as large as the picture, not one of heat: no family knows it."""
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
@@ -618,6 +629,7 @@ def test_columns_of_text_are_left_out_where_those_of_numbers_are_as_many_as_the_
     assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
 
 
+@pytest.mark.slow
 def test_arrays_of_the_user_feed_any_model(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx")
     np.savez(tmp_path / "mine.npz", other=np.ones((5, 4), np.float32))
@@ -625,7 +637,7 @@ def test_arrays_of_the_user_feed_any_model(cli: Cli, tmp_path: Path) -> None:
     assert len(rows(cli, tmp_path)) == 5
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["people[1].csv", "all [1]", "all*"])
 def test_names_of_the_user_s_files_may_have_signs_of_patterns(cli: Cli, tmp_path: Path, data: str) -> None:
     families.table(tmp_path / "m.onnx")

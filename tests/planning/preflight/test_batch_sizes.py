@@ -137,6 +137,7 @@ def test_what_is_refused_does_not_run_and_what_is_advised_does(cli: Cli, tmp_pat
     assert one["detail"].endswith(advice)
 
 
+@pytest.mark.slow
 def test_a_branch_that_is_not_taken_need_not_fit(cli: Cli, tmp_path: Path) -> None:
     """As PyTorch exports squeeze(0): where there is one row, its dimension goes away."""
     branches = [
@@ -167,6 +168,7 @@ def test_a_branch_that_is_not_taken_need_not_fit(cli: Cli, tmp_path: Path) -> No
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
 
 
+@pytest.mark.slow
 def test_a_last_batch_that_does_not_fit_is_padded_or_dropped(cli: Cli, tmp_path: Path) -> None:
     path = written_batch(tmp_path / "m.onnx")
     assert not runs(path, 4)

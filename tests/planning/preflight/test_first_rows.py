@@ -143,6 +143,7 @@ def test_an_input_that_cannot_be_read_any_more_is_said(
     assert "Row 0, read: x.npy ends before its last row." in detail
 
 
+@pytest.mark.slow
 def test_rows_of_a_finished_job_are_not_looked_at(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.full((9, 4), np.nan, np.float32))
@@ -151,6 +152,7 @@ def test_rows_of_a_finished_job_are_not_looked_at(cli: Cli, tmp_path: Path) -> N
     assert planned(cli, tmp_path, "x.npy") == []
 
 
+@pytest.mark.slow
 def test_rows_that_arrived_later_are_new_and_the_advice_lets_the_job_go_on(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx", width=2)
     (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n5,6\n")

@@ -151,6 +151,7 @@ def test_a_batch_of_more_rows_than_there_are_takes_what_these_take(wide: Path, c
     assert full["activations"] > 50 * predicted(write(wide), cli)["activations"]
 
 
+@pytest.mark.slow
 def test_a_batch_that_runs_once_has_no_block_of_a_memory_pattern(wide: Path, cli: Cli) -> None:
     """ONNX Runtime makes the pattern in the first run of a shape, and the block for the second one."""
     activations = []
@@ -163,7 +164,7 @@ def test_a_batch_that_runs_once_has_no_block_of_a_memory_pattern(wide: Path, cli
     assert max(short) < 1.1 * once
 
 
-@pytest.mark.quick(0, 1, 3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jobs", "opens_beside"),
     [
@@ -199,6 +200,7 @@ def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: 
     assert predicted(path, cli)["activations"] == full["activations"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "threads"), [(700, 1), (1000, 1), (700, 3)])
 def test_pictures_count_as_large_as_the_first_ones_are(
     side: int, threads: int, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch

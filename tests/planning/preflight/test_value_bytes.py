@@ -51,6 +51,7 @@ def each(batch: int, hop: str = "", state: str = "", takes: str = "", gives: str
     return text.replace("TAKES", takes).replace("GIVES", gives)
 
 
+@pytest.mark.slow
 def test_items_without_state_run_in_batches(folder: Path) -> None:
     """Of the 200 windows of two rows, as many as the batch has at most."""
     few, more, all_of_them = (forecast(folder, each(batch))["activations"] for batch in (10, 100, 4096))
@@ -58,6 +59,7 @@ def test_items_without_state_run_in_batches(folder: Path) -> None:
     assert all_of_them == pytest.approx(20 * few, rel=0.02)
 
 
+@pytest.mark.slow
 def test_items_with_state_run_beside_those_of_other_rows(folder: Path) -> None:
     """With an axis of rows in the state, those of two rows; else one at a time."""
     found = {}
@@ -80,6 +82,7 @@ def test_windows_are_one_copy_of_their_row_however_they_overlap(folder: Path, ho
     assert values == pytest.approx(copies * 2 * LENGTH * 4 + 10 * WINDOW * 4, rel=0.1)
 
 
+@pytest.mark.slow
 def test_values_are_held_until_the_last_step_that_reads_them(folder: Path) -> None:
     row = 2 * LENGTH * 4
     line = "      - {do: scale, in: {x: $x, scale: 2}, out: a}\n      - {do: scale, in: {x: $a, scale: 2}, out: b}\n"

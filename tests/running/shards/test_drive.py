@@ -180,6 +180,7 @@ def test_where_every_worker_refuses_the_plan_the_job_fails_with_the_reason(tmp_p
     assert "and 2 more" in (ended.reason or "")
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_lost_with_its_state_folder_is_replaced(tmp_path: Path, plan: Plan) -> None:
     def go(_worker: int, part: int | None) -> Answer | None:
         if part == 3:

@@ -180,7 +180,7 @@ def rounds(cli: Cli, folder: Path, count: int) -> list[Path]:
     return plans
 
 
-@pytest.mark.quick("first")
+@pytest.mark.slow
 @pytest.mark.parametrize("with_plan", [0, 2], ids=["first", "last"])
 def test_several_plans_are_folded_in_their_order(cli: Cli, deployment: Path, with_plan: int) -> None:
     """Any plan of the output will do: that of the first files is no longer one that could be planned again."""
@@ -201,7 +201,7 @@ def test_several_plans_are_folded_in_their_order(cli: Cli, deployment: Path, wit
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
 
 
-@pytest.mark.quick("on one machine")
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["by shards", "on one machine"])
 def test_an_open_plan_after_a_finished_one_goes_on_without_its_ledger(cli: Cli, deployment: Path, begun: str) -> None:
     (deployment / "m.yaml").write_text(SMALL)
@@ -223,6 +223,7 @@ def test_an_open_plan_after_a_finished_one_goes_on_without_its_ledger(cli: Cli, 
     assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(40))
 
 
+@pytest.mark.slow
 def test_a_finish_that_cannot_make_the_ledger_again_changes_nothing(cli: Cli, deployment: Path) -> None:
     (deployment / "m.yaml").write_text(SMALL)
     plan = rounds(cli, deployment, 2)[-1]

@@ -81,7 +81,7 @@ def test_shards_in_any_order_make_the_parts_of_one_machine(
     assert sum(one["rows"] for one in report(tmp_path)["workers"]) == ROWS
 
 
-@pytest.mark.quick("csv-short", "jsonl-pad", "npz-drop", "parquet-short", "parquet-pad")
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["short", "pad", "drop"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "npz", "parquet"])
 def test_every_format_has_the_bytes_of_one_machine_also_with_rows_that_fail(
@@ -131,6 +131,7 @@ def test_of_many_processes_that_make_every_part_at_the_same_moment_one_wins_each
     assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
 
 
+@pytest.mark.slow
 def test_finish_says_which_parts_are_missing_and_closes_nothing(tmp_path: Path, alone: dict[str, bytes]) -> None:
     plan = deployment(tmp_path)
     run_shard(tmp_path, plan, 0, 2)
@@ -153,6 +154,7 @@ def test_a_shard_after_the_end_has_nothing_to_do(tmp_path: Path) -> None:
     assert {path: path.stat().st_ino for path in (tmp_path / "out").rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_what_one_machine_has_begun_shards_end(tmp_path: Path, alone: dict[str, bytes]) -> None:
     plan = deployment(tmp_path)
     with killed_at_part(2):
@@ -164,6 +166,7 @@ def test_what_one_machine_has_begun_shards_end(tmp_path: Path, alone: dict[str, 
     assert parts(tmp_path) == alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forms", [(), ("html", "prometheus")])
 def test_of_parts_that_one_machine_made_before_it_was_killed_finish_writes_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forms: tuple[str, ...]
@@ -190,6 +193,7 @@ def test_finish_keeps_the_report_of_a_run_on_one_machine_that_made_all(tmp_path:
     assert report(tmp_path) == told
 
 
+@pytest.mark.slow
 def test_a_lost_ledger_is_made_again_from_the_decisions(tmp_path: Path) -> None:
     plan = deployment(tmp_path)
     run_shard(tmp_path, plan, 0, 1)
@@ -230,6 +234,7 @@ def test_a_finish_that_is_killed_is_run_again(
     assert (parts(tmp_path), record.rows, record.status) == (alone, ROWS, "done")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["ledger.Ledger.commit_part", "shards.finish.write_report"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_finish_that_is_killed_as_it_folds_is_run_again(
@@ -460,6 +465,7 @@ def test_a_closed_plan_that_was_changed_by_hand_is_damage(tmp_path: Path) -> Non
     assert "is damaged (its digest does not fit)" in (finish(tmp_path, plan).reason or "")
 
 
+@pytest.mark.slow
 def test_finish_finds_what_this_machine_remembers_not_to_exist(
     tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
