@@ -1,12 +1,12 @@
 """Predicts the memory of ONNX Runtime's CPU arena for a graph's buffers, by imitating the arena: nothing is run.
 
-It follows bfc_arena.cc of onnxruntime 1.31: regions of doubling size, the smallest free chunk that fits, chunks that
-are split if they have twice the size, free neighbours that are joined. The first run allocates buffer by buffer. With
-memory pattern every further run of a shape takes one block, in which each value has its place, whether or not the arena
-has room. The short batch at the end of a job has another shape, whose first run allocates buffer by buffer again.
-On 13 models and shapes the bytes that are written to were 0.93 to 1.06 of what runs were measured to take. A test
-compares it with real runs on the versions of `versions.TESTED_WITH`; of another version, findings that rest on it are
-assumed.
+It follows bfc_arena.cc of onnxruntime 1.31: regions of doubling size, the smallest free chunk that fits, of several the
+one at the lowest address, chunks that are split if they have twice the size, free neighbours that are joined. The first
+run allocates buffer by buffer. With memory pattern every further run of a shape takes one block, in which each value
+has its place, whether or not the arena has room. The short batch at the end of a job has another shape, whose first run
+allocates buffer by buffer again. On 13 models and shapes the bytes that are written to were 0.93 to 1.06 of what runs
+were measured to take. A test compares it with real runs on the versions of `versions.TESTED_WITH`; of another version,
+findings that rest on it are assumed.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,9 @@ _LARGEST_STEP = 1024 * _MIB
 _DEAD_BYTES = 128 * _MIB
 _ALIGNMENT = 256
 
+_MAPPED = 32 * _MIB
+"""Regions from this size on are mappings of their own, which Linux puts below those before them (`process.heap`)."""
+
 
 @dataclass(slots=True, eq=False)
 class _Chunk:
@@ -32,8 +35,9 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Region:
-    """A region of one allocation: its chunks in order, and the bytes that were written to."""
+    """A region of one allocation: its place among all addresses, its chunks in order, and the bytes written to."""
 
+    address: int
     chunks: list[_Chunk]
     written: list[tuple[int, int]] = field(default_factory=list)
 
@@ -68,7 +72,7 @@ class _Arena:
         fitting = (
             (region, chunk) for region in self._regions for chunk in region.chunks if chunk.free and chunk.size >= size
         )
-        return min(fitting, key=lambda found: found[1].size, default=None)
+        return min(fitting, key=lambda found: (found[1].size, found[0].address), default=None)
 
     def _extend(self, size: int) -> tuple[_Region, _Chunk]:
         """Allocate a region: the next power of two, and twice as much as the last one where that is enough."""
@@ -81,7 +85,8 @@ class _Arena:
         else:
             taken = self._next
             self._next = min(2 * self._next, _LARGEST_STEP)
-        region = _Region([_Chunk(0, taken)])
+        count = len(self._regions)
+        region = _Region(-count if taken >= _MAPPED else count, [_Chunk(0, taken)])
         self._regions.append(region)
         return region, region.chunks[0]
 

@@ -30,7 +30,7 @@ rows = np.ones((2048, 1024), np.float32)
 trim_memory()
 before = private_memory()
 for size in map(int, sys.argv[3:]):
-    session.run(None, {"x": rows[:size]})
+    last = session.run(None, {"x": rows[:size]})
     print(private_memory() - before if before else 0)
 """
 
@@ -61,6 +61,16 @@ def test_what_the_arena_holds_is_what_real_runs_take(tmp_path: Path, pattern: bo
     predicted = arena_bytes([buffers], pattern=pattern)
     *_, measured = measure(path, 2048, 2048, 2048, pattern=pattern)
     assert 0.85 < predicted / measured < 1.2, (predicted / MIB, measured / MIB)
+
+
+@pytest.mark.slow
+def test_a_pattern_of_large_values_takes_what_it_takes_in_real_runs(tmp_path: Path) -> None:
+    """Its block fits both regions that the first run has made, and goes into the one that was written to less."""
+    path = products_of(tmp_path / "m.onnx", 1024, 35 * 256, 10 * 256, 16)
+    buffers = plan_buffers(read_model(path, "m").skeleton, {"x": (2048, 1024)}) or []
+    predicted = arena_bytes([buffers], pattern=True)
+    *_, measured = measure(path, 2048, 2048, 2048)
+    assert predicted == pytest.approx(measured, abs=10 * MIB), (predicted / MIB, measured / MIB)
 
 
 @pytest.mark.slow
@@ -104,6 +114,14 @@ def test_a_pattern_takes_a_block_of_its_own_where_no_chunk_is_free() -> None:
     assert arena_bytes([buffers], pattern=True) == 12 * MIB
     assert arena_bytes([buffers], pattern=True, again=1) == 12 * MIB
     assert arena_bytes([buffers], pattern=True, again=0) == 6 * MIB
+
+
+def test_of_chunks_of_a_size_the_one_at_the_lowest_address_is_taken() -> None:
+    """Each value takes a region whole. Large regions are mapped one below the other; small ones come from the heap."""
+    large = [Buffer(70 * MIB, 0, 1), Buffer(20 * MIB, 1, 2)]
+    assert arena_bytes([large], pattern=True) == (70 + 90) * MIB
+    small = [Buffer(9 * MIB, 0, 1), Buffer(3 * MIB, 1, 2)]
+    assert arena_bytes([small], pattern=True) == (12 + 3) * MIB
 
 
 def test_a_pattern_has_no_place_for_scratch_and_holes_that_nothing_fits() -> None:

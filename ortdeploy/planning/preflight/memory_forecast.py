@@ -7,6 +7,7 @@ versions of `versions.TESTED_WITH`; of another version, findings that rest on th
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -47,7 +48,12 @@ CUDA's vary from 385 to 640 MiB, by which kernels the driver loads, which no gra
 _CUDNN = 70 * _MIB
 """What cuDNN takes beside them for each model with convolutions: it loads the kernels that it tries."""
 
-_PYARROW, _PARQUET_WRITER, _PILLOW, _TORCH, _OP_STEPS = 37 * _MIB, 9 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
+_PYARROW, _TABLE_WRITER, _PARQUET, _PARQUET_READER = 26 * _MIB, 11 * _MIB, 9 * _MIB, 5 * _MIB
+"""pyarrow, what writes tables with it, its library for Parquet, and what reads Parquet with that."""
+
+_TABLES = frozenset({"arrow", "parquet"})
+
+_PILLOW, _TORCH, _OP_STEPS = 8 * _MIB, 400 * _MIB, 15 * _MIB
 
 _CUDA = "CUDAExecutionProvider"
 
@@ -324,10 +330,9 @@ def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
 def _process_bytes(job: ResolvedJob) -> int:
     names = {p.name for model in job.models for session in _sessions(model) for p in session.chain}
     shorts = {provider.short for name in names if (provider := find_provider(name))}
-    tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
     pictures = job.input.format == "image" or job.spec.output.images
-    libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _runs_optimum(job) else 0)
-    libraries += _PARQUET_WRITER if job.spec.output.format == "parquet" else 0
+    libraries = _table_bytes({job.input.format}, {job.spec.output.format})
+    libraries += (_PILLOW if pictures else 0) + (_TORCH if _runs_optimum(job) else 0)
     libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
     libraries += _CUDNN * sum(map(_uses_cudnn, job.models))
     return PROCESS - _ONNX + _loaded_for_graphs() + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
@@ -338,14 +343,22 @@ def _uses_cudnn(model: ResolvedModel) -> bool:
     return on_cuda and model.facts.weights.of_convolutions > 0
 
 
+def _table_bytes(read: AbstractSet[str | None], written: AbstractSet[str]) -> int:
+    """Return the bytes of the libraries that read and write tables of some formats."""
+    formats = read | written
+    return (
+        (_PYARROW if formats & _TABLES else 0)
+        + (_TABLE_WRITER if written & _TABLES else 0)
+        + (_PARQUET if "parquet" in formats else 0)
+        + (_PARQUET_READER if "parquet" in read else 0)
+    )
+
+
 def _late_bytes(deployment: Deployment, job: ResolvedJob) -> int:
     """Return the bytes of libraries that are loaded when a job's first part is written, and no earlier."""
-    tables = {"parquet", "arrow"}
-    before = takewhile(lambda one: one is not job, deployment.jobs)
-    if job.spec.output.format not in tables or any(tables & {one.spec.output.format} for one in before):
-        return 0
-    writer = _PARQUET_WRITER if job.spec.output.format == "parquet" else 0
-    return writer + (0 if any(tables & {one.input.format} for one in deployment.jobs) else _PYARROW)
+    read = {one.input.format for one in deployment.jobs}
+    before = {one.spec.output.format for one in takewhile(lambda one: one is not job, deployment.jobs)}
+    return _table_bytes(read, before | {job.spec.output.format}) - _table_bytes(read, before)
 
 
 def _loaded_for_graphs() -> int:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ortdeploy.facts.preflight import RowRoom
-from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES, block_bytes
+from ortdeploy.feeds.in_flight import GROWTH, LEAST, SMALL_BYTES, block_bytes
 from ortdeploy.plan.batching import Batching
 from ortdeploy.records import record
 
@@ -67,8 +67,7 @@ class RowSizes:
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
-        before_growing = 2 * self.batch  # blocks begin with one batch; the second is asked for before the first has run
-        at_once = min(max(self.batch, min(block_bytes(self.runs) // row, total - before_growing)), total)
+        at_once = self._rows_at_once(total, block_bytes(self.runs) // row)
         preparing = self.made * (1 if self.by_row else at_once) + self.scratch
         beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
         for_a_while = self.decoding + preparing + beside if beside else max(self.decoding, preparing)
@@ -78,8 +77,18 @@ class RowSizes:
         written = written_at_once * self.block_copies
         if self._in_arena:
             return read + written
-        waiting = on_their_way * result + (written_at_once if self.gathered else 0) + part * self.part_copies
-        return read + waiting + written
+        held = min(on_their_way + self._rows_of_part(total) * self.part_copies, max(self.part_copies, 1) * total)
+        return read + held * result + (written_at_once if self.gathered else 0) + written
+
+    def _rows_at_once(self, total: int, most: int) -> int:
+        """Return the rows of the largest block: blocks begin with one batch, and grow at most GROWTH times each.
+
+        The second is asked for before the first has run.
+        """
+        left, grown = total - 2 * self.batch, GROWTH * self.batch
+        while left > grown < most:
+            left, grown = left - grown, GROWTH * grown
+        return min(max(self.batch, min(most, max(grown // GROWTH, min(left, grown)))), total)
 
     def held_runs(self, rows: int | None) -> int:
         """Return how many runs of a session have results in its arena that wait to be written, while it runs again."""

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pyarrow as pa
 import pytest
 from conftest import REPOSITORY, Cli, run_fork, run_process
 from onnx import TensorProto, helper
 from PIL import Image
+from pyarrow import feather, parquet
 from support.models import save_model
 
 from ortdeploy.facts.host import MachineFacts
@@ -53,6 +55,51 @@ jobs:
 """
 
 ROW = 256 * 4
+
+
+TABLES = """\
+version: 1
+models:
+  m: {path: m.onnx}
+jobs:
+  run:
+    model: m
+    input: {path: data.READ}
+    batch: {size: 2}
+    output: {path: out, format: WRITTEN}
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "libraries"),
+    [
+        ("npy", "csv", 0),
+        ("npy", "arrow", 26 + 11),
+        ("npy", "parquet", 26 + 11 + 9),
+        ("parquet", "npy", 26 + 9 + 5),
+        ("parquet", "arrow", 26 + 9 + 5 + 11),
+        ("parquet", "parquet", 26 + 9 + 5 + 11),
+        ("arrow", "jsonl", 26),
+        ("arrow", "parquet", 26 + 11 + 9),
+    ],
+)
+def test_libraries_of_tables_are_counted_once_whether_they_read_or_write(
+    tmp_path: Path, cli: Cli, read: str, written: str, libraries: int
+) -> None:
+    """Measured with pyarrow 24 for 18,870 rows of 40 numbers: within 2 MiB each."""
+    chain_of(tmp_path / "m.onnx", "Relu", width=4)
+    rows = np.ones((8, 4), np.float32)
+    np.save(tmp_path / "data.npy", rows)
+    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 4)})
+    parquet.write_table(table, tmp_path / "data.parquet")
+    feather.write_feather(table, tmp_path / "data.arrow")
+
+    def process(read: str, written: str) -> int:
+        (tmp_path / "m.yaml").write_text(TABLES.replace("READ", read).replace("WRITTEN", written))
+        planned = json.loads(cli("plan", tmp_path / "m.yaml", "--format", "json").out)["steps"][1]
+        return sum(one["size"] for one in planned["limits"]["forecast"]["parts"] if one["what"] == "process")
+
+    assert process(read, written) - process("npy", "npy") == libraries * MIB
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,9 @@ def test_a_short_job_is_over_before_its_blocks_are_large() -> None:
     text = replace(SMALL, block_copies=20)
     assert text.bytes(500) - SMALL.bytes(500) == 20 * (500 - 2 * 100) * 8 * KIB
     assert text.bytes(250) - SMALL.bytes(250) == 20 * 100 * 8 * KIB
+    growing = replace(text, batch=10)
+    assert growing.bytes(190) - replace(growing, block_copies=0).bytes(190) == 20 * (190 - 2 * 10 - 40) * 8 * KIB
+    assert growing.bytes(100) - replace(growing, block_copies=0).bytes(100) == 20 * 40 * 8 * KIB
     four = replace(SMALL, runs=4)  # the third block may be large, however many sessions could take others
     assert replace(four, block_copies=20).bytes(400) - four.bytes(400) == 20 * (400 - 2 * 100) * 8 * KIB
 
@@ -67,7 +70,13 @@ def test_a_part_that_is_held_is_in_the_arenas_of_all_sessions() -> None:
     assert held.held_runs(ROWS) == 2 + 10
     assert replace(held, runs=2).held_runs(ROWS) == 2 + 5
     assert held.held_runs(500) == 4  # results of all batches but the one that runs
-    assert replace(SMALL, part_copies=1).bytes(ROWS) - SMALL.bytes(ROWS) == ROWS * 8 * KIB
+
+
+def test_results_that_wait_and_those_of_a_part_that_is_held_are_no_more_than_all() -> None:
+    waiting = SMALL.bytes(ROWS) // (9 * KIB)
+    held = replace(SMALL, part_copies=1)
+    assert held.bytes(ROWS) - SMALL.bytes(ROWS) == (ROWS - waiting) * 8 * KIB
+    assert replace(held, rows_per_part=1000).bytes(ROWS) - SMALL.bytes(ROWS) == 1000 * 8 * KIB
 
 
 def test_a_file_is_read_ahead_in_pieces_of_whole_batches() -> None:
