@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIX = ".arrow"
-BLOCK_COPIES, GATHERED, PART_COPIES = 1, GROUP_BYTES, 0
+BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 1, 0, GROUP_BYTES, 0
 KEEPS_ZEROS = True
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 

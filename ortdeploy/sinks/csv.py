@@ -13,12 +13,12 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells, written_rows
 from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape, as_rows, encoded
+from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import as_text
 
 SUFFIX = ".csv"
-BLOCK_COPIES, GATHERED, PART_COPIES = 20, 0, 0
+BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 20, TEXT_BYTES, 0, 0
 KEEPS_ZEROS = True
 PACKAGE = None
 
@@ -46,6 +46,10 @@ class _CsvSink:
             shutil.copyfileobj(part, self._file)
 
     def write(self, columns: Mapping[str, Column]) -> None:
+        for piece in in_pieces(columns):
+            self._write(piece)
+
+    def _write(self, columns: Mapping[str, Column]) -> None:
         flat = [pair for name in self._columns for pair in _flatten(name, columns[name])]
         names = [name for name, _ in flat]
         if not flat[0][1]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape, encoded
+from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, encoded, in_pieces
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import json_column
 
 SUFFIX = ".jsonl"
-BLOCK_COPIES, GATHERED, PART_COPIES = 20, 0, 0
+BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 20, TEXT_BYTES, 0, 0
 KEEPS_ZEROS = True
 PACKAGE = None
 
@@ -35,6 +35,10 @@ class _JsonlSink:
             shutil.copyfileobj(part, self._file)
 
     def write(self, columns: Mapping[str, Column]) -> None:
+        for piece in in_pieces(columns):
+            self._write(piece)
+
+    def _write(self, columns: Mapping[str, Column]) -> None:
         values = [json_column(columns[name]) for name in self._columns]
         lines = (_encode(dict(zip(self._columns, row, strict=True))) for row in zip(*values, strict=True))
         self._file.write(encoded("".join(f"{line}\n" for line in lines)))

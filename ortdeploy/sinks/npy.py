@@ -15,7 +15,7 @@ from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npy"
-BLOCK_COPIES, GATHERED, PART_COPIES = 0, 0, 0
+BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 0, 0, 0, 0
 KEEPS_ZEROS = False
 PACKAGE = None
 

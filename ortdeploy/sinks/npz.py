@@ -13,7 +13,7 @@ from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npz"
-BLOCK_COPIES, GATHERED, PART_COPIES = 0, 0, 1
+BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 0, 0, 0, 1
 KEEPS_ZEROS = False
 PACKAGE = None
 

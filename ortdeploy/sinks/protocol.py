@@ -1,6 +1,6 @@
 """Protocol of sinks: a sink turns blocks of result columns into the bytes of one part, and never opens a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -12,6 +12,12 @@ from ortdeploy.tensors.columns import Array, Column
 
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
+
+TEXT_BYTES = 256 * 1024
+"""Bytes of numbers that become text at once: Python's objects and the text take twenty times as much."""
+
+_VALUE_BYTES = 64
+"""About what a row of a column of Python's values takes, such as a text."""
 
 
 class Sink(Protocol):
@@ -45,6 +51,20 @@ def as_rows(name: str, column: Column) -> Array:
     return array.astype(object) if array.dtype.kind in "US" else array
 
 
+def in_pieces(columns: Mapping[str, Column]) -> Iterator[Mapping[str, Column]]:
+    """Yield a block's columns [rows, …] in pieces of about TEXT_BYTES, a row at least; a block without rows is one.
+
+    Raises ValueError if the columns have different numbers of rows.
+    """
+    rows, *others = {len(column) for column in columns.values()} or {0}
+    if others:
+        raise ValueError(f"columns have {sorted([rows, *others])} rows")
+    first = sum(getattr(column[0], "nbytes", _VALUE_BYTES) for column in columns.values()) if rows else 0
+    step = max(1, TEXT_BYTES // max(first, 1))
+    for start in range(0, max(rows, 1), step):
+        yield {name: column[start : start + step] for name, column in columns.items()}
+
+
 def ends_in_zero(value: Any) -> bool:
     """Return whether a text ends in U+0000: a value, or one of those in a column or list of them."""
     if isinstance(value, str):
@@ -69,6 +89,8 @@ class SinkModule(Protocol):
     SUFFIX: str
     BLOCK_COPIES: int
     """Memory that writing takes beside what is written at once, as a multiple of its size."""
+    PIECE: int
+    """Bytes of a block's numbers that are written at once; 0: the whole block."""
     GATHERED: int
     """Bytes of rows that are gathered to be written at once; 0: blocks are written as they come."""
     PART_COPIES: int

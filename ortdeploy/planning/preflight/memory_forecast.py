@@ -452,6 +452,7 @@ def _row_sizes(job: ResolvedJob, batch: int, result: int | None) -> RowSizes:
         are_outputs=job.pipeline is None and not job.postprocess,
         read_ahead=BLOCK_BYTES if job.input.format in {"npy", "raw"} else 0,
         block_copies=sink.BLOCK_COPIES,
+        piece=sink.PIECE,
         gathered=sink.GATHERED,
         part_copies=sink.PART_COPIES,
         on_disk=job.spec.output.format in {"npy", "npz", "arrow"},

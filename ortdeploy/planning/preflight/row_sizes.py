@@ -21,9 +21,10 @@ class RowSizes:
     `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, `result` its size as
     it is written; None if the graph leaves that open. `are_outputs`: results are a model's outputs as they are.
     `read_ahead`: bytes of a file that are read at once. The sink holds copies of what it writes at once, which are a
-    block or `gathered` bytes, or of a part. `on_disk`: the results have the same size on disk. Decoding rows
-    takes `decoding` for a while; then prepare steps take what they have `made` of each row of a block, or of one at a
-    time if that is `by_row`, and `scratch`. Blocks that are prepared `beside` one take that much at most.
+    block, a `piece` of one in bytes, or `gathered` bytes; or of a part. `on_disk`: the results have the same size on
+    disk. Decoding rows takes `decoding` for a while; then prepare steps take what they have `made` of each row of a
+    block, or of one at a time if that is `by_row`, and `scratch`. Blocks that are prepared `beside` one take that much
+    at most.
     """
 
     batch: int
@@ -34,6 +35,7 @@ class RowSizes:
     read_ahead: int
     rows_per_part: int
     block_copies: int
+    piece: int
     gathered: int
     part_copies: int
     on_disk: bool
@@ -73,7 +75,9 @@ class RowSizes:
         for_a_while = self.decoding + preparing + beside if beside else max(self.decoding, preparing)
         read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
         part = self._rows_of_part(total) * result
-        written_at_once = min(max(self.gathered, result), part) if self.gathered else at_once * result
+        most_written = max(self.gathered or self.piece, result)
+        whole = part if self.gathered else at_once * result
+        written_at_once = min(most_written, whole) if self.gathered or self.piece else whole
         written = written_at_once * self.block_copies
         if self._in_arena:
             return read + written

@@ -19,6 +19,7 @@ LARGE = RowSizes(
     read_ahead=0,
     rows_per_part=100_000,
     block_copies=0,
+    piece=0,
     gathered=0,
     part_copies=0,
     on_disk=True,
@@ -43,6 +44,13 @@ def test_results_of_several_batches_are_joined_and_count_beside_the_arena() -> N
 def test_text_is_made_of_all_batches_of_a_block() -> None:
     assert replace(SMALL, block_copies=20).bytes(ROWS) - SMALL.bytes(ROWS) == 20 * (8 * MIB // 3 // (9 * KIB)) * 8 * KIB
     assert replace(LARGE, block_copies=20).bytes(ROWS) - LARGE.bytes(ROWS) == 20 * 100 * 100 * KIB
+
+
+def test_text_is_made_of_a_piece_of_a_block_or_of_a_row() -> None:
+    pieces = replace(SMALL, block_copies=20, piece=256 * KIB)
+    assert pieces.bytes(ROWS) - SMALL.bytes(ROWS) == 20 * 256 * KIB
+    assert replace(pieces, batch=10).bytes(10) - replace(SMALL, batch=10).bytes(10) == 20 * 10 * 8 * KIB
+    assert replace(pieces, piece=KIB).bytes(ROWS) - SMALL.bytes(ROWS) == 20 * 8 * KIB
 
 
 def test_a_short_job_is_over_before_its_blocks_are_large() -> None:
