@@ -443,10 +443,13 @@ def row_sizes(job: ResolvedJob) -> RowSizes:
 def _row_sizes(job: ResolvedJob, batch: int, result: int | None) -> RowSizes:
     row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)
     sink = SINKS[job.spec.output.format]
+    is_table = job.input.format in _TABLES
+    times = _TEXT if job.input.format in {"csv", "jsonl"} else 1 if is_table or job.input.format == "npy" else 2
     return RowSizes(
         batch=batch,
         runs=max(map(_runs_at_once, job.models), default=1),
-        read=row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2),
+        read=times * row,
+        joined=is_table,
         result=result,
         rows_per_part=job.spec.output.rows_per_part,
         are_outputs=job.pipeline is None and not job.postprocess,

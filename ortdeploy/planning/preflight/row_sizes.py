@@ -18,18 +18,19 @@ ROWS_AND_RESULTS = "rows and results"
 class RowSizes:
     """Sizes of one row of a job, in bytes, from which memory and disk for any number of rows follow.
 
-    `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, `result` its size as
-    it is written; None if the graph leaves that open. `are_outputs`: results are a model's outputs as they are.
-    `read_ahead`: bytes of a file that are read at once. The sink holds copies of what it writes at once, which are a
-    block, a `piece` of one in bytes, or `gathered` bytes; or of a part. `on_disk`: the results have the same size on
-    disk. Decoding rows takes `decoding` for a while; then prepare steps take what they have `made` of each row of a
-    block, or of one at a time if that is `by_row`, and `scratch`. Blocks that are prepared `beside` one take that much
-    at most.
+    `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, block by block or, if
+    it is `joined`, in pieces; `result` its size as it is written; None if the graph leaves that open. `are_outputs`:
+    results are a model's outputs as they are. `read_ahead`: bytes of a file that are read at once. The sink holds
+    copies of what it writes at once, which are a block, a `piece` of one in bytes, or `gathered` bytes; or of a part.
+    `on_disk`: the results have the same size on disk. Decoding rows takes `decoding` for a while; then prepare steps
+    take what they have `made` of each row of a block, or of one at a time if that is `by_row`, and `scratch`. Blocks
+    that are prepared `beside` one take that much at most.
     """
 
     batch: int
     runs: int
     read: int
+    joined: bool
     result: int | None
     are_outputs: bool
     read_ahead: int
@@ -72,7 +73,8 @@ class RowSizes:
         at_once = self._rows_at_once(total, block_bytes(self.runs) // row)
         preparing = self.made * (1 if self.by_row else at_once) + self.scratch
         beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
-        for_a_while = self.decoding + preparing + beside if beside else max(self.decoding, preparing)
+        decoding = max(self.decoding, at_once * self.read if self.joined else 0)
+        for_a_while = decoding + preparing + beside if beside else max(decoding, preparing)
         read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
         part = self._rows_of_part(total) * result
         most_written = max(self.gathered or self.piece, result)

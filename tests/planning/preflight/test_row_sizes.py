@@ -14,6 +14,7 @@ LARGE = RowSizes(
     batch=100,
     runs=1,
     read=10 * KIB,
+    joined=False,
     result=100 * KIB,
     are_outputs=True,
     read_ahead=0,
@@ -106,6 +107,13 @@ def test_a_row_is_decoded_and_then_a_block_is_prepared() -> None:
     assert LARGE.of_rows(replace(rows, by_row=True)).bytes(ROWS) - LARGE.bytes(ROWS) == 30 * KIB
     decoded = LARGE.of_rows(replace(rows, by_row=True, decoding=40 * KIB))
     assert decoded.bytes(ROWS) - LARGE.bytes(ROWS) == 40 * KIB
+
+
+def test_a_block_that_is_joined_is_there_twice_for_a_while() -> None:
+    joined = replace(LARGE, joined=True)
+    assert joined.bytes(ROWS) - LARGE.bytes(ROWS) == 100 * 10 * KIB
+    rows = RowRoom(read=10 * KIB, made=30 * KIB)
+    assert joined.of_rows(rows).bytes(ROWS) == LARGE.of_rows(rows).bytes(ROWS)
 
 
 def test_what_a_step_takes_for_one_row_at_a_time_counts_once() -> None:
