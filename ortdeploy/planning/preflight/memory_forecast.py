@@ -395,12 +395,16 @@ def _opening_bytes(job: ResolvedJob) -> int:
 
 
 def _opening_bytes_of(model: ResolvedModel) -> float:
-    """Return what opening a model takes beside its weights: a copy of the largest is made while it is packed."""
+    """Return what opening a model takes beside its weights: a copy of the largest is made while it is packed.
+
+    Of a weight in a branch or body, the copy is one of those that stay.
+    """
     weights = model.facts.weights
     if weights.external:
         return max(weights.largest, _OPENING_EXTERNAL * weights.size)
     constants = _OPENING_CONSTANTS * weights.of_constant_nodes
-    return max(weights.largest, constants + _OPENING_CONVOLUTIONS * weights.of_convolutions)
+    packed = min(weights.largest, weights.size - weights.of_inner_graphs)
+    return max(packed, constants + _OPENING_CONVOLUTIONS * weights.of_convolutions)
 
 
 def _count(model: ResolvedModel) -> int:

@@ -239,6 +239,32 @@ def test_opening_takes_nothing_beside_libraries_that_are_loaded_for_the_first_pa
     assert ("opening beyond a run" in {part["what"] for part in last}) == opens_beside
 
 
+@pytest.mark.parametrize("in_branches", [False, True])
+def test_opening_takes_no_copy_of_a_weight_in_a_branch_beside_those_that_stay(
+    tmp_path: Path, cli: Cli, in_branches: bool
+) -> None:
+    """Of 41 MiB in a branch, a session keeps 125, and takes no more while it opens."""
+    weight = {"w": np.ones((4, 2**20), np.float32)}
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    takes: Values = {"x": (FLOAT, ["n", 4])}
+    gives: Values = {"y": (FLOAT, ["n", 2**20])}
+    if in_branches:
+        result = helper.make_tensor_value_info("then_y", FLOAT, gives["y"][1])
+        product.output[0] = "then_y"
+        branch = helper.make_graph([product], "b", [], [result], [onnx.numpy_helper.from_array(weight["w"], "w")])
+        truth = helper.make_node("Constant", [], ["t"], value=onnx.numpy_helper.from_array(np.array(True)))
+        product = helper.make_node("If", ["t"], ["y"], then_branch=branch, else_branch=branch)
+        save_model(tmp_path / "m.onnx", [truth, product], takes, gives)
+    else:
+        save_model(tmp_path / "m.onnx", [product], takes, gives, weight)
+    np.save(tmp_path / "data.npy", np.ones((1, 4), dtype=np.float32))
+    (tmp_path / "m.yaml").write_text(TABLES.replace("READ", "npy").replace("WRITTEN", "npy"))
+    job = json.loads(cli("plan", tmp_path / "m.yaml", "--format", "json").out)["steps"][1]
+    parts = {part["what"]: part["size"] for part in job["limits"]["forecast"]["parts"]}
+    assert ("opening beyond a run" in parts) != in_branches
+    assert parts["weights"] > (100 if in_branches else 16) * MIB
+
+
 def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: Cli) -> None:
     full = predicted(write(wide), cli)
     np.save(wide / "data.npy", np.ones((5, 512), dtype=np.float32))
