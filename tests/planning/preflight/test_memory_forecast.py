@@ -131,23 +131,6 @@ def test_an_input_that_is_needed_later_keeps_its_buffer(tmp_path: Path) -> None:
     assert most_at_once(plan_buffers(read_model(path, "m").skeleton, {"x": (2, 8)}) or []) == (3 * 8 + 24) * 2 * 4
 
 
-@pytest.mark.parametrize(("sizes", "is_known"), [([0, 4, 8], True), ([-1, 4, 8], False)])
-def test_a_buffer_is_handed_on_only_where_sizes_are_known_before_they_are_fed(
-    tmp_path: Path, sizes: list[int], is_known: bool
-) -> None:
-    """ONNX Runtime plans buffers from what the graph tells; behind a Reshape with -1 that is not how many rows."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("Reshape", ["a", "s"], ["b"]),
-        helper.make_node("Relu", ["b"], ["c"]),
-        helper.make_node("ReduceSum", ["c"], ["y"], keepdims=0),
-    ]
-    weights = {"w": np.zeros((32, 32), dtype=np.float32), "s": np.array(sizes, dtype=np.int64)}
-    path = save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 32])}, {"y": (FLOAT, [])}, weights)
-    buffers = plan_buffers(read_model(path, "m").skeleton, {"x": (10, 32)}) or []
-    assert [one.size for one in buffers if not one.is_result] == [10 * 32 * 4] * (1 if is_known else 2)
-
-
 def test_channels_of_convolutions_are_counted_in_whole_blocks(tmp_path: Path) -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[1, 1])]
     weights = {"w": np.zeros((24, 3, 1, 1), dtype=np.float32)}
