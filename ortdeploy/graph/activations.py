@@ -17,10 +17,10 @@ import onnx
 from ortdeploy.facts.models import WeightFacts
 from ortdeploy.graph.fused_nodes import with_fused_nodes
 from ortdeploy.graph.kernel_scratch import scratch_bytes
-from ortdeploy.graph.shapes import declared_shapes, infer_values
+from ortdeploy.graph.shapes import infer_values
 from ortdeploy.graph.sizes import constant_bytes, value_bytes
 
-_Shape = tuple[tuple[int | str, ...], int]
+_Shape = tuple[tuple[int, ...], int]
 
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators whose result is their first input's buffer."""
@@ -82,9 +82,7 @@ def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     known = {name: sizes[name] or 0 for name in computed}
     graph, in_blocks = _with_reorders(ordered if blocked else graph, blocked & computed, types)
     known |= {blocks: _padded(types[name], sizes[name] or 0) for name, blocks in in_blocks.items()}
-    shapes = {name: (declared, known[name]) for name, declared in declared_shapes(skeleton).items() if name in known}
-    shapes |= {blocks: ((), known[blocks]) for name, blocks in in_blocks.items() if name in shapes}
-    return _plan_buffers(_without_fused_transposes(graph), known, types, shapes, frozenset(in_blocks.values()))
+    return _plan_buffers(_without_fused_transposes(graph), known, types, frozenset(in_blocks.values()))
 
 
 class _Planner:
@@ -95,11 +93,9 @@ class _Planner:
         graph: onnx.GraphProto,
         types: Mapping[str, onnx.TypeProto],
         sizes: Mapping[str, int],
-        shapes: Mapping[str, _Shape],
         in_blocks: Collection[str],
     ) -> None:
         self._sizes = sizes
-        self._shapes = shapes
         self._in_blocks = in_blocks
         self._types = types
         self._results = {value.name for value in graph.output}
@@ -107,8 +103,8 @@ class _Planner:
         self._readers.update(self._results)
         self._left: dict[int, int] = {}
         self._held: dict[str, Buffer] = {}
-        self._free: dict[_Shape, list[Buffer]] = {}
-        self._made_for: dict[int, _Shape | None] = {}
+        self._free: dict[_Shape, list[tuple[_Shape, Buffer]]] = {}
+        self._shapes: dict[int, _Shape] = {}
         self.buffers: list[Buffer] = []
 
     def place(self, index: int, node: onnx.NodeProto) -> None:
@@ -124,42 +120,44 @@ class _Planner:
         for buffer in read.values():
             self._left[id(buffer)] -= 1
         for buffer in {id(buffer): buffer for buffer in read.values()}.values():
-            shape = self._made_for[id(buffer)]
-            if not self._left[id(buffer)] and shape is not None:
-                self._free.setdefault(shape, []).append(buffer)
+            if not self._left[id(buffer)]:
+                shape = self._shapes[id(buffer)]
+                self._free.setdefault(shape, []).append((shape, buffer))
 
     def _place(self, index: int, node: onnx.NodeProto, name: str) -> None:
         views = node.op_type in _VIEWS and name not in self._results
         if views and node.input[0] not in self._held:
             return  # of what is fed
-        shape = self._shapes.get(name)
+        shape = self._shape(name)
         buffer = self._held[node.input[0]] if views else self._reusable(node, name, shape)
         if buffer is None:
             buffer = Buffer(self._sizes[name], index, index)
             self.buffers.append(buffer)
-            self._made_for[id(buffer)] = shape
+            self._shapes[id(buffer)] = shape
         buffer.last = index
         self._held[name] = buffer
         self._left[id(buffer)] = self._left.get(id(buffer), 0) + self._readers[name]
 
-    def _reusable(self, node: onnx.NodeProto, name: str, shape: _Shape | None) -> Buffer | None:
-        """Return the buffer of an input that is dead, or one that is free, of the same shape.
-
-        A result gets its own buffer, and so does a value of which a size is not known before it is fed.
-        """
-        if name in self._results or shape is None:
+    def _reusable(self, node: onnx.NodeProto, name: str, shape: "_Shape") -> Buffer | None:
+        """Return the buffer of an input that is dead, or one that is free, of the same shape; a result gets its own."""
+        if name in self._results:
             return None
         for taken in self._may_become(node, name):
             buffer = self._held.get(taken)
-            if buffer is not None and self._left[id(buffer)] == 1 and self._shapes.get(taken) == shape:
+            if buffer is not None and self._left[id(buffer)] == 1 and self._shape(taken) == shape:
                 return buffer
-        return self._free[shape].pop() if self._free.get(shape) else None
+        return self._free[shape].pop()[1] if self._free.get(shape) else None
 
     def _may_become(self, node: onnx.NodeProto, name: str) -> Sequence[str]:
         """Return the inputs into which a node may write a value."""
         if node.op_type in _IN_PLACE:
             return node.input[:1]
         return node.input[:2] if node.op_type in _SUMS and name in self._in_blocks else ()
+
+    def _shape(self, name: str) -> "_Shape":
+        """Return sizes and bytes of a value: ONNX Runtime hands buffers on between values of one shape."""
+        dims = self._types[name].tensor_type.shape.dim if name in self._types else ()
+        return tuple(dim.dim_value for dim in dims), self._sizes[name]
 
     def end(self, nodes: int) -> None:
         """Leave the results to the caller."""
@@ -171,11 +169,10 @@ def _plan_buffers(
     graph: onnx.GraphProto,
     sizes: Mapping[str, int],
     types: Mapping[str, onnx.TypeProto],
-    shapes: Mapping[str, _Shape],
     in_blocks: Collection[str],
 ) -> list[Buffer]:
     """Give every value a buffer; some are images in blocks."""
-    planner = _Planner(graph, types, sizes, shapes, in_blocks)
+    planner = _Planner(graph, types, sizes, in_blocks)
     nodes = _in_order(graph)
     for index, node in enumerate(nodes):
         planner.place(index, node)

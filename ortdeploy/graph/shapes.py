@@ -55,24 +55,6 @@ def infer_values(
     return model.graph, inference.types
 
 
-@lru_cache(maxsize=8)
-def declared_shapes(skeleton: bytes) -> Mapping[str, tuple[int | str, ...]]:
-    """Return the values of which all sizes follow from the inputs as the graph declares them: numbers, or their names.
-
-    These are what ONNX Runtime knows while it plans buffers: not the sizes that are fed.
-    """
-    inferred = infer_values(skeleton, {})
-    shapes = {} if inferred is None else {name: _declared(kind) for name, kind in inferred[1].items()}
-    return {name: shape for name, shape in shapes.items() if shape is not None}
-
-
-def _declared(kind: onnx.TypeProto) -> tuple[int | str, ...] | None:
-    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
-        return None
-    sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.tensor_type.shape.dim]
-    return None if "" in sizes else tuple(sizes)
-
-
 def _prepared(skeleton: bytes) -> onnx.ModelProto | None:
     """Return a model to infer with; None if it is not consistent as it stands."""
     if not skeleton:
