@@ -14,9 +14,6 @@ BLOCK_BYTES = 2 * 1024 * 1024
 SMALL_BYTES = 8 * 1024 * 1024
 """Bytes of small blocks with their results."""
 
-GROWTH = 4
-"""How many times as large as the last block that was learned from the next one may be."""
-
 
 def block_bytes(sessions: int) -> int:
     """Return what a block may take: more for one session, for which fewer blocks are on their way.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ortdeploy.feeds.in_flight import GROWTH, block_bytes
+from ortdeploy.feeds.in_flight import block_bytes
 from ortdeploy.plan.steps import RunJob
 
 TARGET_SECONDS = 0.05
@@ -57,4 +57,4 @@ class BlockSizes:
         batches = rows / self._unit
         by_time = TARGET_SECONDS * batches / max(seconds, 1e-9)
         by_size = self._bytes * batches / max(size_bytes, 1)
-        self._batches = max(1, min(int(by_time), int(by_size), MOST_BATCHES, GROWTH * self._batches))
+        self._batches = max(1, min(int(by_time), int(by_size), MOST_BATCHES, self._batches * 4))

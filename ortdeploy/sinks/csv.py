@@ -4,9 +4,11 @@ A column whose rows are vectors becomes one column per element: scores.0, scores
 """
 
 import csv
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,13 @@ KEEPS_ZEROS = True
 PACKAGE = None
 
 
+class _Cells(NamedTuple):
+    """A column as cells: the shape of its rows, and each row, which is a value or the values of all its elements."""
+
+    shape: tuple[int, ...]
+    rows: list[Any]
+
+
 class _CsvSink:
     is_exact = True
 
@@ -30,6 +39,7 @@ class _CsvSink:
         self._file = file
         self._columns = columns
         self._header: list[str] | None = None
+        self._shapes: Sequence[tuple[int, ...]] | None = None
         self._header_without_rows: list[str] | None = None
 
     def take_up(self, path: Path) -> None:
@@ -47,20 +57,24 @@ class _CsvSink:
 
     def write(self, columns: Mapping[str, Column]) -> None:
         for piece in in_pieces(columns):
-            self._write(piece)
+            self._write([_cells(name, piece[name]) for name in self._columns])
 
-    def _write(self, columns: Mapping[str, Column]) -> None:
-        flat = [pair for name in self._columns for pair in _flatten(name, columns[name])]
-        names = [name for name, _ in flat]
-        if not flat[0][1]:
-            self._header_without_rows = names
+    def _write(self, columns: Sequence[_Cells]) -> None:
+        shapes = tuple(column.shape for column in columns)
+        if not columns[0].rows:
+            self._header_without_rows = _names(self._columns, shapes)
             return
+        if shapes != self._shapes:
+            self._take_header(_names(self._columns, shapes))
+            self._shapes = shapes
+        self._file.write(encoded(written_rows(_joined(columns))))
+
+    def _take_header(self, names: list[str]) -> None:
         if self._header is None:
             self._file.write(encoded(written_rows([names])))
             self._header = names
         elif names != self._header:
             raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
-        self._file.write(encoded(written_rows(zip(*(values for _, values in flat), strict=True))))
 
     def close(self) -> None:
         """Write the header of a part that got no rows; nothing else is buffered."""
@@ -68,18 +82,34 @@ class _CsvSink:
             self._file.write(encoded(written_rows([self._header_without_rows])))
 
 
-def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
+def _cells(name: str, column: Column) -> _Cells:
+    """Return the cells of each row of a column. Raises ValueError if a row has what no cells hold."""
     array = as_rows(name, column)
     if isinstance(column, list) and (
         array.ndim != 1 or any(isinstance(value, dict | list | tuple) for value in column)
     ):
         raise ValueError(f"the rows of {name} hold lists or maps, which CSV cannot; use jsonl")
-    if array.ndim == 1:
-        values = column if isinstance(column, list) else column.tolist()
-        yield name, [as_text(value) if isinstance(value, bytes) else value for value in values]
-        return
-    for index in np.ndindex(array.shape[1:]):
-        yield ".".join([name, *map(str, index)]), array[(slice(None), *index)].tolist()
+    if array.ndim > 1:
+        return _Cells(array.shape[1:], array.reshape(len(array), math.prod(array.shape[1:])).tolist())
+    values = column if isinstance(column, list) else column.tolist()
+    return _Cells((), [as_text(value) if isinstance(value, bytes) else value for value in values])
+
+
+def _joined(columns: Sequence[_Cells]) -> Iterator[Sequence[Any]]:
+    """Return the cells of each row of all columns."""
+    if not any(column.shape for column in columns):
+        return zip(*(column.rows for column in columns), strict=True)
+    parts = (column.rows if column.shape else [[value] for value in column.rows] for column in columns)
+    return (list(chain.from_iterable(row)) for row in zip(*parts, strict=True))
+
+
+def _names(columns: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Return the header: a name for each element of a row of each column."""
+    return [
+        ".".join([name, *map(str, index)])
+        for name, shape in zip(columns, shapes, strict=True)
+        for index in np.ndindex(shape)
+    ]
 
 
 def open_sink(

@@ -13,11 +13,11 @@ from ortdeploy.tensors.columns import Array, Column
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
 
-TEXT_BYTES = 256 * 1024
-"""Bytes of numbers that become text at once: Python's objects and the text take twenty times as much."""
+_TEXT_VALUES = 64 * 1024
+"""The values that become text at once."""
 
-_VALUE_BYTES = 64
-"""About what a row of a column of Python's values takes, such as a text."""
+TEXT_BYTES = 4 * _TEXT_VALUES
+"""Their bytes, if they are float32: Python's objects and the text take twenty times as much."""
 
 
 class Sink(Protocol):
@@ -52,15 +52,15 @@ def as_rows(name: str, column: Column) -> Array:
 
 
 def in_pieces(columns: Mapping[str, Column]) -> Iterator[Mapping[str, Column]]:
-    """Yield a block's columns [rows, …] in pieces of about TEXT_BYTES, a row at least; a block without rows is one.
+    """Yield a block's columns [rows, …] in pieces of some rows, one at least; a block without rows is one.
 
     Raises ValueError if the columns have different numbers of rows.
     """
     rows, *others = {len(column) for column in columns.values()} or {0}
     if others:
         raise ValueError(f"columns have {sorted([rows, *others])} rows")
-    first = sum(getattr(column[0], "nbytes", _VALUE_BYTES) for column in columns.values()) if rows else 0
-    step = max(1, TEXT_BYTES // max(first, 1))
+    values = sum(getattr(column[0], "size", 1) for column in columns.values()) if rows else 0
+    step = max(1, _TEXT_VALUES // max(values, 1))
     for start in range(0, max(rows, 1), step):
         yield {name: column[start : start + step] for name, column in columns.items()}
 

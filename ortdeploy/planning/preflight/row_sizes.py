@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ortdeploy.facts.preflight import RowRoom
-from ortdeploy.feeds.in_flight import GROWTH, LEAST, SMALL_BYTES, block_bytes
+from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES, block_bytes
 from ortdeploy.plan.batching import Batching
 from ortdeploy.records import record
 
@@ -18,13 +18,13 @@ ROWS_AND_RESULTS = "rows and results"
 class RowSizes:
     """Sizes of one row of a job, in bytes, from which memory and disk for any number of rows follow.
 
-    `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, block by block or, if
-    it is `joined`, in pieces; `result` its size as it is written; None if the graph leaves that open. `are_outputs`:
-    results are a model's outputs as they are. `read_ahead`: bytes of a file that are read at once. The sink holds
-    copies of what it writes at once, which are a block, a `piece` of one in bytes, or `gathered` bytes; or of a part.
-    `on_disk`: the results have the same size on disk. Decoding rows takes `decoding` for a while; then prepare steps
-    take what they have `made` of each row of a block, or of one at a time if that is `by_row`, and `scratch`. Blocks
-    that are prepared `beside` one take that much at most.
+    `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read; if blocks are
+    `joined` of smaller ones, a block is there twice for a while. `result` is its size as it is written; None if the
+    graph leaves that open. `are_outputs`: results are a model's outputs as they are. `read_ahead`: bytes of a file that
+    are read at once. The sink holds `block_copies` of what it writes at once: a block, `piece` bytes of one, or rows of
+    `gathered` bytes. It holds `part_copies` of a part. `on_disk`: the results have the same size on disk. Decoding rows
+    takes `decoding` for a while; then prepare steps take what they have `made` of each row of a block, or of one at a
+    time if that is `by_row`, and `scratch`. Blocks that are prepared `beside` one take that much at most.
     """
 
     batch: int
@@ -70,7 +70,8 @@ class RowSizes:
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
-        at_once = self._rows_at_once(total, block_bytes(self.runs) // row)
+        before_growing = 2 * self.batch  # blocks begin with one batch; the second is asked for before the first has run
+        at_once = min(max(self.batch, min(block_bytes(self.runs) // row, total - before_growing)), total)
         preparing = self.made * (1 if self.by_row else at_once) + self.scratch
         beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
         decoding = max(self.decoding, at_once * self.read if self.joined else 0)
@@ -85,16 +86,6 @@ class RowSizes:
             return read + written
         held = min(on_their_way + self._rows_of_part(total) * self.part_copies, max(self.part_copies, 1) * total)
         return read + held * result + (written_at_once if self.gathered else 0) + written
-
-    def _rows_at_once(self, total: int, most: int) -> int:
-        """Return the rows of the largest block: blocks begin with one batch, and grow at most GROWTH times each.
-
-        The second is asked for before the first has run.
-        """
-        left, grown = total - 2 * self.batch, GROWTH * self.batch
-        while left > grown < most:
-            left, grown = left - grown, GROWTH * grown
-        return min(max(self.batch, min(most, max(grown // GROWTH, min(left, grown)))), total)
 
     def held_runs(self, rows: int | None) -> int:
         """Return how many runs of a session have results in its arena that wait to be written, while it runs again."""
