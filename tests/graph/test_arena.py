@@ -30,7 +30,7 @@ rows = np.ones((2048, 1024), np.float32)
 trim_memory()
 before = private_memory()
 for size in map(int, sys.argv[3:]):
-    last = session.run(None, {"x": rows[:size]})
+    last = session.run(None, {"x": rows[:size]})  # held while the next one runs, as a job does
     print(private_memory() - before if before else 0)
 """
 

@@ -77,14 +77,14 @@ class RowSizes:
         decoding = max(self.decoding, at_once * self.read if self.joined else 0)
         for_a_while = decoding + preparing + beside if beside else max(decoding, preparing)
         read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
-        part = self._rows_of_part(total) * result
-        most_written = max(self.gathered or self.piece, result)
-        whole = part if self.gathered else at_once * result
-        written_at_once = min(most_written, whole) if self.gathered or self.piece else whole
+        of_part = self._rows_of_part(total)
+        written_at_once = (of_part if self.gathered else at_once) * result
+        if limit := self.gathered or self.piece:
+            written_at_once = min(max(limit, result), written_at_once)
         written = written_at_once * self.block_copies
         if self._in_arena:
             return read + written
-        held = min(on_their_way + self._rows_of_part(total) * self.part_copies, max(self.part_copies, 1) * total)
+        held = min(on_their_way + of_part * self.part_copies, max(self.part_copies, 1) * total)
         return read + held * result + (written_at_once if self.gathered else 0) + written
 
     def held_runs(self, rows: int | None) -> int:
