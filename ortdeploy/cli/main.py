@@ -23,6 +23,7 @@ from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
 from ortdeploy.process.libraries import set_up_libraries
 from ortdeploy.process.own_modules import find_own_modules
+from ortdeploy.process.without_pandas import spare_pandas
 
 _ALLOCATIONS = 150_000
 """New objects before Python searches for cycles; its default causes hundreds of searches during imports."""
@@ -89,6 +90,7 @@ def run() -> None:
     """Be the program. The exit does not wait for threads that hang in native code or on a file."""
     find_own_modules()
     set_up_libraries()
+    spare_pandas()
     gc.set_threshold(_ALLOCATIONS)
     code = main()
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]

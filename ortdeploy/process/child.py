@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NoReturn, Protocol, Self
 
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import Emit, warnings_to
+from ortdeploy.process.without_pandas import spare_pandas
 from ortdeploy.records import ordered_record
 from ortdeploy.redaction import known_secrets, remember_secret, without_secrets
 
@@ -291,6 +292,7 @@ def be_child(module: str) -> NoReturn:
     code = 1
     try:
         _die_with_the_parent()
+        spare_pandas()
         envelope = json.loads(sys.stdin.buffer.readline())
         for secret in envelope["secrets"]:
             remember_secret(secret)

@@ -138,3 +138,16 @@ def test_a_run_from_a_remembered_plan_loads_nothing_for_rare_cases(deployment: P
     assert WATCHED.intersection(modules) <= MAY_LOAD["apply, only files have come"]
     assert not (RARE | CONTINUING).intersection(modules)
     assert len(list((deployment / "outbox/run").glob("part-*"))) == 1
+
+
+def test_tables_do_without_pandas_where_it_is_installed(deployment: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    (deployment / "pandas").mkdir()
+    (deployment / "pandas/__init__.py").write_text(f"open({str(deployment / 'imported')!r}, 'w').close()\n")
+    text = (deployment / "m.yaml").read_text()
+    (deployment / "m.yaml").write_text(text.replace("jsonl", "parquet"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(deployment), str(REPOSITORY)])}
+    command = [sys.executable, "-m", "ortdeploy", "apply", "-q", "m.yaml"]
+    subprocess.run(command, cwd=deployment, env=environment, check=True)
+    assert len(list((deployment / "outbox/run").glob("*.parquet"))) == 1
+    assert not (deployment / "imported").exists()
