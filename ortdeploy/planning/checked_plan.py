@@ -51,9 +51,9 @@ class CheckedForecast:
 
     def is_for(self, batching: Batching, rows: int | None) -> bool:
         """Return whether it is the forecast of a number of rows, apart from the parts that follow from it alone."""
-        held = self.row_sizes.held_runs(rows)
-        is_of_runs = (batching.most_run(rows), runs_again(batching, rows, held)) == (self.row_sizes.batch, self.again)
-        return is_of_runs and held <= self.held_runs
+        sizes = self.row_sizes
+        is_of_runs = (batching.most_run(rows), runs_again(batching, rows, sizes)) == (sizes.batch, self.again)
+        return is_of_runs and sizes.held_runs(rows) <= self.held_runs
 
 
 @record

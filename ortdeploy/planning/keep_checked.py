@@ -135,8 +135,7 @@ def _forecasts(job: ResolvedJob, deployment: Deployment, known: CheckedJob | Non
     """Yield a job's forecast, for a process that reads no graph, and those from before of runs of other sizes."""
     sizes, forecast = row_sizes(job), deployment.preflight.memory.get(job.spec.name)
     if forecast is not None:
-        held = sizes.held_runs(job.input.rows)
-        again = runs_again(job.batching, job.input.rows, held)
+        held, again = sizes.held_runs(job.input.rows), runs_again(job.batching, job.input.rows, sizes)
         yield CheckedForecast(forecast=without_onnx(forecast), row_sizes=sizes, held_runs=held, again=again)
     others = known.forecasts if known else ()
     yield from (one for one in others if not one.is_for(job.batching, job.input.rows))

@@ -230,14 +230,16 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     total = 0
     if _runs_optimum(job):
         return None
-    held = _row_sizes(job, batch, _row_bytes(job)).held_runs(job.input.rows)
-    again = runs_again(job.batching.resized(batch), _rows(job), held) if _runs_once(job) else None
+    row_sizes = _row_sizes(job, batch, _row_bytes(job))
+    held = row_sizes.held_runs(job.input.rows)
+    again = runs_again(job.batching.resized(batch), _rows(job), row_sizes) if _runs_once(job) else None
     for runs in zip(*(_runs(job, size) for size in _sizes_run(job, batch)), strict=True):
         model, shapes = runs[0][0], tuple(tuple(fed.items()) for _, fed in runs)
         arena, pattern = model.spec.session.get("enable_cpu_mem_arena", True), _plans_patterns(job, model)
         others = _runs_at_once(model) - 1
-        taken = partial(_bytes_of_runs, model.facts.skeleton, arena=arena, pattern=pattern, held=held, again=again)
-        one, other = taken(shapes), taken(shapes[:1]) if others else 0
+        taken = partial(_bytes_of_runs, model.facts.skeleton, arena=arena, pattern=pattern, held=held)
+        fewer = again and again - 1
+        one, other = taken(shapes, again=again), taken(shapes[:1], again=fewer) if others else 0
         if one is None or other is None:
             return None
         total += one + others * other

@@ -66,7 +66,7 @@ class RowSizes:
         total = rows or self.batch
         result = self.result or 0
         row = max(self.read + result, 1)
-        on_their_way = min(max((LEAST * self.runs + 2) * self.batch, SMALL_BYTES // row), total)
+        on_their_way = min(max(self._blocks * self.batch, SMALL_BYTES // row), total)
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
@@ -99,6 +99,14 @@ class RowSizes:
         return max(min(LEAST + gathered + of_part, before_last), 1)
 
     @property
+    def _blocks(self) -> int:
+        """Return how many large blocks were measured to be there.
+
+        Those that may be on their way, and one more with several sessions, or if rows are made of what was read.
+        """
+        return LEAST * self.runs + (1 if self.runs == 1 and self.read_ahead else 2)
+
+    @property
     def _in_arena(self) -> bool:
         """Whether results are written from the arena: those of blocks of several batches are joined into others."""
         return self.are_outputs and self.batch * (self.read + (self.result or 0)) > block_bytes(self.runs) // 2
@@ -113,15 +121,17 @@ class RowSizes:
         return (first_row + rows) * self.result - committed * self.result
 
 
-def runs_again(batching: Batching, rows: int | None, held_runs: int) -> int | None:
+def runs_again(batching: Batching, rows: int | None, sizes: RowSizes) -> int | None:
     """Return how often a session may run as many rows as in its largest run once more; None: often, or not known.
 
-    What its arena holds grows no more after `held_runs` and one. The proof that rows are rows runs a batch that is
-    filled up again whole, and some rows of others.
+    What its arena holds grows no more after the runs whose results it holds, and one. Of several sessions, one may get
+    a run ahead of the others. The proof that rows are rows runs a batch that is filled up again whole, and some rows of
+    others.
     """
     if rows is None or batching.auto or batching.size is None:
         return None
     most, is_filled = batching.most_run(rows), batching.pad_to is not None
     whole = -(-rows // most) if is_filled else rows // most
-    again = max(whole - 1, 0) + (is_filled or 1 < most <= _PROVEN)
-    return again if again <= held_runs else None
+    of_one = whole if sizes.runs == 1 else min(-(-whole // sizes.runs) + 1, whole)
+    again = max(of_one - 1, 0) + (is_filled or 1 < most <= _PROVEN)
+    return again if again <= sizes.held_runs(rows) else None

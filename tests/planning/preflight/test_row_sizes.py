@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ortdeploy.facts.preflight import RowRoom
-from ortdeploy.planning.preflight.row_sizes import RowSizes
+from ortdeploy.plan.batching import Batching
+from ortdeploy.planning.preflight.row_sizes import RowSizes, runs_again
 
 KIB, MIB = 1024, 1024 * 1024
 ROWS = 10_000
@@ -87,9 +88,15 @@ def test_results_that_wait_and_those_of_a_part_that_is_held_are_no_more_than_all
 
 def test_a_file_is_read_ahead_in_pieces_of_whole_batches() -> None:
     ahead = replace(LARGE, read_ahead=4 * MIB)
-    assert ahead.bytes(ROWS) - LARGE.bytes(ROWS) == 2 * 4 * 100 * 10 * KIB
+    assert ahead.bytes(ROWS) == (3 + 2 * 4) * 100 * 10 * KIB
     assert ahead.bytes(500) == 500 * 10 * KIB
-    assert replace(ahead, read=30 * KIB).bytes(ROWS) == 4 * 100 * 30 * KIB
+
+
+def test_of_large_blocks_of_arrays_a_session_has_three_and_others_have_one_more() -> None:
+    arrays = replace(LARGE, read=30 * KIB, read_ahead=4 * MIB)
+    assert arrays.bytes(ROWS) == 3 * 100 * 30 * KIB
+    assert replace(arrays, read_ahead=0).bytes(ROWS) == 4 * 100 * 30 * KIB
+    assert replace(arrays, runs=2).bytes(ROWS) == 6 * 100 * 30 * KIB
 
 
 def test_what_the_first_rows_take_counts_where_a_graph_leaves_sizes_open() -> None:
@@ -124,3 +131,24 @@ def test_blocks_that_are_prepared_beside_one_come_on_top_while_others_are_decode
     assert LARGE.of_rows(rows).bytes(ROWS) - alone == (40 + 100 * 30 + 7) * KIB + 9 * MIB
     assert LARGE.of_rows(rows).bytes(110) - LARGE.bytes(110) == (40 + 100 * 30 + 7) * KIB + 10 * (10 + 30 + 7) * KIB
     assert LARGE.of_rows(rows).bytes(100) - LARGE.bytes(100) == (100 * 30 + 7) * KIB
+
+
+@pytest.mark.parametrize(
+    ("sessions", "rows", "again"),
+    [
+        (1, 99, 0),
+        (1, 100, 0),
+        (1, 399, 2),
+        (1, 400, None),  # more often than results wait in the arena, which then holds what it does after any number
+        (2, 100, 0),
+        (2, 200, 1),
+        (2, 400, None),
+        (4, 100, 0),
+        (4, 400, 1),
+    ],
+)
+def test_of_several_sessions_each_runs_its_share_and_one_gets_a_run_ahead(
+    sessions: int, rows: int, again: int | None
+) -> None:
+    batching = Batching(size=100, auto=False, fixed=None, last="short", batches_per_read=1, rows_per_part=100_000)
+    assert runs_again(batching, rows, replace(LARGE, runs=sessions)) == again
