@@ -181,17 +181,11 @@ def _plan_buffers(
 
 
 def _in_order(graph: onnx.GraphProto) -> Sequence[onnx.NodeProto]:
-    """Return the nodes as ONNX Runtime runs them: depth first from the last, of a node's inputs the last made first.
-
-    A value that is neither read nor a result tells which branch is taken, or whether a body runs again: it comes first.
-    """
+    """Return the nodes as ONNX Runtime runs them: depth first from the last, of a node's inputs the last made first."""
     makers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
     makers_of = [sorted({makers[name] for name in node.input if name in makers}) for node in graph.node]
     read = {number for numbers in makers_of for number in numbers}
-    results = {value.name for value in graph.output}
-    unread = (number for number in range(len(graph.node)) if number not in read)
-    last = sorted(unread, key=lambda number: results.isdisjoint(graph.node[number].output))
-    waiting = [(number, False) for number in last]
+    waiting = [(number, False) for number in range(len(graph.node)) if number not in read]
     seen: set[int] = set()
     ordered = []
     while waiting:

@@ -101,14 +101,6 @@ def test_values_of_the_longer_branch_are_planned(tmp_path: Path) -> None:
     assert sorted(buffer.size for buffer in buffers if buffer.size > 16) == [10 * ROW] * 2
 
 
-def test_what_tells_which_branch_is_taken_comes_before_it(tmp_path: Path) -> None:
-    buffers = plan_buffers(read_model(in_branches(tmp_path / "m.onnx"), "m").skeleton, {"x": (10, WIDTH)})
-    assert buffers is not None
-    told = [buffer.first for buffer in buffers if buffer.size <= 16]
-    assert len(told) == 2
-    assert max(told) < min(buffer.first for buffer in buffers if buffer.size > 16)
-
-
 def test_values_of_a_body_are_planned(tmp_path: Path) -> None:
     buffers = plan_buffers(read_model(in_body(tmp_path / "m.onnx"), "m").skeleton, {"x": (10, WIDTH)})
     assert buffers is not None
