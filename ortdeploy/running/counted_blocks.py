@@ -55,6 +55,7 @@ class CountedBlocks:
             for one in finished:
                 self._note(one)
                 yield one
+                del one  # its memory is for other blocks
                 if self._memory.is_near():
                     self._keep_to_memory()
                 self._watch_for_leak()

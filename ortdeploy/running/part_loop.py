@@ -8,7 +8,6 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -97,8 +96,16 @@ class PartLoop:
         if begun is not None:
             self._write_part(self._rest_of_part(begun.part.start, begun.end, blocks))
         for first in blocks:
-            start = first.block.start
-            self._write_part(chain([first], self._rest_of_part(start, start + first.block.count, blocks)))
+            of_part = self._part_from([first], blocks)
+            del first  # the memory of what is written is for other blocks
+            self._write_part(of_part)
+
+    def _part_from(self, first: list[Finished], blocks: Iterator[Finished]) -> Iterator[Finished]:
+        """Yield the one block in a list, which holds it no longer then, and the further blocks of its part."""
+        start = first[0].block.start
+        end = start + first[0].block.count
+        yield first.pop()
+        yield from self._rest_of_part(start, end, blocks)
 
     def _rest_of_part(self, start: int, end: int, blocks: Iterator[Finished]) -> Iterator[Finished]:
         """Yield the further blocks of the part that begins with the row `start`: those from the row `end` on."""
@@ -106,6 +113,7 @@ class PartLoop:
         while end < border and (block := next(blocks, None)) is not None:
             end += block.block.count
             yield block
+            del block  # as above
         self._context.files.check()  # before the part gets its name
 
     def _write_part(self, blocks: Iterator[Finished]) -> None:

@@ -111,6 +111,7 @@ class PartWriter:
                     sink = sink or open_file()
                     self._write(sink, self._lines(finished), path.name)
                 totals.add(finished)
+                del finished  # its memory is for other blocks
             with timed(self.sync_times):
                 if sink is not None and hashing is not None:
                     totals.is_exact = sink.is_exact

@@ -463,26 +463,31 @@ def test_blocks_that_take_the_processor_long_to_read_stay_small(
     assert [one["rows"] for one in events if one["event"] == "block.finished"] == [4] * 100
 
 
-def test_what_a_block_held_is_let_go_once_it_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_block_held_and_gave_is_let_go_once_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path, range(400))
     clock, real = count(), Feeder.prepare_block
     read: list[weakref.ref[Any]] = []
-    is_held: list[bool] = []
+    given: list[weakref.ref[Any]] = []
+    held: list[tuple[bool, bool]] = []
 
     def prepare(self: Feeder, block: Block) -> dict[str, Any] | None:
         read.append(weakref.ref(block.columns["array"]))
         return real(self, block)
 
     def run(feeds: Feeds) -> Feeds:
-        is_held.append(read[0]() is not None)
-        return double(feeds)
+        results = double(feeds)
+        given.append(weakref.ref(results["y"]))
+        held.append((read[0]() is not None, given[0]() is not None))
+        return results
 
     monkeypatch.setattr(time, "thread_time", lambda: next(clock) * TARGET_SECONDS)  # so that blocks stay small
     monkeypatch.setattr(Feeder, "prepare_block", prepare)
     execute(tmp_path, plan_for(tmp_path, 400, rows_per_part=400), FakeRuntime(run))
-    assert len(read) == 100
-    assert is_held[0]
-    assert not any(is_held[2 * MOST :])  # although its part is still being written
+    assert len(read) == len(given) == 100
+    assert held[0] == (True, True)
+    assert set(held[2 * MOST :]) == {(False, False)}  # although their part is still being written
 
 
 def test_what_lacks_memory_is_read_again_once_all_blocks_before_it_have_run(
