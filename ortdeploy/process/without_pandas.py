@@ -1,9 +1,11 @@
 """Lets pyarrow do without pandas, which it imports for the first array that it makes if pandas is installed.
 
-That takes 40 MB and longer than a small job, for conversions that nothing here uses. pyarrow looks for pandas once.
+That takes 40 MB and longer than a small job, for conversions that nothing here uses. pyarrow looks for pandas once; up
+to version 17, its native code looks for it again, and so in vain is not enough.
 """
 
 import sys
+import threading
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
@@ -17,13 +19,14 @@ _LIBRARY, _SPARED = "pyarrow", "pandas"
 class _Finder:
     """A finder, as `sys.meta_path` has them, of pyarrow alone. What others import, pandas included, is as ever."""
 
-    is_looking = False
+    looking: int | None = None
+    """The thread in which pyarrow looks for pandas."""
 
     def find_spec(
         self, name: str, _path: "Sequence[str] | None" = None, _target: "ModuleType | None" = None
     ) -> ModuleSpec | None:
         """Return where pyarrow is, with a loader of its own. Raises ModuleNotFoundError while it looks for pandas."""
-        if name == _SPARED and self.is_looking:
+        if name == _SPARED and self.looking == threading.get_ident():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         spec = PathFinder.find_spec(name) if name == _LIBRARY else None
         if spec is None or type(spec.loader) is not SourceFileLoader:
@@ -41,11 +44,13 @@ class _Loader(SourceFileLoader):
 
     def exec_module(self, module: "ModuleType") -> None:
         super().exec_module(module)
-        self._finder.is_looking = True
+        if _SPARED in sys.modules:  # which may be importing pyarrow
+            return
+        self._finder.looking = threading.get_ident()
         try:
             module.array([])
         finally:
-            self._finder.is_looking = False
+            self._finder.looking = None
 
 
 def spare_pandas() -> None:

@@ -141,7 +141,7 @@ def test_a_run_from_a_remembered_plan_loads_nothing_for_rare_cases(deployment: P
 
 
 def test_tables_do_without_pandas_where_it_is_installed(deployment: Path) -> None:
-    pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    pytest.importorskip("pyarrow", "18", reason="needs the extra tables")
     (deployment / "pandas").mkdir()
     (deployment / "pandas/__init__.py").write_text(f"open({str(deployment / 'imported')!r}, 'w').close()\n")
     text = (deployment / "m.yaml").read_text()
