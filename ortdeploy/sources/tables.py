@@ -292,6 +292,10 @@ def _is_nanoseconds(kind: "pa.DataType") -> bool:
 
 def _holds_nanoseconds(kind: "pa.DataType") -> bool:
     """Return whether a type counts time in nanoseconds, at any depth."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_dictionary(kind):
+        return _holds_nanoseconds(kind.value_type)
     inner = [kind.field(index).type for index in range(kind.num_fields)]
     return _is_nanoseconds(kind) or any(map(_holds_nanoseconds, inner))
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import REPOSITORY
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra tables")
-_is_old = int(pyarrow.__version__.split(".")[0]) < 18  # noqa: PLR2004
+_is_old = int(pyarrow.__version__.split(".")[0]) < 18
 
 ARRAYS = "import pyarrow as pa; pa.array([1.0]); pa.scalar(['a'])"
 SPARE = "from ortdeploy.process.without_pandas import spare_pandas; spare_pandas()"

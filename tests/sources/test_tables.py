@@ -262,9 +262,16 @@ def test_keys_in_nanoseconds_may_be_missing_and_are_read_piece_by_piece(tmp_path
     assert texts == ["1970-01-01 01:00:00.000000001+01:00", None, "2065-01-24 06:20:00+01:00"]
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.timestamp("ns")), pa.struct([("a", pa.time64("ns"))])])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.timestamp("ns")),
+        pa.struct([("a", pa.time64("ns"))]),
+        pa.list_(pa.dictionary(pa.int32(), pa.timestamp("ns"))),
+    ],
+)
 def test_nanoseconds_inside_of_lists_are_no_keys(tmp_path: Path, kind: pa.DataType) -> None:
-    table = pa.table({"x": pa.array([1.0], pa.float32()), "t": pa.array([None], kind)})
+    table = pa.table({"x": pa.array([1.0], pa.float32()), "t": pa.nulls(1, kind)})
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(TableError, match="no nanoseconds inside of lists"):
         read(tmp_path, ["a.parquet"], Wanted(dtypes={"x": None}, keys=("t",)), size=1)
