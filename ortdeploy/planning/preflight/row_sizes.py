@@ -19,12 +19,13 @@ class RowSizes:
     """Sizes of one row of a job, in bytes, from which memory and disk for any number of rows follow.
 
     `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read; if blocks are
-    `joined` of smaller ones, a block is there twice for a while. `result` is its size as it is written; None if the
-    graph leaves that open. `are_outputs`: results are a model's outputs as they are. `read_ahead`: bytes of a file that
-    are read at once. The sink holds `block_copies` of what it writes at once: a block, `piece` bytes of one, or rows of
-    `gathered` bytes. It holds `part_copies` of a part. `on_disk`: the results have the same size on disk. Decoding rows
-    takes `decoding` for a while; then prepare steps take what they have `made` of each row of a block, or of one at a
-    time if that is `by_row`, and `scratch`. Blocks that are prepared `beside` one take that much at most.
+    `joined` of smaller ones, these are there beside it for a while, and holes of theirs in the heap. `result` is
+    its size as it is written; None if the graph leaves that open. `are_outputs`: results are a model's outputs as
+    they are. `read_ahead`: bytes of a file that are read at once. The sink holds `block_copies` of what it writes
+    at once: a block, `piece` bytes of one, or rows of `gathered` bytes. It holds `part_copies` of a part.
+    `on_disk`: the results have the same size on disk. Decoding rows takes `decoding` for a while; then prepare
+    steps take what they have `made` of each row of a block, or of one at a time if that is `by_row`, and `scratch`.
+    Blocks that are prepared `beside` one take that much at most.
     """
 
     batch: int
@@ -66,7 +67,7 @@ class RowSizes:
         total = rows or self.batch
         result = self.result or 0
         row = max(self.read + result, 1)
-        on_their_way = min(max(self._blocks * self.batch, SMALL_BYTES // row), total)
+        on_their_way = min(max((LEAST * self.runs + 1) * self.batch, SMALL_BYTES // row), total)
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
@@ -74,7 +75,7 @@ class RowSizes:
         at_once = min(max(self.batch, min(block_bytes(self.runs) // row, total - before_growing)), total)
         preparing = self.made * (1 if self.by_row else at_once) + self.scratch
         beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
-        decoding = max(self.decoding, at_once * self.read if self.joined else 0)
+        decoding = max(self.decoding, 2 * at_once * self.read if self.joined else 0)
         for_a_while = decoding + preparing + beside if beside else max(decoding, preparing)
         read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
         of_part = self._rows_of_part(total)
@@ -97,14 +98,6 @@ class RowSizes:
         of_part = -(-rows_of_part * self.part_copies // (self.batch * self.runs))
         before_last = -(-total // (self.batch * self.runs)) - 1
         return max(min(LEAST + gathered + of_part, before_last), 1)
-
-    @property
-    def _blocks(self) -> int:
-        """Return how many large blocks were measured to be there.
-
-        Those that may be on their way, and one more with several sessions, or if rows are made of what was read.
-        """
-        return LEAST * self.runs + (1 if self.runs == 1 and self.read_ahead else 2)
 
     @property
     def _in_arena(self) -> bool:
