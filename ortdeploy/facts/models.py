@@ -54,11 +54,35 @@ class ValueFacts:
 
 
 @record
+class FilterFacts:
+    """The filters of convolutions over images, as float32: their bytes, those of the largest, and what is `filled_up`.
+
+    ONNX Runtime keeps them in blocks of channels on the CPU, the last of which is filled up.
+    """
+
+    size: int = 0
+    largest: int = 0
+    filled_up: int = 0
+
+
+@record
+class FoldedConstants:
+    """Bytes of constants that are replaced by what follows from them when a graph is opened, and of what is `made`.
+
+    `largest` is the largest that is made.
+    """
+
+    replaced: int = 0
+    made: int = 0
+    largest: int = 0
+
+
+@record
 class WeightFacts:
     """How many bytes a model's weights take, and whether they lie in other files.
 
     Among them are those of convolutions, those in branches and bodies inside of nodes, and those in Constant nodes of
-    the graph itself. `largest` is the largest of them.
+    the graph itself. `largest` is the largest of them. `filters` are those of convolutions that are kept in blocks.
     """
 
     size: int = 0
@@ -67,6 +91,7 @@ class WeightFacts:
     of_inner_graphs: int = 0
     of_constant_nodes: int = 0
     external: bool = False
+    filters: FilterFacts = FilterFacts()
 
 
 HOLE = "weights"

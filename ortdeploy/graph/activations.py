@@ -6,6 +6,7 @@ arena of onnxruntime 1.31.1 grow by the same regions in the same order. It was t
 `versions.TESTED_WITH`; of another version, findings that rest on it are assumed.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,8 +15,9 @@ from itertools import accumulate
 
 import onnx
 
-from ortdeploy.facts.models import WeightFacts
+from ortdeploy.facts.models import FilterFacts, WeightFacts
 from ortdeploy.graph.fused_nodes import with_fused_nodes
+from ortdeploy.graph.half_precision import in_single_precision
 from ortdeploy.graph.kernel_scratch import scratch_bytes
 from ortdeploy.graph.shapes import infer_values
 from ortdeploy.graph.sizes import constant_bytes, value_bytes
@@ -45,6 +47,7 @@ _OF_WHOLE_BLOCKS = frozenset({"AveragePool", "Concat", "GlobalAveragePool", "Glo
 """Operators that keep the blocks of their first input; if all inputs have them; and if no block is filled up."""
 
 _IMAGE_RANK = 4
+_FLOAT_BYTES = 4
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
 
 
@@ -63,15 +66,18 @@ class Buffer:
     is_scratch: bool = False
 
 
-def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> list[Buffer] | None:
+def plan_buffers(
+    skeleton: bytes, inputs: Mapping[str, Sequence[int | None]], in_float: Collection[str] = ()
+) -> list[Buffer] | None:
     """Return the buffers of a graph's inner values and outputs; None if sizes are not known.
 
     `inputs` are the shapes of those that are fed. Values that follow from constants alone are folded beforehand.
+    Operators `in_float` compute float16 in float32.
     """
     inferred = infer_values(skeleton, inputs)
     if inferred is None:
         return None
-    graph, types = inferred
+    graph, types = in_single_precision(*inferred, in_float)
     sizes = {name: value_bytes(kind) for name, kind in types.items()}
     computed = _computed(graph, inputs)
     if any(sizes.get(name) is None for name in computed):
@@ -253,7 +259,33 @@ def weigh(graph: onnx.GraphProto) -> WeightFacts:
         of_inner_graphs=sum(map(constant_bytes, inner)),
         of_constant_nodes=sum(constant_bytes(one) for one in of_nodes if one.name not in filters),
         external=any(one.data_location == onnx.TensorProto.EXTERNAL for one in constants),
+        filters=_filters(nodes, {one.name: one.dims for one in constants}),
     )
+
+
+def _filters(nodes: Sequence[onnx.NodeProto], dims: Mapping[str, Sequence[int]]) -> FilterFacts:
+    """Return the bytes of the constant filters that are kept in blocks, [filters, channels, height, width]."""
+    shapes: dict[str, tuple[Sequence[int], int]] = {}
+    for node in nodes:
+        name = node.input[1] if node.op_type in {"Conv", "FusedConv"} else ""
+        if len(dims.get(name, ())) == _IMAGE_RANK:
+            groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+            shapes[name] = dims[name], groups
+    sizes = [_FLOAT_BYTES * math.prod(shape) for shape, _ in shapes.values()]
+    in_blocks = sum(_FLOAT_BYTES * math.prod(_in_blocks(shape, groups)) for shape, groups in shapes.values())
+    return FilterFacts(size=sum(sizes), largest=max(sizes, default=0), filled_up=in_blocks - sum(sizes))
+
+
+def _in_blocks(shape: Sequence[int], groups: int) -> Sequence[int]:
+    """Return the shape of filters in blocks: of few channels, or of one channel each, the filters alone are."""
+    filters, channels, *rest = shape
+    if groups != 1:
+        return (_filled_up(filters), channels, *rest) if channels == 1 else shape
+    return (_filled_up(filters), _filled_up(channels) if channels >= _CHANNEL_BLOCK else channels, *rest)
+
+
+def _filled_up(channels: int) -> int:
+    return -(-channels // _CHANNEL_BLOCK) * _CHANNEL_BLOCK
 
 
 def _of_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -348,4 +380,4 @@ def _padded(kind: onnx.TypeProto, size: int) -> int:
     if len(dims) != _IMAGE_RANK or not dims[1].dim_value:
         return size
     channels = int(dims[1].dim_value)
-    return size // channels * (-(-channels // _CHANNEL_BLOCK) * _CHANNEL_BLOCK)
+    return size // channels * _filled_up(channels)

@@ -6,6 +6,7 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper
 from onnx.backend.test.case.node import collect_testcases
 
 from ortdeploy.deployment.placement_prediction import Prediction, predict_placement
@@ -96,3 +97,20 @@ def test_a_function_whose_body_has_other_versions_is_not_put_in(opset: int, expa
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     (node,) = read_nodes(model).nodes
     assert node.expandable is expandable
+
+
+def test_operators_without_a_kernel_for_float16_compute_in_float32() -> None:
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["a"]),
+        helper.make_node("Exp", ["a"], ["b"]),
+        helper.make_node("Exp", ["b"], ["c"]),
+        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
+    ]
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["n", 4]),
+        helper.make_tensor_value_info("i", TensorProto.INT64, ["n"]),
+    ]
+    graph = helper.make_graph(nodes, "g", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])])
+    prediction = predict(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    assert prediction.nodes == {CPU: 4}
+    assert prediction.in_float == ("ai.onnx.Exp",)

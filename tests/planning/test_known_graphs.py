@@ -16,6 +16,7 @@ from ortdeploy.facts.models import ModelFacts
 from ortdeploy.files.digests import file_digest
 from ortdeploy.graph import activations, model, shapes
 from ortdeploy.planning import known_graphs
+from ortdeploy.planning.known_graphs import Running
 from ortdeploy.providers.catalogue import CPU
 
 pytestmark = pytest.mark.reads_graphs
@@ -149,7 +150,7 @@ def test_shapes_and_buffers_from_memory_are_those_of_the_graph(tmp_path: Path, r
     assert known_graphs.infer_shapes(skeleton, {"x": (3, 5)}).problem is not None
     assert readings.made - before == 3
     found = [
-        known_graphs.buffer_bytes(skeleton, ((("x", (512, 4)),),), arena=arena, pattern=True, held=int(arena))
+        known_graphs.buffer_bytes(skeleton, ((("x", (512, 4)),),), Running(arena=arena, pattern=True, held=int(arena)))
         for arena in (True, False) * 2
     ]
     assert found[:2] == found[2:]

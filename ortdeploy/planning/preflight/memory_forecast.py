@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import takewhile
 from math import prod
 from pathlib import Path
@@ -18,11 +18,12 @@ from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
 from ortdeploy.deployment.threads import ThreadLayout, worth_trying
 from ortdeploy.facts.host import MachineFacts
+from ortdeploy.facts.models import FoldedConstants
 from ortdeploy.facts.preflight import ROOMY, MemoryForecast, MemoryPart
 from ortdeploy.files.room import PROCESS
 from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
-from ortdeploy.planning.known_graphs import Runs, buffer_bytes
+from ortdeploy.planning.known_graphs import Running, Runs, buffer_bytes, folded_constants
 from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
@@ -66,14 +67,16 @@ _ONNX = 24 * _MIB
 _REFERENCE = 10 * _MIB
 """onnx's reference implementation, which computes sizes in a graph that makes Reshapes of them."""
 
-_KEPT, _KEPT_CONVOLUTIONS, _KEPT_INNER = 1.2, 1.25, 2.0
-"""Weights of an open session, in units of their size: packed once, and reordered for convolutions.
+_KEPT_INNER = 2
+"""Weights of graphs in branches and bodies stay beside those that kernels have packed, as read and as made.
 
-Graphs of branches and bodies stay beside them, as they were read and as they were made.
+All others are packed, put in blocks of channels or kept as they are, and are there once in an open session.
 """
 
-_OPENING_CONSTANTS, _OPENING_CONVOLUTIONS, _OPENING_EXTERNAL = 0.75, 1.2, 0.2
-"""What opening takes beside them for a while: for Constant nodes, for convolutions, and for those in other files."""
+_OPENING_CONSTANTS, _OPENING_FILTERS, _OPENING_EXTERNAL = 0.75, 2.8, 0.2
+"""What opening takes beside them for a while: for Constant nodes, for those in other files, in units of their size; for
+convolutions over images all filters, and this often the largest.
+"""
 
 _SCRATCH, _BARE = 1.05, 1.15
 """Activations with what kernels take beside them: in units of what the arena holds; of what is in use at once."""
@@ -191,7 +194,7 @@ class _Taken:
         """Return what its sessions take beside those that are open already."""
         sizes = {part.what: part.size for part in self.parts(self.job.batching.run_size)[0]}
         runs = sizes["activations"] + sizes[ROWS_AND_RESULTS]
-        return int(_kept_bytes(self.job.model)) + max(_opening_bytes(self.job), runs)
+        return _kept_bytes(self.job.model) + max(_opening_bytes(self.job), runs)
 
     def parts(self, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
         """Return the parts of a job's memory with batches of a size, and which of them are unknown."""
@@ -223,28 +226,29 @@ class _Taken:
 
 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
-    """Return what the arenas of all sessions hold after runs of a size; None if a graph leaves that open.
-
-    One of the sessions runs the short batch at the end, too.
-    """
-    total = 0
+    """Return what the arenas of all sessions hold after runs of a size; None if a graph leaves that open."""
     if _runs_optimum(job):
         return None
     row_sizes = _row_sizes(job, batch, _row_bytes(job))
     held = row_sizes.held_runs(job.input.rows)
     again = runs_again(job.batching.resized(batch), _rows(job), row_sizes) if _runs_once(job) else None
+    found: list[int | None] = []
     for runs in zip(*(_runs(job, size) for size in _sizes_run(job, batch)), strict=True):
         model, shapes = runs[0][0], tuple(tuple(fed.items()) for _, fed in runs)
         arena, pattern = model.spec.session.get("enable_cpu_mem_arena", True), _plans_patterns(job, model)
-        others = _runs_at_once(model) - 1
-        taken = partial(_bytes_of_runs, model.facts.skeleton, arena=arena, pattern=pattern, held=held)
-        fewer = again and again - 1
-        one, other = taken(shapes, again=again), taken(shapes[:1], again=fewer) if others else 0
-        if one is None or other is None:
-            return None
-        total += one + others * other
-    of_ops = [_bytes_of_ops(line.graph, batch) for line in op_lines(job)]
-    return None if None in of_ops else total + sum(one for one in of_ops if one is not None)
+        how = Running(arena=arena, pattern=pattern, held=held, again=again, in_float=_in_float(model))
+        found += _bytes_of_sessions(model, shapes, how)
+    found += [_bytes_of_ops(line.graph, batch) for line in op_lines(job)]
+    return None if None in found else sum(size or 0 for size in found)
+
+
+def _bytes_of_sessions(model: ResolvedModel, shapes: Runs, how: Running) -> Iterator[int | None]:
+    """Yield what the arenas of a model's sessions hold: one runs the short batch too, and may get a run ahead."""
+    yield _bytes_of_runs(model.facts.skeleton, shapes, how)
+    others = _runs_at_once(model) - 1
+    if others:
+        other = _bytes_of_runs(model.facts.skeleton, shapes[:1], replace(how, again=how.again and how.again - 1))
+        yield None if other is None else others * other
 
 
 def _rows(job: ResolvedJob) -> int | None:
@@ -253,11 +257,12 @@ def _rows(job: ResolvedJob) -> int | None:
 
 
 def _runs_once(job: ResolvedJob) -> bool:
-    """Return whether each model runs once for a batch: not item by item, or row by row, or in a loop."""
+    """Return whether each model runs once for a batch, in as many sessions: not item by item, by row, or in a loop."""
     if job.pipeline is None:
         return True
     steps = job.pipeline.types.steps if job.pipeline.types is not None else ()
-    return bool(steps) and not any(step.inner or step.spec.by_row for step in steps)
+    once = bool(steps) and not any(step.inner or step.spec.by_row for step in steps)
+    return once and len(set(map(_runs_at_once, job.models))) == 1
 
 
 def _sizes_run(job: ResolvedJob, batch: int) -> Sequence[int]:
@@ -277,7 +282,7 @@ def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
     from ortdeploy.graph.op_model import op_model  # noqa: PLC0415  brings onnx
 
     model = op_model(graph).SerializeToString(deterministic=True)
-    found = _bytes_of_runs(model, (tuple(known.items()),), arena=True, pattern=True, held=1)
+    found = _bytes_of_runs(model, (tuple(known.items()),), Running(arena=True, pattern=True, held=1))
     return found or 0 if graph.by_row else found
 
 
@@ -375,17 +380,23 @@ def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
 def _weight_bytes(job: ResolvedJob) -> int:
     """Return the bytes of the weights of all models and adapters."""
     adapters = sum(_file_bytes(facts.path) for facts in job.adapter_facts.values())
-    return int(sum(map(_kept_bytes, job.models))) + adapters
+    return sum(map(_kept_bytes, job.models)) + adapters
 
 
-def _kept_bytes(model: ResolvedModel) -> float:
+def _kept_bytes(model: ResolvedModel) -> int:
     """Return the bytes of weights in open sessions, the CPU comparison's included; cached models are mapped once."""
-    weights, sessions = model.facts.weights, _sessions(model)
+    weights, sessions, folded = model.facts.weights, _sessions(model), _folded(model)
+    kept = weights.size - folded.replaced + folded.made
     if model.spec.cache and all({p.name for p in session.chain} == {CPU} for session in sessions):
-        return weights.size
+        return kept
     probed = any({p.name for p in session.chain} != {CPU} for session in sessions) and model.spec.probe is not None
-    kept = _KEPT * (weights.size - weights.of_convolutions) + _KEPT_CONVOLUTIONS * weights.of_convolutions
-    return (kept + _KEPT_INNER * weights.of_inner_graphs) * (_count(model) + probed)
+    kept += weights.filters.filled_up + _KEPT_INNER * weights.of_inner_graphs
+    return kept * (_count(model) + probed)
+
+
+def _folded(model: ResolvedModel) -> FoldedConstants:
+    fed = tuple(value.name for value in model.facts.inputs if not value.optional)
+    return folded_constants(model.facts.skeleton, fed, _in_float(model))
 
 
 def _opening_bytes(job: ResolvedJob) -> int:
@@ -399,14 +410,14 @@ def _opening_bytes(job: ResolvedJob) -> int:
 def _opening_bytes_of(model: ResolvedModel) -> float:
     """Return what opening a model takes beside its weights: a copy of the largest is made while it is packed.
 
-    Of a weight in a branch or body, the copy is one of those that stay.
+    Of a weight in a branch or body, the copy is one of those that stay. Constants that are replaced go at the end.
     """
-    weights = model.facts.weights
+    weights, folded = model.facts.weights, _folded(model)
     if weights.external:
         return max(weights.largest, _OPENING_EXTERNAL * weights.size)
-    constants = _OPENING_CONSTANTS * weights.of_constant_nodes
-    packed = min(weights.largest, weights.size - weights.of_inner_graphs)
-    return max(packed, constants + _OPENING_CONVOLUTIONS * weights.of_convolutions)
+    packed = max(min(weights.largest, weights.size - weights.of_inner_graphs), folded.largest)
+    filters = weights.filters.size + _OPENING_FILTERS * weights.filters.largest
+    return max(folded.replaced + packed, _OPENING_CONSTANTS * weights.of_constant_nodes + filters)
 
 
 def _count(model: ResolvedModel) -> int:
@@ -430,15 +441,19 @@ def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _bytes_of_runs(
-    skeleton: bytes, runs: Runs, *, arena: bool, pattern: bool, held: int, again: int | None = None
-) -> int | None:
+def _bytes_of_runs(skeleton: bytes, runs: Runs, how: Running) -> int | None:
     """Return the bytes of the buffers of runs, as `buffer_bytes` does, with what kernels take beside them.
 
     Cached, because shape inference is slow, and a forecast asks again for every thread layout and number of sessions.
     """
-    taken = buffer_bytes(skeleton, runs, arena=arena, pattern=pattern, held=held, again=again)
-    return None if taken is None else int((_SCRATCH if arena else _BARE) * taken)
+    taken = buffer_bytes(skeleton, runs, how)
+    return None if taken is None else int((_SCRATCH if how.arena else _BARE) * taken)
+
+
+def _in_float(model: ResolvedModel) -> tuple[str, ...]:
+    """Return the operators of a model that compute float16 in float32, on the CPU of the first session that it gets."""
+    predictions = (session.prediction for session in _sessions(model))
+    return next((prediction.in_float for prediction in predictions if prediction is not None), ())
 
 
 def row_sizes(job: ResolvedJob) -> RowSizes:
