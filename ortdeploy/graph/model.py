@@ -30,6 +30,7 @@ from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.outline import take_outline
 from ortdeploy.graph.text import check_text
+from ortdeploy.graph.without_weights import load_without_weights
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType, shapes_agree
 
 _ELEMENT_TYPES = {number: name for name, number in ELEMENT_NUMBERS.items()}
@@ -101,7 +102,7 @@ def _load(path: Path, data_folder: Path) -> tuple[onnx.ModelProto, Mapping[str, 
     with path.open("rb") as file:
         if file.read(8)[4:] == ORT_MAGIC:
             return read_ort_format(path), {}  # its weights are in it
-    model = onnx.load(str(path), load_external_data=False)
+    model = load_without_weights(path)
     check_text(model)
     return model, external_files(data_folder, model.graph)
 

@@ -125,8 +125,7 @@ print((peak_memory() or 0) - (before or 0))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("holder", ["initializer", "Constant"])
-def test_a_model_is_read_in_twice_its_size(tmp_path: Path, holder: str) -> None:
-    """Its file, and the model that protobuf makes of it; the outline copies none of the weights."""
+def test_a_model_is_read_without_its_weights(tmp_path: Path, holder: str) -> None:
     weights = numpy_helper.from_array(np.zeros((4096, 2048), np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     if holder == "Constant":
@@ -140,4 +139,4 @@ def test_a_model_is_read_in_twice_its_size(tmp_path: Path, holder: str) -> None:
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     done = subprocess.run([sys.executable, "-c", READ, tmp_path / "m.onnx"], capture_output=True, text=True, check=True)
-    assert 1.5 < int(done.stdout) / (tmp_path / "m.onnx").stat().st_size < 2.3
+    assert int(done.stdout) < (tmp_path / "m.onnx").stat().st_size / 2  # onnx's schemas and the like, 8 MiB
