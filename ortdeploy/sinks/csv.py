@@ -85,6 +85,8 @@ class _CsvSink:
 def _cells(name: str, column: Column) -> _Cells:
     """Return the cells of each row of a column. Raises ValueError if a row has what no cells hold."""
     array = as_rows(name, column)
+    if isinstance(column, list) and column and isinstance(column[0], np.ndarray):
+        raise ValueError(f"rows of {name} differ in shape, which CSV cannot hold; use jsonl")
     if isinstance(column, list) and (
         array.ndim != 1 or any(isinstance(value, dict | list | tuple) for value in column)
     ):

@@ -152,6 +152,12 @@ def test_npz_joins_batches_without_pickle() -> None:
         assert archive["key"].tolist() == ["a", "ü,\n", "a", "ü,\n"]
 
 
+def test_csv_refuses_rows_of_another_shape_where_a_piece_has_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "_TEXT_VALUES", 2)
+    with pytest.raises(ValueError, match="rows of x differ in shape, which CSV cannot hold"):
+        write("csv", [{"x": [np.zeros(2), np.zeros(3)]}], ["x"])
+
+
 def test_npz_refuses_rows_of_another_shape() -> None:
     batches: list[dict[str, Column]] = [{"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}]
     with pytest.raises(ValueError, match="use jsonl"):
