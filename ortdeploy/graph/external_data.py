@@ -52,8 +52,8 @@ def external_files(folder: Path, graph: onnx.GraphProto) -> dict[str, Path]:
             if location not in files:
                 files[location] = file_beside(folder, location, "external data")
             _check_range(tensor, entries, files[location])
-        elif tensor.HasField("raw_data"):
-            check_raw_size(tensor, len(tensor.raw_data))
+        else:
+            _check_raw(tensor)
     return files
 
 
@@ -102,12 +102,11 @@ def _check_range(tensor: onnx.TensorProto, entries: dict[str, str], file: Path) 
         )
 
 
-def check_raw_size(tensor: onnx.TensorProto, size: int) -> None:
-    """Compare the bytes of a constant in the model's own file with what its shape needs. Raises TensorProblemError."""
+def _check_raw(tensor: onnx.TensorProto) -> None:
     needed = _bytes(tensor)
-    if needed is not None and size != needed:
+    if tensor.HasField("raw_data") and needed is not None and len(tensor.raw_data) != needed:
         raise TensorProblemError(
-            f"the constant {tensor.name} has {size:,} bytes and its shape needs {needed:,}. "
+            f"the constant {tensor.name} has {len(tensor.raw_data):,} bytes and its shape needs {needed:,}. "
             "The file is damaged; copy or export it again."
         )
 

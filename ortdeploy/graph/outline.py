@@ -10,7 +10,7 @@ import onnx
 
 from ortdeploy.facts.models import HOLE, Outline
 
-_MIN_IR_WITH_CONSTANTS = 4  # below it, an initializer is an input too
+MIN_IR_WITH_CONSTANTS = 4  # below it, an initializer is an input too
 _BIG = 1024  # bytes of a constant that ONNX Runtime does not need to see
 _BITS = {
     "BOOL": 8, "FLOAT4E2M1": 4, "INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT16": 16, "BFLOAT16": 16, "INT8": 8,
@@ -28,12 +28,12 @@ def take_outline(model: onnx.ModelProto) -> Outline | None:
     A node without a name gets the name of its output in the outline, so that a refusal can be understood.
     """
     graphs = [model.graph, *_inner_graphs(model.graph.node)]
-    if model.ir_version >= _MIN_IR_WITH_CONSTANTS:
+    if model.ir_version >= MIN_IR_WITH_CONSTANTS:
         for graph in graphs:
             _gather_constants(graph)
     largest = 0
     for tensor in [tensor for graph in graphs for tensor in graph.initializer]:
-        size = _bytes(tensor)
+        size = constant_size(tensor)
         external = tensor.data_location == onnx.TensorProto.EXTERNAL
         if external and size is None:
             return None
@@ -54,7 +54,7 @@ def _gather_constants(graph: onnx.GraphProto) -> None:
     """Make initializers of the Constant nodes of a graph whose values are big."""
     for node in [node for node in graph.node if node.op_type == "Constant" and len(node.output) == 1]:
         for attribute in node.attribute:
-            size = _bytes(attribute.t) or 0
+            size = constant_size(attribute.t) or 0
             if attribute.name == "value" and size > _BIG:
                 graph.initializer.append(_moved(attribute.t, node.output[0], size))
                 graph.node.remove(node)
@@ -69,7 +69,7 @@ def _moved(tensor: onnx.TensorProto, name: str, size: int) -> onnx.TensorProto:
     return moved
 
 
-def _bytes(tensor: onnx.TensorProto) -> int | None:
+def constant_size(tensor: onnx.TensorProto) -> int | None:
     """Return how many bytes a constant's shape needs; None if its type has no fixed size, or a size is invalid."""
     bits = _BITS_OF.get(tensor.data_type)
     if bits is None or any(size < 0 for size in tensor.dims):
