@@ -46,6 +46,10 @@ _OF_IMAGES = frozenset({"Add", "Mul", "Sum"})
 _OF_WHOLE_BLOCKS = frozenset({"AveragePool", "Concat", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 """Operators that keep the blocks of their first input; if all inputs have them; and if no block is filled up."""
 
+_DEQUANTIZE = "DequantizeLinear"
+_OF_HALF_A_BYTE = frozenset({onnx.TensorProto.INT4, onnx.TensorProto.UINT4})
+"""Weights that ONNX Runtime hands to a product as they are (MatMulNBits)."""
+
 _IMAGE_RANK = 4
 _FLOAT_BYTES = 4
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
@@ -80,6 +84,7 @@ def plan_buffers(
     graph, types = in_single_precision(*inferred, in_float)
     sizes = {name: value_bytes(kind) for name, kind in types.items()}
     computed = _computed(graph, inputs)
+    computed |= _dequantized(graph, types, computed.union(inputs))
     if any(sizes.get(name) is None for name in computed):
         return None
     graph = with_fused_nodes(graph, types, computed)
@@ -267,7 +272,7 @@ def _filters(nodes: Sequence[onnx.NodeProto], dims: Mapping[str, Sequence[int]])
     """Return the bytes of the constant filters that are kept in blocks, [filters, channels, height, width]."""
     shapes: dict[str, tuple[Sequence[int], int]] = {}
     for node in nodes:
-        name = node.input[1] if node.op_type in {"Conv", "FusedConv"} else ""
+        name = next(iter(node.input[1:2]), "") if node.op_type in {"Conv", "FusedConv"} else ""
         if len(dims.get(name, ())) == _IMAGE_RANK:
             groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
             shapes[name] = dims[name], groups
@@ -311,6 +316,25 @@ def _computed(graph: onnx.GraphProto, fed: Collection[str]) -> set[str]:
         if any(name in computed or name in fed for name in node.input):
             computed.update(name for name in node.output if name)
     return computed
+
+
+def _dequantized(graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto], at_run: AbstractSet[str]) -> set[str]:
+    """Return the weights that each run makes floats of: where what they meet is quantized too, a kernel takes both."""
+    makers = {name: node.op_type for node in graph.node for name in node.output}
+    meeting = {
+        name
+        for node in graph.node
+        if any(other in at_run and makers.get(other) != _DEQUANTIZE for other in node.input)
+        for name in node.input
+    }
+    return {
+        node.output[0]
+        for node in graph.node
+        if node.op_type == _DEQUANTIZE
+        and node.output[0] in meeting - at_run
+        and node.input[0] in types
+        and types[node.input[0]].tensor_type.elem_type not in _OF_HALF_A_BYTE
+    }
 
 
 def _blocked(graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto]) -> set[str]:

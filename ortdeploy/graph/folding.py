@@ -1,8 +1,9 @@
 """Tells what becomes of a graph's constants when ONNX Runtime opens it, by their types alone.
 
 Nodes that read nothing but constants are computed once (constant_folding.cc): their results are kept, and the constants
-before them are not. So are casts of weights in half precision to float32. What dequantizes weights stays: kernels take
-the small numbers.
+before them are not. So are casts of weights in half precision to float32. What dequantizes weights stays. What the
+passes of a loop carry looks like a constant here, so in graphs with loops, only casts and transpositions of constants
+themselves count.
 """
 
 from collections.abc import Collection
@@ -15,6 +16,7 @@ from ortdeploy.graph.shapes import infer_values
 from ortdeploy.graph.sizes import value_bytes
 
 _KEPT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
+_MOVES = frozenset({"Cast", "Transpose"})
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -29,7 +31,7 @@ def folded_constants(skeleton: bytes, fed: Collection[str], in_float: Collection
     if inferred is None:
         return FoldedConstants()
     graph, types = in_single_precision(*inferred, in_float)
-    at_run, folded = _parted(graph, fed)
+    at_run, folded = _parted(graph, fed, has_loops=_has_loops(onnx.ModelProto.FromString(skeleton).graph))
     sizes = {name: value_bytes(kind) or 0 for name, kind in types.items()}
     made = {name for node in folded for name in node.output}
     kept = {name for node in at_run for name in node.input} | {value.name for value in graph.output}
@@ -40,12 +42,16 @@ def folded_constants(skeleton: bytes, fed: Collection[str], in_float: Collection
     )
 
 
-def _parted(graph: onnx.GraphProto, fed: Collection[str]) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
+def _parted(
+    graph: onnx.GraphProto, fed: Collection[str], *, has_loops: bool
+) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
     """Return the nodes that run each time, and those that are computed once."""
     computed = set(fed)
+    made = {name for node in graph.node for name in node.output} if has_loops else set()
     at_run, folded = [], []
     for node in graph.node:
         is_kept = node.op_type in _KEPT or node.op_type in _RANDOM or not any(node.input)
+        is_kept |= has_loops and (node.op_type not in _MOVES or not made.isdisjoint(node.input))
         if is_kept or not computed.isdisjoint(node.input):
             at_run.append(node)
             if node.op_type != "Constant":
@@ -53,3 +59,8 @@ def _parted(graph: onnx.GraphProto, fed: Collection[str]) -> tuple[list[onnx.Nod
         else:
             folded.append(node)
     return at_run, folded
+
+
+def _has_loops(graph: onnx.GraphProto) -> bool:
+    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return any(node.op_type == "Loop" for node in graph.node) or any(map(_has_loops, inner))

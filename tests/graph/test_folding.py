@@ -75,5 +75,31 @@ def test_weights_in_half_precision_grow_where_kernels_are_missing(tmp_path: Path
     assert grown == FoldedConstants(replaced=WEIGHT // 2, made=WEIGHT, largest=WEIGHT)
 
 
+def test_a_table_that_a_loop_reads_by_its_pass_is_kept(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Gather", ["w", "pass"], ["row"]),
+            helper.make_node("Add", ["state", "row"], ["next"]),
+            helper.make_node("Identity", ["more"], ["go_on"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("pass", TensorProto.INT64, []),
+            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", FLOAT, ["n", WIDTH]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", FLOAT, ["n", WIDTH]),
+        ],
+    )
+    passes = helper.make_tensor("", TensorProto.INT64, [], [3])
+    nodes = [
+        helper.make_node("Constant", [], ["passes"], value=passes),
+        helper.make_node("Loop", ["passes", "", "x"], ["y"], body=body),
+    ]
+    assert folded(tmp_path / "m.onnx", nodes) == FoldedConstants()
+
+
 def test_a_graph_that_cannot_be_inferred_tells_nothing() -> None:
     assert folded_constants(b"", ("x",)) == FoldedConstants()

@@ -22,7 +22,7 @@ from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.models import FilterFacts
 from ortdeploy.feeds import feeder
 from ortdeploy.feeds.in_flight import LEAST
-from ortdeploy.graph.activations import most_at_once, plan_buffers
+from ortdeploy.graph.activations import most_at_once, plan_buffers, weigh
 from ortdeploy.graph.model import read_model
 
 MIB = 1024 * 1024
@@ -98,6 +98,38 @@ def test_channels_of_convolutions_are_counted_in_whole_blocks(tmp_path: Path) ->
     assert most_at_once(plan_buffers(facts.skeleton, {"x": (1, 3, 16, 16)}) or []) == (32 + 24) * 16 * 16 * 4
     assert facts.weights.of_convolutions == facts.weights.size == 24 * 3 * 4
     assert facts.weights.filters == FilterFacts(size=24 * 3 * 4, largest=24 * 3 * 4, filled_up=8 * 3 * 4)
+
+
+def test_a_convolution_without_filters_is_left_to_whoever_refuses_it() -> None:
+    graph = helper.make_graph([helper.make_node("Conv", ["x"], ["y"])], "g", [], [])
+    assert weigh(graph).filters == FilterFacts()
+
+
+@pytest.mark.parametrize(
+    ("kind", "quantized", "floats"),
+    [(TensorProto.INT8, False, 1), (TensorProto.INT8, True, 0), (TensorProto.INT4, False, 0)],
+)
+def test_weights_that_each_run_makes_floats_of_are_counted(
+    tmp_path: Path, kind: int, quantized: bool, floats: int
+) -> None:
+    """Measured so with onnxruntime 1.32: a product takes small numbers only if all that it reads is quantized."""
+    nodes = [helper.make_node("DequantizeLinear", ["w", "scale"], ["v"])]
+    if quantized:
+        nodes.append(helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]))
+        nodes.append(helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]))
+    nodes.append(helper.make_node("MatMul", ["d" if quantized else "x", "v"], ["y"]))
+    constants = [
+        helper.make_tensor("w", kind, [64, 64], [1] * 64 * 64),
+        helper.make_tensor("scale", FLOAT, [], [0.5]),
+        helper.make_tensor("zero", TensorProto.INT8, [], [0]),
+    ]
+    values = [helper.make_tensor_value_info(name, FLOAT, ["n", 64]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    buffers = plan_buffers(read_model(tmp_path / "m.onnx", "m").skeleton, {"x": (1, 64)})
+    assert buffers is not None
+    assert [buffer.size for buffer in buffers].count(64 * 64 * 4) == floats
 
 
 def test_open_sizes_are_not_guessed(tmp_path: Path) -> None:
