@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper
-from support.models import save_model
+from support.models import loop_body, save_model
 
 from ortdeploy.facts.models import FoldedConstants
 from ortdeploy.graph.folding import folded_constants
@@ -76,23 +76,8 @@ def test_weights_in_half_precision_grow_where_kernels_are_missing(tmp_path: Path
 
 
 def test_a_table_that_a_loop_reads_by_its_pass_is_kept(tmp_path: Path) -> None:
-    body = helper.make_graph(
-        [
-            helper.make_node("Gather", ["w", "pass"], ["row"]),
-            helper.make_node("Add", ["state", "row"], ["next"]),
-            helper.make_node("Identity", ["more"], ["go_on"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("pass", TensorProto.INT64, []),
-            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("state", FLOAT, ["n", WIDTH]),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", FLOAT, ["n", WIDTH]),
-        ],
-    )
+    reading = [helper.make_node("Gather", ["w", "pass"], ["row"]), helper.make_node("Add", ["state", "row"], ["next"])]
+    body = loop_body(reading, WIDTH)
     passes = helper.make_tensor("", TensorProto.INT64, [], [3])
     nodes = [
         helper.make_node("Constant", [], ["passes"], value=passes),

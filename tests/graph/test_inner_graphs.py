@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
-from support.models import save_model
+from support.models import loop_body, save_model
 
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.inner_graphs import inlined
@@ -55,20 +55,7 @@ def in_branches(path: Path) -> Path:
 
 
 def in_body(path: Path) -> Path:
-    body = helper.make_graph(
-        [helper.make_node("MatMul", ["state", "w"], ["next"]), helper.make_node("Identity", ["more"], ["go_on"])],
-        "body",
-        [
-            helper.make_tensor_value_info("pass", TensorProto.INT64, []),
-            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("state", FLOAT, ["n", WIDTH]),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", FLOAT, ["n", WIDTH]),
-        ],
-        [matrix("w")],
-    )
+    body = loop_body([helper.make_node("MatMul", ["state", "w"], ["next"])], WIDTH, [matrix("w")])
     nodes = [helper.make_node("Loop", ["passes", "always", "x"], ["y"], body=body)]
     weights = {"passes": np.array(3, dtype=np.int64), "always": np.array(True)}
     return save_model(path, nodes, {"x": (FLOAT, ["n", WIDTH])}, {"y": (FLOAT, ["n", WIDTH])}, weights, opset=17)

@@ -49,6 +49,25 @@ def scale_model(path: Path, *, batch: int | str = "batch", width: int | str = 4,
     )
 
 
+def loop_body(nodes: Sequence[onnx.NodeProto], width: int, weights: Sequence[TensorProto] = ()) -> onnx.GraphProto:
+    """The body of a Loop that goes on: nodes that make `next` of `state` [n, width] and of the number of the `pass`."""
+    rows: Shape = ["n", width]
+    return helper.make_graph(
+        [*nodes, helper.make_node("Identity", ["more"], ["go_on"])],
+        "body",
+        [
+            helper.make_tensor_value_info("pass", TensorProto.INT64, []),
+            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, rows),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, rows),
+        ],
+        list(weights),
+    )
+
+
 TRAPS = pytest.mark.skipif(
     sys.platform == "win32" or platform.machine() not in {"x86_64", "AMD64"},
     reason="only x86 traps at the division of `crashing_model`, and children have no pipes on Windows",
