@@ -11,15 +11,13 @@ from collections.abc import Collection
 import onnx
 
 from ortdeploy.facts.models import FoldedConstants
+from ortdeploy.graph.draws import ALWAYS_DRAW
 from ortdeploy.graph.half_precision import in_single_precision
 from ortdeploy.graph.shapes import infer_values
 from ortdeploy.graph.sizes import value_bytes
 
 _KEPT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
 _MOVES = frozenset({"Cast", "Transpose"})
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 
 
 def folded_constants(skeleton: bytes, fed: Collection[str], in_float: Collection[str] = ()) -> FoldedConstants:
@@ -50,7 +48,7 @@ def _parted(
     made = {name for node in graph.node for name in node.output} if has_loops else set()
     at_run, folded = [], []
     for node in graph.node:
-        is_kept = node.op_type in _KEPT or node.op_type in _RANDOM or not any(node.input)
+        is_kept = node.op_type in _KEPT or node.op_type in ALWAYS_DRAW or not any(node.input)
         is_kept |= has_loops and (node.op_type not in _MOVES or not made.isdisjoint(node.input))
         if is_kept or not computed.isdisjoint(node.input):
             at_run.append(node)

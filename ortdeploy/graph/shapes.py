@@ -17,13 +17,13 @@ import onnx.inliner
 from onnx import numpy_helper
 
 from ortdeploy.facts.models import InferredShapes
+from ortdeploy.graph.draws import ALWAYS_DRAW
 from ortdeploy.graph.inner_graphs import inlined
 from ortdeploy.tensors.types import Shape
 
 _SAME_COUNT = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 """Operators whose output has as many elements as their first input; inference does not compare them."""
 
-_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 _SMALL = 256  # elements of what is computed from sizes
 
 
@@ -142,7 +142,7 @@ class _Inference:
         """Note an output's values where they follow from sizes and small constants."""
         if (
             len(node.output) != 1
-            or node.op_type in _RANDOM
+            or node.op_type in ALWAYS_DRAW
             or any(attribute.HasField("g") for attribute in node.attribute)
         ):
             return
