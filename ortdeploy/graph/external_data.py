@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ortdeploy.files.names import is_file
+from ortdeploy.graph.without_weights import load_without_weights
 
 _BITS: dict[int, int] = {
     onnx.TensorProto.BOOL: 8, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.BFLOAT16: 16, onnx.TensorProto.FLOAT: 32,
@@ -60,7 +61,7 @@ def external_files(folder: Path, graph: onnx.GraphProto) -> dict[str, Path]:
 def external_places(model: Path) -> list[Path]:
     """Return where a model says that its external data is, also if nothing is there; nothing if it cannot be read."""
     try:
-        graph = onnx.load(str(model), load_external_data=False).graph
+        graph = load_without_weights(model).graph
     except (OSError, ValueError, DecodeError):
         return []  # not there, or no model, which planning says
     entries = (entry for one in tensors(graph) for entry in one.external_data if entry.key == "location")
