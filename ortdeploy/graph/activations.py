@@ -282,7 +282,10 @@ def _filters(nodes: Sequence[onnx.NodeProto], dims: Mapping[str, Sequence[int]])
 
 
 def _in_blocks(shape: Sequence[int], groups: int) -> Sequence[int]:
-    """Return the shape of filters in blocks: of few channels, or of one channel each, the filters alone are."""
+    """Return the shape that filters have in blocks.
+
+    If images have few channels, or each filter has one, channels stay as they are, and filters alone are in blocks.
+    """
     filters, channels, *rest = shape
     if groups != 1:
         return (_filled_up(filters), channels, *rest) if channels == 1 else shape

@@ -1,7 +1,7 @@
 """Lets pyarrow do without pandas, which it imports for the first array that it makes if pandas is installed.
 
-That takes 40 MB and longer than a small job, for conversions that nothing here uses. pyarrow looks for pandas once; up
-to version 17, its native code looks for it again, and so in vain is not enough.
+That takes 40 MB and longer than a small job, for conversions that nothing here uses. pyarrow looks for pandas once, so
+it is enough that it finds none then. Up to version 17 its native code looks again, and pandas is imported all the same.
 """
 
 import sys

@@ -74,8 +74,9 @@ All others are packed, put in blocks of channels or kept as they are, and are th
 """
 
 _OPENING_CONSTANTS, _OPENING_FILTERS, _OPENING_EXTERNAL = 0.75, 2.8, 0.2
-"""What opening takes beside them for a while: for Constant nodes, for those in other files, in units of their size; for
-convolutions over images all filters, and this often the largest.
+"""What opening takes beside them for a while: this much of the size of Constant nodes, or of weights in other files.
+
+Convolutions over images take all filters once more, and this many times the largest.
 """
 
 _SCRATCH, _BARE = 1.05, 1.15
@@ -229,9 +230,9 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     """Return what the arenas of all sessions hold after runs of a size; None if a graph leaves that open."""
     if _runs_optimum(job):
         return None
-    row_sizes = _row_sizes(job, batch, _row_bytes(job))
-    held = row_sizes.held_runs(job.input.rows)
-    again = runs_again(job.batching.resized(batch), _rows(job), row_sizes) if _runs_once(job) else None
+    sizes = _row_sizes(job, batch, _row_bytes(job))
+    held = sizes.held_runs(job.input.rows)
+    again = runs_again(job.batching.resized(batch), _rows(job), sizes) if _runs_once(job) else None
     found: list[int | None] = []
     for runs in zip(*(_runs(job, size) for size in _sizes_run(job, batch)), strict=True):
         model, shapes = runs[0][0], tuple(tuple(fed.items()) for _, fed in runs)
