@@ -1,14 +1,12 @@
 """Tests of the heap's settings while models are opened."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.opening import memory_of_opening
 
 from ortdeploy.process.heap import LARGE, MMAP_THRESHOLD, SMALL, Heap, mallopt
 
@@ -43,24 +41,6 @@ def test_a_model_that_cannot_be_opened_leaves_the_heap_as_others_do() -> None:
     assert told[MMAP_THRESHOLD] == LARGE
 
 
-_OPEN = """\
-import json, sys
-from ortdeploy.process.memory import peak_memory, resident_memory
-from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
-from ortdeploy.runtime.session import OrtRuntime
-candidate = PlannedSession(name="m", providers=(PlannedProvider(name="CPUExecutionProvider", options={}),))
-step = OpenSession(
-    session="m", model="m", path=sys.argv[1], sha256="", candidates=(candidate,), use="first", on_unavailable="fail",
-    cpu_fallback="warn", probe=None, options={"intra_op_num_threads": 1}, run_options={}, cache=False,
-)
-block = bytearray(20 << 20)  # freed, it raises what glibc takes from its heap
-del block
-before = resident_memory()
-session = OrtRuntime().open_session(step, candidate)
-print(json.dumps(peak_memory() - before))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(mallopt() is None, reason="the C library is not glibc")
 def test_opening_a_model_takes_less_than_twice_its_weights(tmp_path: Path) -> None:
@@ -74,8 +54,5 @@ def test_opening_a_model_takes_less_than_twice_its_weights(tmp_path: Path) -> No
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in ("x0", f"x{layers}"))
     graph = helper.make_graph(nodes, "g", [x], [y], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    done = subprocess.run(
-        [sys.executable, "-c", _OPEN, str(tmp_path / "m.onnx")], capture_output=True, encoding="utf-8", check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) < 1.8 * layers * width * width * 4
+    _, peak = memory_of_opening(tmp_path / "m.onnx", freed=20 << 20)
+    assert peak < 1.8 * layers * width * width * 4

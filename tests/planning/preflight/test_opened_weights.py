@@ -1,8 +1,5 @@
 """The predicted memory of weights against what a session keeps of them, in a process of its own."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 from conftest import Cli
 from onnx import NodeProto, TensorProto, helper
 from support.models import save_model
+from support.opening import memory_of_opening
 
 from ortdeploy.process.heap import mallopt
 
@@ -19,21 +17,6 @@ FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 RANDOM = np.random.default_rng(0)
 LOADED = 10.3 * MIB
 """What the first session of a process takes for the library, measured with a model without weights."""
-
-_OPEN = """\
-import json, sys
-from ortdeploy.process.memory import peak_memory, resident_memory
-from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
-from ortdeploy.runtime.session import OrtRuntime
-candidate = PlannedSession(name="m", providers=(PlannedProvider(name="CPUExecutionProvider", options={}),))
-step = OpenSession(
-    session="m", model="m", path=sys.argv[1], sha256="", candidates=(candidate,), use="first", on_unavailable="fail",
-    cpu_fallback="warn", probe=None, options={"intra_op_num_threads": 1}, run_options={}, cache=False,
-)
-before = resident_memory()
-session = OrtRuntime().open_session(step, candidate)
-print(json.dumps([resident_memory() - before, peak_memory() - before]))
-"""
 
 
 def random(*shape: int) -> np.ndarray:
@@ -88,10 +71,7 @@ def test_weights_take_what_is_predicted(tmp_path: Path, cli: Cli, name: str) -> 
     said = cli("plan", tmp_path / "m.yaml", "--format", "json")
     (run,) = (step for step in said.json["steps"] if "limits" in step)
     parts = {part["what"]: part["size"] for part in run["limits"]["forecast"]["parts"]}
-    done = subprocess.run(
-        [sys.executable, "-c", _OPEN, str(tmp_path / "m.onnx")], capture_output=True, encoding="utf-8", check=True
-    )
-    kept, peak = json.loads(done.stdout)
+    kept, peak = memory_of_opening(tmp_path / "m.onnx")
     assert parts["weights"] == pytest.approx(kept - LOADED, rel=0.08)
     predicted = sum(parts.values()) - parts["process"]
     assert predicted == pytest.approx(peak - LOADED, rel=0.15)
