@@ -100,8 +100,8 @@ def _through_alternatives(schema: Any, seen: tuple[str, ...], depth: int) -> Ite
             yield made, at, f"{'.'.join(given.values())} {leaf}"
 
 
-def _manifest(document: Any) -> dict[str, Any]:
-    document = {**document, "version": 1}
+def _manifest(given: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {**given, "version": 1}
     document.setdefault("models", {}).setdefault("m", {"path": "m.onnx"})
     for job in document.get("jobs", {}).values():
         job["model"] = "m"
