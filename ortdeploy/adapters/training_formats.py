@@ -73,7 +73,7 @@ def read_weights(path: Path, alpha: float | None) -> Weights:
 
 def _matching(patterns: Mapping[str, Any] | None, layer: str, otherwise: Any) -> Any:
     """Return the value of the pattern that a layer's name ends with, as PEFT chooses it."""
-    return next((value for key, value in (patterns or {}).items() if re.match(rf"(.*\.)?({key})$", layer)), otherwise)
+    return next((value for key, value in (patterns or {}).items() if re.match(rf"(.*\.)?({key})\Z", layer)), otherwise)
 
 
 def _read_peft(folder: Path, weights: Path, alpha: float | None) -> Weights:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TextIO
 
 from ortdeploy.events import Write, log
 from ortdeploy.redaction import masked
+from ortdeploy.terminal_text import printable
 
 
 class LogStream(Protocol):
@@ -141,6 +142,7 @@ def _for_people(*, color: bool) -> Callable[[dict[str, Any]], str]:
     render = ConsoleRenderer(colors=color)
 
     def line(event: dict[str, Any]) -> str:
-        return str(render(None, event["level"], {**event, "timestamp": time.strftime("%H:%M:%S")}))
+        shown = {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+        return str(render(None, event["level"], {**shown, "timestamp": time.strftime("%H:%M:%S")}))
 
     return line

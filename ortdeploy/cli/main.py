@@ -135,8 +135,9 @@ def _unwritten() -> int:
 def _complain(message: str, code: int) -> int:
     with suppress(OSError):  # no file may be left to load it from; then no secret was read either
         from ortdeploy.redaction import without_secrets  # noqa: PLC0415  only when something is wrong
+        from ortdeploy.terminal_text import safe  # noqa: PLC0415
 
-        message = without_secrets(message)
+        message = safe(without_secrets(message))
     sys.stderr.write(f"{message}\n")
     return code
 
@@ -145,10 +146,11 @@ def _report_bug(error: Exception) -> int:
     import traceback  # noqa: PLC0415  only when something is wrong
 
     from ortdeploy.redaction import without_secrets  # noqa: PLC0415
+    from ortdeploy.terminal_text import safe  # noqa: PLC0415
     from ortdeploy.versions import versions  # noqa: PLC0415
 
     facts = "".join(f"  {name}: {value}\n" for name, value in versions().items())
-    trace = without_secrets("".join(traceback.format_exception(error)))
+    trace = safe(without_secrets("".join(traceback.format_exception(error))))
     sys.stderr.write(
         f"ortdeploy: this is a bug of ortdeploy, not of your manifest. Please report it with this:\n{facts}{trace}"
     )

@@ -104,7 +104,7 @@ def _load(path: Path, data_folder: Path) -> tuple[onnx.ModelProto, Mapping[str, 
             return read_ort_format(path), {}  # its weights are in it
     model = load_without_weights(path)
     check_text(model)
-    return model, external_files(data_folder, model.graph)
+    return model, external_files(data_folder, model)
 
 
 def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | None:

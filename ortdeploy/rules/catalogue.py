@@ -104,6 +104,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "several-runtimes": (Stage.FACTS, Area.MACHINE),
     "shape-mismatch": (Stage.FACTS, Area.MODELS),
     "shape-option-mismatch": (Stage.FACTS, Area.PROVIDERS),
+    "shared-engine-cache": (Stage.FACTS, Area.PROVIDERS),
     "shared-output-path": (Stage.TEXT, Area.NAMES),
     "short-last-batch": (Stage.FACTS, Area.BATCHES),
     "skipped-provider": (Stage.FACTS, Area.PROVIDERS),

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from ortdeploy.planning.differences import Difference
 from ortdeploy.running.reports.comparison import Figure
+from ortdeploy.terminal_text import safe
 from ortdeploy.views.table import Cell, Column, render_columns
-from ortdeploy.views.text import GREEN, RED, count, painter, render_differences, safe
+from ortdeploy.views.text import GREEN, RED, count, painter, render_differences
 
 _IN_ANY_RUN = re.compile(
     r"(?:run|started|ended|seconds|plan|seconds_of_all_runs|session_run|session_run_share|stages|peak_memory_bytes|process"

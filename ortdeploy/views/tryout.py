@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ortdeploy.views.text import painter, printable
+from ortdeploy.terminal_text import printable
+from ortdeploy.views.text import painter
 
 _WIDEST = 40  # signs of a cell
 _SHOWN = 4  # elements of a list
@@ -78,7 +79,8 @@ def render_spans(rows: Sequence[Row], rate: int | None) -> str:
             starts = row.get("start")
             if isinstance(hz, int) and is_probability(values) and isinstance(starts, list) and starts is not values:
                 found = [f"{begin:.2f}-{end:.2f} s ({peak:.2f})" for begin, end, peak in spans(values, starts, hz)]
-                lines.append(f"  {name} of {row.get('path', row.get('row'))}: {', '.join(found) or 'none'}\n")
+                of = printable(f"{name} of {row.get('path', row.get('row'))}")
+                lines.append(f"  {of}: {', '.join(found) or 'none'}\n")
     return "".join(lines)
 
 

@@ -51,6 +51,7 @@ from ortdeploy.redaction import shown_arguments, without_secrets
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.gone_files import note_gone_files
+from ortdeploy.terminal_text import safe
 from ortdeploy.views import text
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ def _complain(ended: Sequence[_Ended]) -> None:
     for one in ended:
         if one.why is not None:
             which = "" if is_alone else f"{one.plan.manifest}: "
-            sys.stderr.write(without_secrets(f"ortdeploy: {which}{one.why}.\n"))
+            sys.stderr.write(safe(without_secrets(f"ortdeploy: {which}{one.why}.\n")))
 
 
 def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:

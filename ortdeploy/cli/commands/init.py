@@ -28,6 +28,7 @@ from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.given import look_at_data
 from ortdeploy.starters.open_sizes import run_on_synthetic
 from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.terminal_text import safe
 from ortdeploy.views.text import count
 from ortdeploy.views.tryout import render_failed
 
@@ -200,4 +201,4 @@ def _told(tried: _Tried, manifest: Path, subject: Subject, *, instead_of: _Tried
     lines.append(tried.trouble().rstrip())
     named = os.path.join(".", manifest) if str(manifest).startswith("-") else str(manifest)  # noqa: PTH118  Path drops it
     lines.append(f"{'Next' if tried.works else 'After that'}: {command('ortdeploy', 'try', named)}")
-    return "\n".join(line for line in lines if line) + "\n"
+    return safe("\n".join(line for line in lines if line) + "\n")
