@@ -255,7 +255,7 @@ class Feeder:
         column = self._choice.column
         if column is None:
             return self._choice.always
-        text = str(block.columns[column][row])
+        text = str(block.key(column)[row])
         adapters = self._choice.of(text)
         if adapters is None:
             raise StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')

@@ -153,11 +153,17 @@ def _block_of(decoded: list[tuple[RawRow, Found]], wanted: Wanted, start: int, a
         columns = {name: pick(columns[name], kept) if name in columns else alone[name] for name in read}
         rows, table = [rows[place] for place in kept], [table[place] for place in kept]
     failed.sort(key=lambda row: row.row)
+    carried: dict[str, Column] = {}
     for key in wanted.keys:
+        values = [row[key] for row in table]
         if key not in columns:
-            columns[key] = [row[key] for row in table]
+            columns[key] = values
+        elif values and not isinstance(values[0], np.ndarray):  # an array is fed as it was read
+            carried[key] = values
     places = [pending[number - start].source for number in rows]
-    return Block(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
+    return Block(
+        start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places, carried=carried
+    )
 
 
 def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
