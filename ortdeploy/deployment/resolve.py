@@ -359,14 +359,15 @@ def _bind_all(
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
     only_column = source.only_column if len(unnamed) == 1 else None
     bindings = []
+    there = (*source.columns, *sorted(source.repeated))  # a repeated one that is meant is unknown
     for value in inputs:
         written = job.input.columns.get(value.name, ())
-        if not written and value.name in source.columns:
+        if not written and value.name in there:
             written = (value.name,)
         if not written and only_column and value.name == unnamed[0]:
             written = (only_column,)
         if written or not value.optional:
-            columns = expanded(written, source.columns, before.get(value.name, ()))
+            columns = expanded(written, there, before.get(value.name, ()))
             stacked = _is_stacked(written, columns, source)
             bound = _bind(
                 job,

@@ -233,6 +233,7 @@ class ResolvedJob:
                     *sorted(self.missing.items()),
                     *([one.value.name, one.axis, one.content] for one in self.values),
                     *([name, axis] for name, axis in self.moved_axes.items()),
+                    *spec.input.dialect_identity,
                 ]
             ),
             "prepare": json_digest(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ortdeploy.facts.data import Dialect
 from ortdeploy.files.room import room
 from ortdeploy.files.urls import is_url
 from ortdeploy.plan.pipeline import PlannedWireStep
@@ -41,8 +42,15 @@ def wanted_columns(job: RunJob) -> Wanted:
         memory_limit=job.limits.memory,
         rate=job.input.rate,
         exif=job.input.exif,
+        dialect=_dialect(job),
         ends=_ends(job),
     )
+
+
+def _dialect(job: RunJob) -> Dialect:
+    """Return how a job's tables are written: what another job has committed is whole, however long a text in it is."""
+    dialect = job.input.dialect
+    return dialect if job.input.upstream is None else replace(dialect, lines_per_record=sys.maxsize)
 
 
 def wanted_here(job: RunJob) -> Wanted:
@@ -92,8 +100,10 @@ def open_rows(
     a saved plan has brought.
     """
     files = InputPaths(folder, job.input.files)
-    indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
-    wanted = replace(wanted_here(job), indexes=indexes)
+    wanted = wanted_here(job)
+    if state_dir is not None:
+        indexes = indexes_of(job.input.format, state_dir, folder, told=told, dialect=wanted.dialect)
+        wanted = replace(wanted, indexes=indexes)
     with at_hand(job.input.format, files, job.input.patterns, job.input.files, ahead=wanted.threads) as there:
 
         def open_some(only: Sequence[int] | None) -> AbstractContextManager[Source]:
@@ -255,7 +265,7 @@ class Feeder:
         column = self._choice.column
         if column is None:
             return self._choice.always
-        text = str(block.columns[column][row])
+        text = str(block.key(column)[row])
         adapters = self._choice.of(text)
         if adapters is None:
             raise StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from ortdeploy.facts.data import FileState, HashedFile, UnreadableFile
+from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, UnreadableFile
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
@@ -223,6 +223,7 @@ class JobInput:
     first file. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in Hz; pictures are turned by
     their `exif` orientation. `missing` says by column what an empty value stands for. The columns of `key` are written
     beside the results.
+    `dialect` is how tables are written.
     With an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the
     data was not looked at; such a plan is shown, and neither saved nor run.
     """
@@ -239,6 +240,7 @@ class JobInput:
     key: tuple[str, ...]
     on_change: str
     exif: bool = True
+    dialect: Dialect = PLAIN
     upstream: UpstreamJob | None = None
     rerun: Sequence[FileState] = ()
     rerun_rows: int = 0

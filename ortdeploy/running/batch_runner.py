@@ -107,7 +107,7 @@ class BatchRunner:
 
     def can_write_keys(self, block: Block, rows: Sequence[int] | None = None) -> bool:
         """Return whether the output's format has all keys of a block, or of some of its rows."""
-        keys = [] if self._keeps_zeros else [block.columns[name] for name in self._job.input.key]
+        keys = [] if self._keeps_zeros else [block.key(name) for name in self._job.input.key]
         return not any(ends_in_zero(key if rows is None else [key[row] for row in rows]) for key in keys)
 
     def _unwritable(self, what: str) -> StageError:

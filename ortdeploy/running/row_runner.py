@@ -173,7 +173,7 @@ class RowRunner:
     def _key(self, block: Block, row: int) -> tuple[str, ...]:
         """Return the reset key of a row: if it changes, the state begins with zeros."""
         reset = self._job.pipeline.reset if self._job.pipeline else ()
-        return tuple(str(block.columns[name][row]) for name in reset)
+        return tuple(str(block.key(name)[row]) for name in reset)
 
     def _run_smoothly(self, prepared: Prepared) -> list[Piece] | None:
         """Run a block the fast way; None if a row fails or chooses an adapter."""
@@ -257,12 +257,12 @@ class RowRunner:
         if not pieces:
             return {}
         if len(pieces) == 1 and pieces[0][0] == range(len(block.rows)):
-            keys = {name: block.columns[name] for name in self._job.input.key}
+            keys = {name: block.key(name) for name in self._job.input.key}
             return {**keys, **{name: pieces[0][1][name] for name in self._job.output.columns}}
         chosen = [row for rows, _ in pieces for row in rows]
         order = None if chosen == sorted(chosen) else sorted(range(len(chosen)), key=chosen.__getitem__)
         chosen.sort()
-        columns = {name: pick(block.columns[name], chosen) for name in self._job.input.key}
+        columns = {name: pick(block.key(name), chosen) for name in self._job.input.key}
         for name in self._job.output.columns:
             column = join([results[name] for _, results in pieces])
             columns[name] = column if order is None else pick(column, order)

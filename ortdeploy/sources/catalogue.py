@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, overload
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import (
+    FORMATS_WITH_GAPS,
+    PLAIN,
     ArrivalPolicy,
     DeclaredInput,
+    Dialect,
     FileState,
     FileStates,
     InputFacts,
@@ -93,8 +96,7 @@ def probe_input(
     Known files whose rows are accounted for are left out, unless there are no others. The number of rows of text files
     is known from an index in `state_dir`, or counted if `counting` says so.
     """
-    folder, patterns, policy = declared.folder, declared.patterns, declared.arrivals
-    limit = declared.memory_limit
+    folder, policy = declared.folder, declared.arrivals
     try:
         files, states, later, unsettled = _files_for_now(declared, state_dir, known)
     except LeadsOutError as error:
@@ -114,14 +116,21 @@ def probe_input(
         progress = replace(progress, by_file=name in FILE_IS_ROW)
         arrivals = sort_arrivals(states, known, policy, later | unsettled, holds_the_same, progress)
         arrived = _arrived(files, states, folder, arrivals, is_first=not known)
-        facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
+        facts = replace(
+            arrived,
+            format=name,
+            unsettled=len(unsettled),
+            row_type=declared.row_type,
+            dialect=declared.dialect or PLAIN,
+            memory_limit=declared.memory_limit,
+        )
         if not facts.states and not facts.rerun:
             facts = _without(facts, folder, {*_noted(known)})
         facts = _without(facts, folder, _missed(facts))
         problem = _unfit(name, some, declared)
         if problem or not facts.files:
             return replace(facts, problem=problem or _no_readable_file(facts, policy))
-        count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
+        count = _counter(name, declared, state_dir, counting=counting)
         look = _Look(name=name, declared=declared, known=known, count=count, counting=counting)
         return look.at_readable(facts)
     except OrtdeployError as error:
@@ -276,18 +285,17 @@ _MOST_LOOKED_UP = 1000
 """The most files whose rows a plan sums up from their indexes without being asked to count."""
 
 
-def _counter(
-    name: str, folder: str, patterns: Sequence[str], state_dir: Path | None, limit: int | None, *, counting: Counting
-) -> _Count:
+def _counter(name: str, declared: DeclaredInput, state_dir: Path | None, *, counting: Counting) -> _Count:
     """Return the function that counts the rows of some files, for text formats; None if they are not to be counted."""
     told = counting is Counting.TOLD
-    indexes = None if state_dir is None else indexes_of(name, state_dir, folder, told=told)
+    dialect = declared.dialect or PLAIN
+    indexes = None if state_dir is None else indexes_of(name, state_dir, declared.folder, told=told, dialect=dialect)
     if indexes is None:
         return lambda _files: None
     if counting is not Counting.NOT:
         from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only for a plan that is saved
 
-        return lambda some: count_files(some, patterns, indexes, limit)
+        return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit)
     if not indexes.is_there:
         return lambda _files: None
     from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only for text files
@@ -420,7 +428,9 @@ def _near(folder: str, pattern: str) -> str:
     return "" if is_url(pattern) else advice_on_path(pattern, str(Path(folder) / pattern))
 
 
-def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -> "KeptIndexes | None":
+def indexes_of(
+    name: str, state_dir: Path, folder: str, *, told: bool = False, dialect: Dialect = PLAIN
+) -> "KeptIndexes | None":
     """Return the indexes of an input's files; None for formats that are not read from the beginning to the end.
 
     `told`: those that a saved plan has brought count too.
@@ -429,7 +439,7 @@ def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -
         return None
     from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for text files
 
-    return KeptIndexes(state_dir, folder, name, told=told)
+    return KeptIndexes(state_dir, folder, name, told=told, dialect=dialect)
 
 
 @contextmanager
@@ -528,6 +538,10 @@ def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem 
     if declared.exif is not None and name != "image":
         detail = f"exif: is for pictures (image); {name} files have no EXIF orientation. Remove it."
         return Problem(kind="turned", detail=detail)
+    key = _unfit_key(name, declared.dialect or PLAIN)
+    if key is not None:
+        detail = f"{key}: is for tables ({', '.join(_OF_TABLES[key])}), and the format is {name}. Remove it."
+        return Problem(kind="tabled", detail=detail)
     if declared.row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)
@@ -538,6 +552,16 @@ def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem 
         )
         return Problem(kind="compressed", detail=detail)
     return None
+
+
+_OF_TABLES = {"delimiter": ("csv",), "lines_per_record": ("csv",), "empty": FORMATS_WITH_GAPS}
+"""The keys that say how a table is written, with the formats that they are for."""
+
+
+def _unfit_key(name: str, dialect: Dialect) -> str | None:
+    """Return which key of a dialect says something that its format does not have."""
+    said = (key for key in _OF_TABLES if getattr(dialect, key) != getattr(PLAIN, key))
+    return next((key for key in said if name not in _OF_TABLES[key]), None)
 
 
 def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -> Problem | None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.records import record
 from ortdeploy.results.rows import Block
@@ -39,6 +39,7 @@ class Wanted:
     one. `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`:
     how many of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation
     says. `threads`: how many may decode rows at once. `processes`: how many other ones may decode small files.
+    `dialect`: how tables are written.
     """
 
     dtypes: Mapping[str, str | None]
@@ -53,6 +54,7 @@ class Wanted:
     exif: bool = True
     threads: int = 1
     processes: int = 0
+    dialect: Dialect = PLAIN
     indexes: "Indexes | None" = None
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import PLAIN, Dialect
 from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.files.object_store import UNVERSIONED
 from ortdeploy.files.stored_file import StoredFile
@@ -60,6 +61,9 @@ _TOLD = "told-"
 
 _RACY_NS = 2_000_000_000  # a file changed less than this before it is read may change again within one tick
 _FORMAT_VERSION = 1
+
+_RECORDS = 2
+"""The version of what a record of CSV is: in the first one, blank lines were rows, and a quote swallowed any number."""
 
 
 class Mark(NamedTuple):
@@ -112,7 +116,7 @@ ReadRows = Callable[[str, Mark], Iterator[RawRow]]
 class TextModule(Protocol):
     """The names that the module of a text format has, beside those of `SourceModule`."""
 
-    def read_rows(self, path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
+    def read_rows(self, path: str, mark: Mark, *, folder: str, limit: int | None, dialect: Dialect) -> Iterator[RawRow]:
         """Yield the rows of a file from a mark on; `limit` is the memory limit of the job."""
 
 
@@ -140,8 +144,11 @@ class NoIndexes:
 class KeptIndexes:
     """The indexes of files of one format, in a state folder. If they cannot be kept, they are made again."""
 
-    def __init__(self, state_dir: Path, folder: str, kind: str, *, told: bool = False) -> None:
+    def __init__(
+        self, state_dir: Path, folder: str, kind: str, *, told: bool = False, dialect: Dialect = PLAIN
+    ) -> None:
         """Take the manifest's folder, from which files are named; `told`: those of saved plans count too."""
+        self.dialect = dialect
         self.state_dir = state_dir
         self.told = told
         self._folder = state_dir / FOLDER
@@ -208,7 +215,8 @@ class KeptIndexes:
 
     def _of(self, path: str) -> list[object]:
         size, version, _ = self._states[path] or (0, 0, 0)
-        return [_FORMAT_VERSION, self.kind, self._name(path), size, version]
+        records = [_RECORDS, *self.dialect.records] if self.kind == "csv" else []
+        return [_FORMAT_VERSION, self.kind, self._name(path), size, version, *records]
 
     def _name(self, path: str) -> str:
         return os.fsencode(shown(path, self.base)).hex()

@@ -62,8 +62,8 @@ def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts)
             return replace(facts, problem=Problem(kind="unreadable", detail=detail))
         rows += table.rows
         held = max(held, table.held_bytes)
-    columns = {name: tensor_type(first.field(name).type) for name in first.names} if first is not None else {}
-    return replace(facts, columns=columns, rows=rows, held_bytes=held)
+    named = () if first is None else ((one.name, tensor_type(one.type)) for one in first)
+    return replace(facts.with_columns(named), rows=rows, held_bytes=held)
 
 
 def tensor_type(kind: "pa.DataType") -> TensorType:

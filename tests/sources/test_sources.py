@@ -265,7 +265,7 @@ def test_csv_headers_are_checked(tmp_path: Path) -> None:
     assert "is empty" in problem(probe(tmp_path, "a.csv"))
     assert "twice" in problem(probe(tmp_path, "b.csv"))
     assert "not UTF-8" in problem(probe(tmp_path, "c.csv"))
-    assert "columns y" in problem(probe(tmp_path, "[de].csv"))
+    assert 'columns "y"' in problem(probe(tmp_path, "[de].csv"))
 
 
 def test_jsonl_values_and_nested_lists(tmp_path: Path) -> None:

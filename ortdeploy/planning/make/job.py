@@ -7,6 +7,7 @@ from ortdeploy.deployment.resolved import (
     ResolvedJob,
     ResolvedModel,
 )
+from ortdeploy.facts.data import PLAIN
 from ortdeploy.manifest.spec import PROBE_ATOL, PROBE_RTOL, AdapterChoice, StepSpec
 from ortdeploy.plan.steps import (
     JobErrors,
@@ -69,6 +70,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         key=job.key,
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         exif=spec.exif is not False,
+        dialect=spec.dialect or PLAIN,
         upstream=_upstream(job),
         elsewhere=facts.problem.detail if job.is_input_elsewhere and facts.problem else None,
     )

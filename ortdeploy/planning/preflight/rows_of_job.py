@@ -86,7 +86,7 @@ class _Looker:
 
     def _try_keys(self, block: Block) -> None:
         """Write keys as the run would, into memory, unless every format has their type."""
-        keys = {name: block.columns[name] for name in self._step.input.key if _is_odd(block.columns[name])}
+        keys = {name: block.key(name) for name in self._step.input.key if _is_odd(block.key(name))}
         if not keys:
             return
         sink = SINKS[self._step.output.format].open_sink(BytesIO(), dict.fromkeys(keys), "{}")
