@@ -16,7 +16,7 @@ import pytest
 from conftest import Cli
 from support.effort import effort
 from support.models import scale_model
-from support.schema_paths import MARK, manifests, put
+from support.schema_paths import MARK, libraries, manifests, put
 
 from ortdeploy.files.gate import leaves_as_text
 from ortdeploy.manifest.document import parse_document
@@ -27,6 +27,7 @@ from ortdeploy.manifest.schema_check import check_document
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links take rights on Windows")
 
 KEYS = {leaf: (document, at) for document, at, leaf in manifests()}
+LIBRARIES = libraries()
 HOSTILE = (
     "../root2/f", "../root2", "inside/../../root2/f", "./../root2/f", "{top}/root2/f", "{top}/root/../root2/f", "/etc/hostname", "..", "../", "../..", "../root/../root2/f",
     "away/f", "away/new", "away", "away/.", "away/../root2/f", "chain/f", "file", "deep/folder/f", "deep/folder/new", "loop", "dangling", "in/../../root2/f",
@@ -87,6 +88,8 @@ def compare(cli: Cli, root: Path, key: str, template: str, command: str) -> None
     assert state(root.parent / "root2") == before, said
     assert answer.code in {0, 1}, said
     assert "Traceback" not in answer.out + answer.err, said
+    if key in LIBRARIES and not set(path) & set("/\\\0"):
+        return
     is_out = leads_out(root, path) if command == "plan" else text_leads_out(root, path)
     if is_out or "\0" in path:
         assert answer.code == 1, said

@@ -103,6 +103,8 @@ def _through_alternatives(schema: Any, seen: tuple[str, ...], depth: int) -> Ite
 def _manifest(given: Any) -> dict[str, Any]:
     document: dict[str, Any] = {**given, "version": 1}
     document.setdefault("models", {}).setdefault("m", {"path": "m.onnx"})
+    if "providers" in document:
+        document["models"]["m"]["providers"] = next(iter(document["providers"]))
     for job in document.get("jobs", {}).values():
         job["model"] = "m"
         for key, path in (("input", "x.npy"), ("output", "out")):
@@ -127,6 +129,17 @@ def of_providers() -> Iterator[tuple[dict[str, Any], Way, str]]:
                     entry = {"provider": provider, "options": {key: marked(option)}}
                     document = _manifest({"models": {"m": {"path": "m.onnx", "providers": [entry, "CPU"]}}})
                     yield document, ("models", "m", "providers", 0, "options", key), f"{provider}.{key}"
+
+
+def libraries() -> frozenset[str]:
+    """Return the keys of options that take a library: a bare name is looked for by the system, and is no path."""
+    return frozenset(
+        f"{name.removeprefix('providers/')}.{key}"
+        for name in schema_names()
+        if name.startswith("providers/")
+        for key, option in load_schema(name)["properties"].items()
+        if option.get("x-path") == "library"
+    )
 
 
 def manifests() -> Iterator[tuple[dict[str, Any], Way, str]]:
