@@ -95,7 +95,7 @@ def _walk(path: "AnyPath", roots: "Sequence[str]") -> "Iterator[_Walk]":
     try:
         yield walk
     except OSError as error:
-        if error.filename in walk.names:
+        if error.filename in walk.names or str(error.filename).startswith(f"{_DESCRIPTORS}/"):
             error.filename = os.fspath(path)
         raise
     finally:
@@ -153,12 +153,12 @@ class _Walk:
         self.go(f"{folder}/" if path.startswith("/") else folder)
         if name in {"", ".", ".."}:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-        try:
-            self.require()
-            return os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=self.here)
-        except (OSError, LeavesRootsError) as error:
-            target = self._target(name, error)
-        return self.open_file(target)
+        target = self._target(name)
+        if target is not None:
+            return self.open_file(target)
+        self.require()
+        require_regular(f"{_DESCRIPTORS}/{self.here}/{name}")  # before it is opened: that alone may do something
+        return os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=self.here)
 
     def _enter(self, name: str, *, make: bool) -> None:
         self.names.add(name)
@@ -167,20 +167,20 @@ class _Walk:
         try:
             self._open.append(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.here))
         except OSError as error:
-            target = self._target(name, error)
-        else:
-            return
-        self.go(target)  # where a link leads, nothing is made
+            target = self._target(name) if error.errno in _IS_LINK else None
+            if target is None:
+                raise
+            self.go(target)  # where a link leads, nothing is made
 
-    def _target(self, name: str, error: OSError) -> str:
-        """Return where a link leads. Raises the error that kept it from being opened if it is none."""
+    def _target(self, name: str) -> str | None:
+        """Return where a link leads; None if it is none. Raises OSError."""
         self.names.add(name)
-        if error.errno not in _IS_LINK and not isinstance(error, LeavesRootsError):
-            raise error
         try:
             target = os.readlink(name, dir_fd=self.here)
-        except OSError:
-            raise error from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return None
         self._links += 1
         if self._links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
