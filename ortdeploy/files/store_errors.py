@@ -30,7 +30,7 @@ _ADVICE = {
 
 
 def advice_on(error: BaseException) -> str | None:
-    """Return what is wrong and what to do, as far as an exception of a store's package says it; None if it does not."""
+    """Return what is wrong and what to do, if an exception of a store's package tells; else None."""
     return next((_ADVICE[code] for code in _codes(error) if code in _ADVICE), None)
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 
+from ortdeploy.manifest import schema_check
 from ortdeploy.manifest.quick_check import fits_schema
-from ortdeploy.manifest.schema_check import _validator_class
 from ortdeploy.schemas import matches, schema_folder
 
 PATTERNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\$)", re.DOTALL)
@@ -95,7 +95,7 @@ def test_a_newline_behind_what_matches_counts(pattern: str) -> None:
             ({"patternProperties": {pattern: {"type": "integer"}}, "additionalProperties": False}, {text + end: 1}),
         ):
             assert fits_schema(schema, value) == wanted
-            assert _validator_class()(schema).is_valid(value) == wanted
+            assert schema_check._validator_class()(schema).is_valid(value) == wanted  # noqa: SLF001
 
     check()
 
