@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
-from support.models import save_model
+from support.models import Shape, save_model
 
 from ortdeploy.cli.children import apply
 from ortdeploy.running.executor import Execution
@@ -32,7 +32,7 @@ jobs:
 def site(tmp_path: Path) -> Path:
     """A job that makes eight pictures, beside a folder whose name begins like that of the tree."""
     site = tmp_path / "site"
-    shape = ["batch", 4, 4]
+    shape: Shape = ["batch", 4, 4]
     save_model(
         site / "m.onnx",
         [helper.make_node("Identity", ["x"], ["y"])],
