@@ -16,6 +16,7 @@ from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.room import LINE_OF_VALUES
+from ortdeploy.sources.empty_cells import is_empty
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
@@ -203,7 +204,7 @@ def _decode(raw: RawRow, empty: frozenset[str]) -> dict[str, Any]:
     if "\0" in text:
         raise RowError("the line has NUL bytes, as a file has that was cut off when power failed", "not-csv")
     if empty:
-        cells = ["" if cell.strip() in empty else cell for cell in cells]
+        cells = ["" if is_empty(cell, empty) else cell for cell in cells]
     return dict(zip(names, cells, strict=True))
 
 
