@@ -181,7 +181,8 @@ class Written:
 def remove_temporaries(folder: Path, *, seconds: float = 0.0) -> None:
     """Delete temporary files that a killed run left: those that nobody has written for some seconds."""
     until = time.time() - seconds
-    for path in (*folder.glob(f".*{TEMPORARY}"), *folder.glob(f"*/.*{TEMPORARY}")):
+    below = (path for path in folder.glob(f"*/.*{TEMPORARY}") if not path.parent.is_symlink())
+    for path in (*folder.glob(f".*{TEMPORARY}"), *below):
         with suppress(FileNotFoundError):
             if seconds == 0.0 or path.stat().st_mtime < until:
                 path.unlink()

@@ -259,7 +259,9 @@ def _find_links_out(spec: Spec, roots: tuple[str, ...]) -> Iterator[tuple[str, s
     for named in named_paths(spec):
         is_here = named.use in {Use.LOCAL, Use.FETCH}
         folder = path_from_manifest(spec, named.path) if is_here else None
-        link = link_out(folder, roots) if folder is not None and is_folder(folder) else None
+        if folder is None or not is_folder(folder):
+            continue
+        link = str(folder) if outside(str(folder), roots) else link_out(folder, roots)
         if link is not None:
             yield named.path, relative(link, spec.folder)
 

@@ -1,6 +1,7 @@
 """`ortdeploy check`: golden inputs and outputs, on every session that a model may get on this machine."""
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -74,7 +75,12 @@ def run_checks(checks: Sequence[PlannedCheck], state_dir: str | None, roots: Seq
     while left:
         ended = 0
         requests = [
-            {"check": encode(check), "state_dir": str(state_folder(check.root, state_dir, roots))} for check in left
+            {
+                "check": encode(check),
+                "state_dir": str(state_folder(check.root, state_dir, roots)),
+                "roots": [os.path.abspath(root) for root in roots],  # noqa: PTH100  keeps links
+            }
+            for check in left
         ]
         with Child("ortdeploy.cli.children.check", requests, keeps_stderr=True, on_warning=show_warning) as child:
             for message in child.messages():
