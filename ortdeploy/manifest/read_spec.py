@@ -313,6 +313,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
         rate=data.get("rate"),
         exif=data.get("exif"),
+        background=data.get("background"),
         columns=columns,
         key=tuple(data.get("key", ())),
         at=at,

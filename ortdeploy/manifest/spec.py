@@ -197,8 +197,9 @@ class InputSpec:
 
     Without `paths` they are the committed rows of another job: `jobs` are those that are written, of which one may be.
     `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
-    EXIF orientation says, None if the manifest does not say. `missing` says by column, or by pattern, what an
-    empty value stands for; None: its row fails. `values` are by model input those that no row carries.
+    EXIF orientation says, None if the manifest does not say; `background`: what lies behind transparent ones. `missing`
+    says by column, or by pattern, what an empty value stands for; None: its row fails. `values` are by model input
+    those that no row carries.
     """
 
     paths: tuple[str, ...]
@@ -206,6 +207,7 @@ class InputSpec:
     row_type: TensorType | None
     rate: int | None
     exif: bool | None
+    background: str | None
     columns: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, Any]
     key: tuple[str, ...]

@@ -14,12 +14,21 @@ from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.packed import Packed
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedSession, RunJob, Step
+from ortdeploy.plan.steps import JobInput, LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedSession, RunJob, Step
 from ortdeploy.records import field_names
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
+LATER: Mapping[type, Mapping[str, Any]] = {JobInput: {"background": None}}
+"""Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
+its digest is what it was."""
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 _Decode = Callable[[Any], Any]
+
+
+def is_unsaid(value: Any, name: str) -> bool:
+    """Return whether a field of a plan is left out, because it has the default that plans without it have."""
+    late = LATER.get(type(value), {})
+    return name in late and getattr(value, name) == late[name]
 
 
 def decode_plan(data: Any) -> Plan:
@@ -43,7 +52,7 @@ def encode(value: Any, *, packed: bool = False) -> Any:
         return value
     kind: Any = type(value)
     if (names := field_names(kind)) is not None:
-        data = {name: encode(getattr(value, name), packed=packed) for name in names}
+        data = {name: encode(getattr(value, name), packed=packed) for name in names if not is_unsaid(value, name)}
         return {"step": STEP_NAMES[kind], **data} if kind in STEP_NAMES else data
     if isinstance(value, Mapping):
         return {key: encode(item, packed=packed) for key, item in value.items()}
@@ -79,7 +88,7 @@ def decode(kind: Any, value: Any) -> Any:
 def _decoder(kind: Any) -> _Decode:
     """Return the function that decodes values of a type hint. Made once for each: a graph has a million values."""
     if _is_record(kind):
-        return lambda value: kind(**{name: decode_field(value[name]) for name, decode_field in _fields(kind)})
+        return _record_decoder(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, types.UnionType}:
         return _union_decoder(arguments)
@@ -98,6 +107,18 @@ def _decoder(kind: Any) -> _Decode:
     if kind is bytes:
         return _as_bytes
     return (lambda value: value) if kind is Any else partial(_expect, kind)
+
+
+def _record_decoder(kind: Any) -> _Decode:
+    """Return the function that makes a record of a JSON object, which may lack the fields of LATER."""
+
+    def plain(value: Any) -> Any:
+        return kind(**{name: decode_field(value[name]) for name, decode_field in _fields(kind)})
+
+    if kind not in LATER:
+        return plain
+    late = encode(LATER[kind])
+    return lambda value: plain({**late, **value})
 
 
 @cache

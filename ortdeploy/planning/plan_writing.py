@@ -20,7 +20,7 @@ from ortdeploy.files.names import relative
 from ortdeploy.files.urls import is_url
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.pipeline import PlannedPlace, PlannedPreset, PlannedWireStep
-from ortdeploy.plan.plan_file import STEP_NAMES, without_folder
+from ortdeploy.plan.plan_file import STEP_NAMES, is_unsaid, without_folder
 from ortdeploy.plan.steps import (
     FORMAT_VERSION,
     FinishedJob,
@@ -155,7 +155,11 @@ def _saved(value: Any, folder: str) -> Any:
     """Return a value of a plan as its file has it, with paths from the manifest's folder."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
-        kept = [field.name for field in fields(value) if field.name not in LEFT_OUT.get(kind, ())]
+        kept = [
+            field.name
+            for field in fields(value)
+            if field.name not in LEFT_OUT.get(kind, ()) and not is_unsaid(value, field.name)
+        ]
         step = {"step": STEP_NAMES[kind]} if kind in STEP_NAMES else {}
         return step | {name: _saved_field(kind, name, getattr(value, name), folder) for name in kept}
     if isinstance(value, Mapping):

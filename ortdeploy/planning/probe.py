@@ -213,6 +213,7 @@ def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None)
             row_type=job.input.row_type,
             rate=job.input.rate,
             exif=job.input.exif,
+            background=job.input.background,
             arrivals=job.input.arrivals,
             memory_limit=job.limits.memory,
             only=planned,

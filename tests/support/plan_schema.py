@@ -5,12 +5,12 @@ A test compares the two, so that a field cannot come, go or change its type with
 
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ortdeploy.manifest.pipelines import DIFFUSION, TEXT_TO_IMAGE
-from ortdeploy.plan.plan_file import STEP_NAMES
+from ortdeploy.plan.plan_file import LATER, STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, PlannedCheck
 from ortdeploy.planning.plan_writing import LEFT_OUT
 from ortdeploy.planning.saved_plan import BOUND, OPEN
@@ -137,10 +137,10 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _object(properties: Mapping[str, Any], optional: Collection[str] = ()) -> dict[str, Any]:
     return {
         "type": "object",
-        "required": list(properties),
+        "required": [name for name in properties if name not in optional],
         "additionalProperties": False,
         "properties": dict(properties),
     }
@@ -154,7 +154,9 @@ def _reference(kind: type, parts: dict[str, Any]) -> dict[str, str]:
         hints = get_type_hints(kind)
         step = {"step": {"const": STEP_NAMES[kind]}} if kind in STEP_NAMES else {}
         shown = [field.name for field in fields(kind) if field.name not in LEFT_OUT.get(kind, ())]
-        parts[name] = _object(step | {field: _of(hints[field], parts, (name, field)) for field in shown})
+        parts[name] = _object(
+            step | {field: _of(hints[field], parts, (name, field)) for field in shown}, LATER.get(kind, ())
+        )
     return {"$ref": f"#/$defs/{name}"}
 
 

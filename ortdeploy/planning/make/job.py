@@ -69,6 +69,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         key=job.key,
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         exif=spec.exif is not False,
+        background=spec.background,
         upstream=_upstream(job),
         elsewhere=facts.problem.detail if job.is_input_elsewhere and facts.problem else None,
     )

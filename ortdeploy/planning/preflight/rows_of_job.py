@@ -19,6 +19,7 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES, at_hand
+from ortdeploy.sources.protocol import TRANSPARENT, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRunners, size_bytes
 
 
@@ -37,7 +38,7 @@ def look(
         looker.feed_with(runners())
         with (
             at_hand(step.input.format, files, step.input.patterns) as there,
-            open_wanted(step, there, folder, wanted_columns(step)) as source,
+            open_wanted(step, there, folder, _wanted(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)
             taken = 0
@@ -54,10 +55,18 @@ def look(
         first=step.input.first_row,
         refused=tuple(refused[row] for row in sorted(refused)),
         not_finite=tuple(looker.not_finite),
+        transparent=tuple(looker.transparent),
         complete=complete,
         stopped=stopped,
         room=looker.room,
     )
+
+
+def _wanted(step: RunJob) -> Wanted:
+    """Return what to read: of pictures also whether transparency is in use, if nothing says what lies behind it."""
+    wanted = wanted_columns(step)
+    asks = step.input.format == "image" and step.input.background is None
+    return replace(wanted, keys=(*wanted.keys, TRANSPARENT)) if asks else wanted
 
 
 class _Looker:
@@ -69,6 +78,7 @@ class _Looker:
         self.room = RowRoom()
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
+        self.transparent: list[int] = []
 
     def feed_with(self, ops: OpRunners) -> None:
         """Build the steps; `ops` run those that are operators."""
@@ -81,6 +91,8 @@ class _Looker:
         self.refused += [
             RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
         ]
+        hidden = block.columns.get(TRANSPARENT, ())
+        self.transparent += [row for row, is_used in zip(block.rows, hidden, strict=False) if is_used]
         self._look_for_adapters(block)
         self._feed(block, range(len(block.rows)))
 
