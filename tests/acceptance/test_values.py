@@ -73,3 +73,16 @@ def test_a_key_that_is_fed_too_is_what_its_file_has(cli: Cli, tmp_path: Path, su
     apply(cli, tmp_path, input={"path": f"a.{suffix}", "key": ["x"]}, prepare={"x": [{"cast": "float32"}]})
     assert [row["x"] for row in lines(tmp_path)] == keys
     assert [row["y"] for row in lines(tmp_path)] == np.array(keys, np.float32).tolist()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(cli: Cli, tmp_path: Path) -> None:
+    text_model(tmp_path / "m.onnx")
+    (tmp_path / "a.txt").write_bytes("\ufeffhello\n\ufeffworld\n".encode())
+    apply(cli, tmp_path, input={"path": "a.txt"})
+    assert [row["y"] for row in lines(tmp_path)] == ["hello", "\ufeffworld"]
+
+
+def text_model(path: Path) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.STRING, ["batch"]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), str(path))
