@@ -18,9 +18,10 @@ from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.lost import lost_key
 from ortdeploy.sources.catalogue import SOURCES, at_hand
 from ortdeploy.sources.protocol import TRANSPARENT, Wanted
-from ortdeploy.tensors.columns import Array, Column, OpRunners, size_bytes
+from ortdeploy.tensors.columns import Array, Column, OpRunners, pick, size_bytes
 
 
 def look(
@@ -98,12 +99,16 @@ class _Looker:
 
     def _try_keys(self, block: Block) -> None:
         """Write keys as the run would, into memory, unless every format has their type."""
-        keys = {name: block.key(name) for name in self._step.input.key if _is_odd(block.key(name))}
-        if not keys:
+        module, keys = SINKS[self._step.output.format], {name: block.key(name) for name in self._step.input.key}
+        kept = list(range(len(block.rows)))
+        if lost_key(module, keys) is not None:  # such rows fail alone
+            kept = [row for row in kept if lost_key(module, keys, [row]) is None]
+        odd = {name: pick(key, kept) for name, key in keys.items() if _is_odd(key)}
+        if not odd or not kept:
             return
-        sink = SINKS[self._step.output.format].open_sink(BytesIO(), dict.fromkeys(keys), "{}")
+        sink = module.open_sink(BytesIO(), dict.fromkeys(odd), "{}")
         try:
-            sink.write(keys)
+            sink.write(odd)
             sink.close()
         except ValueError as error:
             raise OrtdeployError(f"its key cannot be written: {error}") from error
