@@ -240,6 +240,7 @@ class ResolvedJob:
                 [
                     *([b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings),
                     *([["exif", False]] if spec.input.exif is False else []),
+                    *([["background", ground]] if (ground := spec.input.background) in {"white", "black"} else []),
                 ]
             ),
             "batch": json_digest([self._batch_identity, spec.batch.last]),

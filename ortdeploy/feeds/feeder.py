@@ -43,6 +43,7 @@ def wanted_columns(job: RunJob) -> Wanted:
         rate=job.input.rate,
         exif=job.input.exif,
         dialect=_dialect(job),
+        background=job.input.background,
         ends=_ends(job),
     )
 
@@ -474,7 +475,8 @@ class _PreparedInput:
 
     def _checked(self, array: Array) -> Array:
         if array.dtype != self._dtype:
-            message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
+            wanted = self._planned.dtype
+            message = f"input {self.name} takes {wanted} and gets {array.dtype}; prepare it with cast: {wanted}"
             raise StageError("contract", "element-type", message)
         self._check_limits(array)
         return np.ascontiguousarray(array) if array.ndim else array

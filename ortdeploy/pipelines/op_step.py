@@ -12,6 +12,7 @@ from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_proof import MixedRowsError, RowsAgain
 from ortdeploy.tensors.columns import Array, Column, OpRunners
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.elements import numpy_dtype
 
 
@@ -97,8 +98,8 @@ def _without_lists(column: Column, value: PlannedValue) -> Column:
 
 
 def _array(row: list[Any], value: PlannedValue) -> Array:
-    dtype = numpy_dtype(value.dtype or "float32")
     if row:
-        return np.asarray(row, dtype=dtype)
+        return convert(np.array(row, dtype=object), value.dtype or "string")
+    dtype = numpy_dtype(value.dtype or "float32")
     sizes = (size if isinstance(size, int) else 0 for size in (value.shape or (None, None))[2:])
     return np.zeros((0, *sizes), dtype)

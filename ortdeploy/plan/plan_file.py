@@ -18,7 +18,7 @@ from ortdeploy.plan.steps import JobInput, LoadAdapter, OpenSession, Plan, Plann
 from ortdeploy.records import field_names
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
-LATER: Mapping[type, Mapping[str, Any]] = {JobInput: {"dialect": PLAIN}}
+LATER: Mapping[type, Mapping[str, Any]] = {JobInput: {"background": None, "dialect": PLAIN}}
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}

@@ -221,11 +221,10 @@ class JobInput:
     there were `rerun_rows`. `unreadable` files cannot be read, and each fails as one row. `first_row` rows came from
     others, in runs that are finished, and `rows` counts these too; the last `rows_before` of them are the first of the
     first file. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in Hz; pictures are turned by
-    their `exif` orientation. `missing` says by column what an empty value stands for. The columns of `key` are written
-    beside the results.
-    `dialect` is how tables are written.
-    With an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the
-    data was not looked at; such a plan is shown, and neither saved nor run.
+    their `exif` orientation, and lie on a `background` where they are transparent. `missing` says by column what an
+    empty value stands for; `dialect`, how tables are written. The columns of `key` are written beside the results. With
+    an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the data
+    was not looked at; such a plan is shown, and neither saved nor run.
     """
 
     format: str
@@ -241,6 +240,7 @@ class JobInput:
     on_change: str
     exif: bool = True
     dialect: Dialect = PLAIN
+    background: str | None = None
     upstream: UpstreamJob | None = None
     rerun: Sequence[FileState] = ()
     rerun_rows: int = 0

@@ -214,6 +214,7 @@ def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None)
             rate=job.input.rate,
             exif=job.input.exif,
             dialect=job.input.dialect,
+            background=job.input.background,
             arrivals=job.input.arrivals,
             memory_limit=job.limits.memory,
             only=planned,

@@ -182,7 +182,7 @@ class RowRunner:
             return None
         if self._is_told or not self._unsafe.isdisjoint(prepared.block.rows):
             return None
-        if not self._batches.can_write_keys(prepared.block):
+        if self._batches.lost_key(prepared.block) is not None:
             return None
         batches = cut(prepared.block, self._batches.size)
         results = self._runs.run_each(prepared.feeds, batches, chosen.always)

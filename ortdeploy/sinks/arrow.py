@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SUFFIX = ".arrow"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 1, 0, GROUP_BYTES, 0
 KEEPS_ZEROS = True
+KEEPS_NULLS, KEEPS_SURROGATES = True, False
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 

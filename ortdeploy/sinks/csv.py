@@ -22,6 +22,7 @@ from ortdeploy.tensors.json_values import as_text
 SUFFIX = ".csv"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 20, TEXT_BYTES, 0, 0
 KEEPS_ZEROS = True
+KEEPS_NULLS, KEEPS_SURROGATES = True, False
 PACKAGE = None
 
 

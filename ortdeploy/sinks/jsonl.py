@@ -16,6 +16,7 @@ from ortdeploy.tensors.json_values import json_column
 SUFFIX = ".jsonl"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 20, TEXT_BYTES, 0, 0
 KEEPS_ZEROS = True
+KEEPS_NULLS, KEEPS_SURROGATES = True, True
 PACKAGE = None
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder a row

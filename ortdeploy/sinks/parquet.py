@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SUFFIX = ".parquet"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 5, 0, GROUP_BYTES, 0  # three at once, and two that the heap keeps in holes
 KEEPS_ZEROS = True
+KEEPS_NULLS, KEEPS_SURROGATES = True, False
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 

@@ -542,6 +542,9 @@ def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem 
     if key is not None:
         detail = f"{key}: is for tables ({', '.join(_OF_TABLES[key])}), and the format is {name}. Remove it."
         return Problem(kind="tabled", detail=detail)
+    if declared.background is not None and name != "image":
+        detail = f"background: is for pictures (image); {name} files have no transparency. Remove it."
+        return Problem(kind="laid", detail=detail)
     if declared.row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)

@@ -71,6 +71,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         exif=spec.exif is not False,
         dialect=spec.dialect or PLAIN,
+        background=spec.background,
         upstream=_upstream(job),
         elsewhere=facts.problem.detail if job.is_input_elsewhere and facts.problem else None,
     )

@@ -18,8 +18,10 @@ from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.lost import lost_key
 from ortdeploy.sources.catalogue import SOURCES, at_hand
-from ortdeploy.tensors.columns import Array, Column, OpRunners, size_bytes
+from ortdeploy.sources.protocol import TRANSPARENT, Wanted
+from ortdeploy.tensors.columns import Array, Column, OpRunners, pick, size_bytes
 
 
 def look(
@@ -37,7 +39,7 @@ def look(
         looker.feed_with(runners())
         with (
             at_hand(step.input.format, files, step.input.patterns) as there,
-            open_wanted(step, there, folder, wanted_columns(step)) as source,
+            open_wanted(step, there, folder, _wanted(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)
             taken = 0
@@ -54,10 +56,18 @@ def look(
         first=step.input.first_row,
         refused=tuple(refused[row] for row in sorted(refused)),
         not_finite=tuple(looker.not_finite),
+        transparent=tuple(looker.transparent),
         complete=complete,
         stopped=stopped,
         room=looker.room,
     )
+
+
+def _wanted(step: RunJob) -> Wanted:
+    """Return what to read: of pictures also whether transparency is in use, if nothing says what lies behind it."""
+    wanted = wanted_columns(step)
+    asks = step.input.format == "image" and step.input.background is None
+    return replace(wanted, keys=(*wanted.keys, TRANSPARENT)) if asks else wanted
 
 
 class _Looker:
@@ -69,6 +79,7 @@ class _Looker:
         self.room = RowRoom()
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
+        self.transparent: list[int] = []
 
     def feed_with(self, ops: OpRunners) -> None:
         """Build the steps; `ops` run those that are operators."""
@@ -81,17 +92,23 @@ class _Looker:
         self.refused += [
             RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
         ]
+        hidden = block.columns.get(TRANSPARENT, ())
+        self.transparent += [row for row, is_used in zip(block.rows, hidden, strict=False) if is_used]
         self._look_for_adapters(block)
         self._feed(block, range(len(block.rows)))
 
     def _try_keys(self, block: Block) -> None:
         """Write keys as the run would, into memory, unless every format has their type."""
-        keys = {name: block.key(name) for name in self._step.input.key if _is_odd(block.key(name))}
-        if not keys:
+        module, keys = SINKS[self._step.output.format], {name: block.key(name) for name in self._step.input.key}
+        kept = list(range(len(block.rows)))
+        if lost_key(module, keys) is not None:  # such rows fail alone
+            kept = [row for row in kept if lost_key(module, keys, [row]) is None]
+        odd = {name: pick(key, kept) for name, key in keys.items() if _is_odd(key)}
+        if not odd or not kept:
             return
-        sink = SINKS[self._step.output.format].open_sink(BytesIO(), dict.fromkeys(keys), "{}")
+        sink = module.open_sink(BytesIO(), dict.fromkeys(odd), "{}")
         try:
-            sink.write(keys)
+            sink.write(odd)
             sink.close()
         except ValueError as error:
             raise OrtdeployError(f"its key cannot be written: {error}") from error
