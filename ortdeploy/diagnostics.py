@@ -159,6 +159,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with its article: `a sequence`, `an optional`."""
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
 def did_you_mean(name: str, known: Iterable[str], most: int = 15) -> str:
     """Return a sentence that names the nearest known name, or lists `most` of those that there are."""
     names = sorted(known)

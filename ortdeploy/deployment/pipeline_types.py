@@ -14,7 +14,7 @@ from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
 from ortdeploy.deployment.wanted_types import wanted_types
-from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.diagnostics import did_you_mean, with_article
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec
@@ -347,7 +347,8 @@ class _PipelineTyper:
             return TensorType()
         if output.kind != "tensor":
             self.complain(
-                (*step.at, "out", port), f'Output "{port}" is a {output.kind}; values of a pipeline are tensors.'
+                (*step.at, "out", port),
+                f'Output "{port}" is {with_article(output.kind)}; values of a pipeline are tensors.',
             )
             return TensorType()
         shape, dtype = output.tensor.shape, output.tensor.dtype
