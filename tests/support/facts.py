@@ -137,6 +137,7 @@ def first_rows(data: Mapping[str, Any]) -> FirstRows:
         rows=data["rows"],
         refused=tuple(refused),
         not_finite=tuple(data.get("not_finite", [])),
+        windowless=tuple(data.get("windowless", [])),
         complete=data.get("complete", False),
         stopped=data.get("stopped", False),
     )

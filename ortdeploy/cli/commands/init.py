@@ -21,7 +21,9 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_erro
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.scratch import scratch_folder
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
@@ -36,6 +38,7 @@ from ortdeploy.views.text import count
 from ortdeploy.views.tryout import is_hollow, is_null, render_failed, render_hollow, result_names
 
 _TRIED_ROWS = 8
+_MOST_ACTIVATIONS = 1024**3
 _TOO_LARGE = "over-memory-limit"
 _FAILING = "failing-rows"
 """The warning about rows that planning has read and that cannot feed the model."""
@@ -113,6 +116,7 @@ class _Tried:
     failed: str = ""
     results: tuple[JobResult, ...] = ()
     rows: tuple[RunJob, list[dict[str, Any]]] | None = None
+    heavy: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -134,9 +138,9 @@ class _Tried:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether memory alone is against it."""
+        """Whether a smaller batch is to be tried: it takes much memory, or memory alone is against it."""
         errors = [one for one in self.diagnostics if one.severity is Severity.ERROR]
-        return bool(errors) and all(one.rule == _TOO_LARGE for one in errors)
+        return self.heavy or (bool(errors) and all(one.rule == _TOO_LARGE for one in errors))
 
     @property
     def works(self) -> bool:
@@ -178,7 +182,9 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
             with ExitStack() as stack:
                 start_logging(arguments, stack)
                 planned = plan_tryout(tryout, arguments)
-                results = () if starter.takes_long or crashes else run_tryout(tryout, planned, arguments)
+                heavy = _takes_much(planned) and next(smaller_batches(starter.page), None) is not None
+            waits = starter.takes_long or crashes or heavy
+            results = () if waits else run_tryout(tryout, planned, arguments)
             failed = next(failed_rows(planned), None)
             rows = next(iter(tried_rows(planned)), None)
     except BaseException:
@@ -187,8 +193,21 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
     findings = findings_text(planned.diagnostics, arguments, sys.stdout)
     why = render_failed([failed] if failed is not None else [])
     return _Tried(
-        starter=starter, diagnostics=planned.diagnostics, findings=findings, failed=why, results=results, rows=rows
+        starter=starter,
+        diagnostics=planned.diagnostics,
+        findings=findings,
+        failed=why,
+        results=results,
+        rows=rows,
+        heavy=heavy,
     )
+
+
+def _takes_much(planned: Planned) -> bool:
+    """Return whether runs of the batch that is written would take more memory than many devices have to spare."""
+    forecasts = (step.limits.forecast for plan in planned.plans for step in run_jobs(plan))
+    parts = (part for one in forecasts if one is not None for part in one.parts)
+    return any(part.size > _MOST_ACTIVATIONS for part in parts if part.what == "activations")
 
 
 def _write(starter: Starter, manifest: Path) -> None:

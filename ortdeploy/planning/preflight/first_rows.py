@@ -7,7 +7,7 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.facts.preflight import FirstRows
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.preflight.op_sessions import open_runners
-from ortdeploy.planning.preflight.rows_of_job import look
+from ortdeploy.planning.preflight.rows_of_job import dropped_below, look
 from ortdeploy.process.native_output import put_aside
 from ortdeploy.sources.catalogue import PRINTING
 
@@ -27,5 +27,6 @@ def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
 
 def _look(job: ResolvedJob, folder: str) -> FirstRows:
     step = planned_job(job)
+    least = dropped_below(job.pipeline.spec.steps) if job.pipeline else {}
     with put_aside() if step.input.format in PRINTING else nullcontext():
-        return look(step, job.input.files, folder, job.input.rows, partial(open_runners, job, step))
+        return look(step, job.input.files, folder, job.input.rows, partial(open_runners, job, step), least)
