@@ -79,7 +79,8 @@ def _fail(error: Exception) -> int:
     diagnostics = sys.modules.get("ortdeploy.diagnostics")  # where it is not loaded, nothing has raised its errors
     if diagnostics is not None and isinstance(error, diagnostics.OrtdeployError):
         if isinstance(error, diagnostics.UsageError):
-            return _complain(f"ortdeploy: {error}", EXIT_USAGE)
+            named = str(error).startswith("ortdeploy ")  # the command, as it was typed
+            return _complain(f"{error}" if named else f"ortdeploy: {error}", EXIT_USAGE)
         locked = isinstance(error, diagnostics.LockedError)
         return _complain(f"ortdeploy: {error}.", EXIT_LOCKED if locked else EXIT_REJECTED)
     reason = fault_of_the_machine(error)

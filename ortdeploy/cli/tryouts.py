@@ -11,6 +11,7 @@ from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.planning.workflow import plan_manifests
@@ -51,6 +52,14 @@ def failed_rows(planned: Planned) -> Iterator[dict[str, Any]]:
     for plan in planned.plans:
         for step in run_jobs(plan):
             yield from json_lines(Path(step.output.path) / FAILED)
+
+
+def tried_rows(planned: Planned) -> Iterator[tuple[RunJob, list[dict[str, Any]]]]:
+    """Yield a tryout's jobs with the rows that they have written."""
+    for plan in planned.plans:
+        for step in run_jobs(plan):
+            output = Path(step.output.path)
+            yield step, [row for part in sorted(output.glob("part-*.jsonl")) for row in json_lines(part)]
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

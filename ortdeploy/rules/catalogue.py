@@ -161,6 +161,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unusable-value": (Stage.FACTS, Area.INPUT),
     "unused-declaration": (Stage.TEXT, Area.NAMES),
     "unwritable-output": (Stage.FACTS, Area.OUTPUT),
+    "windowless-rows": (Stage.PREFLIGHT, Area.PIPELINES),
 }
 
 RULES: tuple[str, ...] = tuple(_TABLE)

@@ -28,7 +28,7 @@ from ortdeploy.terminal_text import printable, safe
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
 from ortdeploy.views.terminal_pictures import protocol_of, render_picture, terminal_columns
-from ortdeploy.views.tryout import render_failed, render_spans, render_tryout
+from ortdeploy.views.tryout import render_failed, render_hollow, render_spans, render_tryout
 
 _DRAWN = "drawn"
 _SHOWN_PICTURES = 3
@@ -79,6 +79,7 @@ def _print(
             continue
         sys.stdout.write(render_tryout(one.step.job, one.rows, one.failed, color=color))
         sys.stdout.write(render_spans(one.rows, one.step.input.rate))
+        sys.stdout.write(render_hollow(one.step.job, one.rows, one.step.input.key))
     ended = [one for one in results if one.status is not Status.DONE]
     sys.stdout.write(text.render_results(ended, color=color))
     _show(pictures, color=color)
