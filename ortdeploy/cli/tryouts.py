@@ -39,6 +39,8 @@ def run_tryout(tryout: Tryout, planned: Planned, arguments: argparse.Namespace) 
     stopped = StopFlag()
     with stopped.installed():
         for plan in planned.plans:
+            if stopped():
+                raise KeyboardInterrupt
             run_id = uuid.uuid4().hex[:12]
             results += run_plan(plan, tryout.folder / STATE, run_id, arguments, stopped, most_rows=tryout.rows)
     if any(one.status is Status.INTERRUPTED for one in results):
