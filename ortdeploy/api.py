@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, LockedError, OrtdeployError, Severity, UsageError
-from ortdeploy.process.child import program_command
+from ortdeploy.process.child import how_it_ended, program_command
 from ortdeploy.records import record
 from ortdeploy.results.results import Status
 
@@ -417,7 +417,7 @@ def _event(line: bytes) -> Event | None:
 
 def _failure(code: int, said: str) -> Exception:
     """Return the exception for a program that ended without a result."""
-    words = said.removeprefix("ortdeploy: ").removesuffix(".") or f"ortdeploy ended with code {code}"
+    words = said.removeprefix("ortdeploy: ").removesuffix(".") or f"ortdeploy {how_it_ended(code)}"
     if code == _USAGE:
         return UsageError(words)
     if code == _LOCKED:
