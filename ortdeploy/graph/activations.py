@@ -37,7 +37,10 @@ _SUMS = frozenset({"Add", "Sum"})
 """Operators that the convolution before them takes over where images are in blocks: it adds to the other one."""
 
 _CHANNEL_BLOCK = 16
-"""ONNX Runtime's convolutions on the CPU keep channels in blocks of 8 or 16 (NCHWc); the last one is filled up."""
+"""ONNX Runtime's convolutions on the CPU keep channels in blocks of 8 (x86 without AVX-512) or 16 (NCHWc).
+
+The last block is filled up. The larger one counts for every processor, so images of few channels may take less.
+"""
 
 _OF_ONE_IMAGE = frozenset(
     {"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "QuickGelu", "Relu", "Sigmoid", "Tanh"}

@@ -18,8 +18,8 @@ from ortdeploy.process.fork import ask_fork, can_fork
 from ortdeploy.records import record
 from ortdeploy.runtime.trial_opening import refusal_text
 from ortdeploy.tensors.columns import Array
-from ortdeploy.tensors.elements import narrowed, numpy_dtype
-from ortdeploy.tensors.types import FLOATING, WIDER, Shape
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.tensors.types import FLOATING, Shape
 
 _SECONDS = 90
 _MOST_CRASHES = 8
@@ -86,7 +86,7 @@ def synthetic_array(one: SyntheticTensor, shape: Sequence[int]) -> Array:
         numbers = np.full(shape, max(one.limits[0], 0) if one.limits else 0)
     if one.value is not None:
         numbers = np.full(shape, one.value)
-    return narrowed(numbers, one.dtype) if one.dtype in WIDER else np.asarray(numbers.astype(numpy_dtype(one.dtype)))
+    return convert(numbers, one.dtype)
 
 
 def try_to_run(

@@ -15,6 +15,7 @@ from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.tensors.columns import Array, Column, pick
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.types import FLOATING, INTEGERS, USUAL
 from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers, rounded_wholes
@@ -246,16 +247,14 @@ def _at_once(values: list[Any], dtype: str) -> Column | None:
 
 
 def _held(array: Array, dtype: str) -> Array | None:
-    """Return what numpy has made of values as numbers of a type; None if they must be looked at alone."""
-    if not array.size:
-        return array.astype(dtype)
-    if array.dtype.kind not in ("iu" if dtype in INTEGERS else "fiub"):
+    """Return what numpy has made of values as numbers of a type; None if they must be looked at alone.
+
+    So must whole numbers that are written with decimals, which numpy may have rounded, and infinities: 1e400 is one.
+    """
+    if array.size and array.dtype.kind not in ("iu" if dtype in INTEGERS else "fiub"):
         return None
-    if dtype in INTEGERS:
-        return array.astype(dtype) if _fits(array, dtype) else None
-    with np.errstate(over="ignore"):
-        array = array.astype(dtype, copy=False)
-    return None if np.isinf(array).any() else array  # one that is written, 1e400, or a number that is too large
+    held = convert(array, dtype)
+    return None if dtype in FLOATING and np.isinf(held).any() else held
 
 
 def _texts_as_numbers(values: list[str], dtype: str) -> Array | None:
@@ -263,11 +262,6 @@ def _texts_as_numbers(values: list[str], dtype: str) -> Array | None:
     if not is_plain("".join(values)):
         return None
     return np.array(list(map(int, values)) if dtype in INTEGERS else list(map(float, values)))
-
-
-def _fits(array: Array, dtype: str) -> bool:
-    limits = np.iinfo(dtype)
-    return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
 
 
 def _as_written(
@@ -324,7 +318,7 @@ def read_array(value: Any, dtype: str | None) -> Array:
         array = np.array(value, dtype=object)
         if any(item is None or item == "" for item in array.flat):
             raise RowError("a value is empty where a number is wanted", "empty-value")
-        numbers = read_numbers(array, np.dtype(name))
+        numbers = read_numbers(array, name)
         rounded = next(rounded_wholes(array, numbers), None) if dtype is None else None
     except (ValueError, TypeError, OverflowError) as error:
         raise RowError(f"{_short(value)} is not {name}: {error}", "not-a-number") from error
