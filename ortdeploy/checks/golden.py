@@ -14,6 +14,7 @@ from ortdeploy.files.golden_sets import INPUTS, OUTPUTS
 from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_archives import read_npz, write_npz
 from ortdeploy.files.onnx_data import KINDS
+from ortdeploy.files.opening import read_whole
 from ortdeploy.plan.steps import GoldenValue
 from ortdeploy.records import record
 
@@ -96,7 +97,7 @@ def _read_pb(path: Path, value: GoldenValue) -> Any:
         raise OrtdeployError(f"{path.name} belongs to {value.name}, and {value.kind} values cannot be compared")
     kind, read, _ = KINDS[value.kind]
     try:
-        return _feedable(read(kind.FromString(path.read_bytes())))
+        return _feedable(read(kind.FromString(read_whole(path))))
     except OSError as error:
         raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
     except Exception as error:

@@ -10,6 +10,7 @@ from typing import Any
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
+from ortdeploy.files.opening import open_text
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
@@ -58,5 +59,5 @@ def failed_rows(planned: Planned) -> Iterator[dict[str, Any]]:
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of JSON lines, which may not be there."""
     if path.is_file():
-        with path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             yield from map(json.loads, file)

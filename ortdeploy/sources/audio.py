@@ -12,6 +12,7 @@ from typing import Any
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
@@ -43,7 +44,7 @@ def _opened(path: str) -> Iterator[Any]:
     """Open a file. Raises OSError, and ValueError for its content."""
     import soundfile  # noqa: PLC0415  an extra, for such recordings only
 
-    with open(path, "rb") as stream:  # noqa: PTH123  libsndfile hides why it fails
+    with open_regular(path) as stream:
         content = _Content(stream)
         try:
             with soundfile.SoundFile(content) as file:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.opening import regular_path
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
@@ -43,7 +44,7 @@ def _opened(path: str) -> Iterator[wave.Wave_read]:
     """Open a file. Raises RowError."""
     with in_words(path, "wav", _WHAT, _CODE):
         try:
-            file = wave.open(path, "rb")  # noqa: SIM115  closed below
+            file = wave.open(regular_path(path), "rb")  # noqa: SIM115  closed below
         except wave.Error as error:
             if "unknown format" not in str(error):
                 raise
