@@ -21,6 +21,8 @@ from ortdeploy.cli.exit_codes import (
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
+from ortdeploy.process import last_words
+from ortdeploy.process.held_signals import interrupt_again
 from ortdeploy.process.libraries import set_up_libraries
 from ortdeploy.process.own_modules import find_own_modules
 from ortdeploy.process.without_pandas import spare_pandas
@@ -93,11 +95,24 @@ def run() -> None:
     set_up_libraries()
     spare_pandas()
     gc.set_threshold(_ALLOCATIONS)
-    code = main()
+    interrupt_again()
+    code = _watched_main(sys.argv[1:])
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     if any(thread.name.startswith("ortdeploy-") for thread in others) or all(thread.daemon for thread in others):
         _end(code)
     sys.exit(code)
+
+
+def _watched_main(argv: "Sequence[str]") -> int:
+    """Run the command; whatever ends this process before it has answered, its watcher says so."""
+    try:
+        open_missing()
+        if argv and argv[0] in COMMANDS:
+            last_words.begin(argv[0])
+            atexit.register(last_words.leave)
+        return main()
+    except KeyboardInterrupt:  # while the watcher was forked
+        return EXIT_INTERRUPTED
 
 
 def _end(code: int) -> "NoReturn":

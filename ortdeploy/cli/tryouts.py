@@ -10,6 +10,7 @@ from typing import Any
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
+from ortdeploy.files.opening import open_text
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
@@ -40,6 +41,8 @@ def run_tryout(tryout: Tryout, planned: Planned, arguments: argparse.Namespace) 
     stopped = StopFlag()
     with stopped.installed():
         for plan in planned.plans:
+            if stopped():
+                raise KeyboardInterrupt
             run_id = uuid.uuid4().hex[:12]
             results += run_plan(plan, tryout.folder / STATE, run_id, arguments, stopped, most_rows=tryout.rows)
     if any(one.status is Status.INTERRUPTED for one in results):
@@ -65,5 +68,5 @@ def tried_rows(planned: Planned) -> Iterator[tuple[RunJob, list[dict[str, Any]]]
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of JSON lines, which may not be there."""
     if path.is_file():
-        with path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             yield from map(json.loads, file)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
@@ -85,7 +86,7 @@ def _of_the_names(record: OutputRecord, deployment: Deployment, job: ResolvedJob
 def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:
     """Yield what differs between the manifest's text and that of a run; nothing if another run's text is kept."""
     try:
-        known = read_json(kept.read_bytes())
+        known = read_json(read_whole(kept))
         then = known["manifest"] if known["run"] == run else None
     except (OSError, ValueError, KeyError, TypeError):
         return

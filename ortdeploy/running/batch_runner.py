@@ -128,7 +128,11 @@ class BatchRunner:
         """Run feeds, and say which rows run and that they have run, if somebody wants to know."""
         self.runs.running = rows
         if self._on_run is None:
-            return self.runs.run(feeds, len(rows), adapters)
+            self.runs.lane.run(block.rows[rows[0]], block.rows[rows[-1]])
+            try:
+                return self.runs.run(feeds, len(rows), adapters)
+            finally:
+                self.runs.lane.rest()
         self._on_run([block.rows[row] for row in rows])
         try:
             return self.runs.run(feeds, len(rows), adapters)

@@ -12,6 +12,7 @@ from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import REPORT, relative
+from ortdeploy.files.opening import read_text
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
@@ -237,7 +238,7 @@ def renew_report(
     `why_none` is why a page shows no rows.
     """
     try:
-        report = read_json((folder / REPORT).read_text(encoding="utf-8"))
+        report = read_json(read_text(folder / REPORT))
         report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
     except (FileNotFoundError, ValueError, TypeError):  # was carried away; the next run writes it
         return

@@ -185,7 +185,9 @@ class RowRunner:
         if self._batches.lost_key(prepared.block) is not None:
             return None
         batches = cut(prepared.block, self._batches.size)
+        self._runs.lane.block(prepared.block.rows)
         results = self._runs.run_each(prepared.feeds, batches, chosen.always)
+        self._runs.lane.rest()
         if results is None:
             return None
         rows = range(len(prepared.block.rows))

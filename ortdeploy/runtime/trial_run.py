@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.files.opening import regular_path
 from ortdeploy.process.child import Answer, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
 from ortdeploy.records import record
@@ -175,7 +176,7 @@ def _open(path: str, *, extensions: bool) -> Any:
     options.log_severity_level = 4
     if extensions:
         register_extensions(options)
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    return ort.InferenceSession(regular_path(path), options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def _told_sizes(refusals: Sequence[str], attempts: Sequence[Mapping[str, int]]) -> list[int]:

@@ -16,6 +16,7 @@ from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFail
 from ortdeploy.durations import Histogram
 from ortdeploy.events import log
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.last_words import Lane
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import RowProof
@@ -90,6 +91,7 @@ class SessionRuns:
         self._fetch = job.fetch
         self._one_by_one = job.batching.size is None
         self._pads = job.batching.pad_to is not None
+        self.lane = Lane()
 
     @property
     def halvings(self) -> int:
@@ -131,17 +133,18 @@ class SessionRuns:
         """Run feeds [rows, …] batch after batch and return outputs [rows, …]; None if anything is unusual.
 
         Short runs need a loop of their own, in which each check is done once for all batches. If one fails, `run` finds
-        out what is wrong with which row.
+        out what is wrong with which row. The `lane` knows of which rows of the job.
         """
         if self._probe is not None or self._one_by_one or self._pads or (adapters and adapters not in self._effective):
             return None
         if self._proof is not None and self._proof.wants(adapters, max(map(len, batches), default=0)):
             return None
-        items, run, clock = list(feeds.items()), self._session.run, time.perf_counter
+        items, run, clock, note = list(feeds.items()), self._session.run, time.perf_counter, self.lane.part
         outputs: list[Sequence[Any]] = []
         try:
             for rows in batches:
                 self.running = rows
+                note(rows)
                 begin = clock()
                 cut = {name: array[rows.start : rows.stop] for name, array in items}
                 outputs.append(run(self._fetch, cut, adapters))

@@ -16,6 +16,7 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
@@ -55,7 +56,7 @@ def _opened(path: str) -> Iterator[Any]:
     """Open a file. Raises OSError, and ValueError for its content."""
     import soundfile  # noqa: PLC0415  an extra, for such recordings only
 
-    with open(path, "rb") as stream:  # noqa: PTH123  libsndfile hides why it fails
+    with open_regular(path) as stream:
         content = _Content(stream)
 
         class Forward(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped

@@ -8,6 +8,7 @@ from typing import Any
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.producers import operator_of
 from ortdeploy.records import record
@@ -105,7 +106,7 @@ class Subject:
     def lines(self, path: str) -> tuple[str, ...]:
         """Return the lines of a file that `beside` has found; none if it cannot be read, or is no UTF-8 text."""
         try:
-            return lines_of((self.folder / path).read_text(encoding="utf-8"))
+            return lines_of(read_text(self.folder / path))
         except (OSError, ValueError):
             return ()
 
@@ -160,7 +161,7 @@ class Starter:
 def json_mapping(path: Path) -> dict[str, Any]:
     """Return what a JSON file maps; empty if it cannot be read, or holds something else."""
     try:
-        found = read_json(path.read_text(encoding="utf-8"))
+        found = read_json(read_text(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

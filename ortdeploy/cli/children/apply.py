@@ -19,6 +19,7 @@ from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.process import last_words
 from ortdeploy.process.crash_note import crashes_noted_in
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
@@ -79,6 +80,7 @@ def run_plan(
                     observer=choose_progress(arguments),
                     stopped=stopped,
                     native=native,
+                    on_native_call=lambda what: last_words.doing(**what),
                     most_rows=most_rows,
                     shard=shard,
                 )
@@ -159,6 +161,7 @@ def execute(
         ended: dict[str, str] = {}
         for result in execution.results():
             ended[result.job] = str(result.status)
+            last_words.doing()
             yield result
         log.info("run.finished", jobs=ended)
 
