@@ -20,6 +20,7 @@ from ortdeploy.providers.secrets import masked_options
 from ortdeploy.records import record
 from ortdeploy.redaction import masked_setting
 from ortdeploy.running.member import Member
+from ortdeploy.running.proven import reported
 from ortdeploy.running.statistics import STAGES, run_share
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.versions import versions
@@ -114,6 +115,7 @@ def write_report(
         "adapter": " + ".join(step.adapters.always) or None,
         **{name: ran[name] for name in _SESSIONS},
         "row_independence": _row_independence(step.row_check, of.entry.statistics),
+        "proven": reported(step.row_check, of.entry.statistics),
         **_measured(of.entry.statistics),
         "memory": _memory(step, ran),
         **({"machine": ran["machine"]} if "machine" in ran else {}),
