@@ -167,7 +167,7 @@ class PartLoop:
         done = 0 if record is None else record.begun.end if record.begun is not None else record.rows
         since = first_in_doubt(error.since, self._statistics.earlier)
         if since is None or since >= done:
-            return error
+            return OrtdeployError(str(error))
         self._doubt = {"first": since, "last": done - 1}
         return OrtdeployError(f"{error}. {in_doubt(self._doubt, self._step.output.shown)}")
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ortdeploy.plan.steps import RowCheck
+from ortdeploy.plan.steps import OpenSession, RunJob
+from ortdeploy.providers.catalogue import CPU as CPU_PROVIDER
 from ortdeploy.sessions.evidence import Evidence
 
 CPU, ROWS = "cpu_comparison", "row_independence"
@@ -73,11 +74,18 @@ def in_doubt(doubt: Mapping[str, int], output: str) -> str:
     )
 
 
-def reported(check: RowCheck, statistics: Mapping[str, Any]) -> Proven:
+def reported(step: RunJob, openings: Iterable[OpenSession], statistics: Mapping[str, Any]) -> Proven:
     """Return the report's entry: what is proven by kind, or why it is not."""
     nothing = {"rows": 0, "looks": 0, "since": None, "remembered": False}
-    why = check.why_not or "no rows have run beside each other"
-    return {ROWS: {**nothing, "not_proven": why}, **statistics.get("proven", {})}
+    why = step.row_check.why_not or "no rows have run beside each other"
+    entry = {ROWS: {**nothing, "not_proven": why}}
+    if any(one.probe is None and not _is_on_cpu(one) for one in openings if one.session in step.sessions):
+        entry[CPU] = {**nothing, "not_proven": "probe: false, or a model that its provider has compiled"}
+    return {**entry, **statistics.get("proven", {})}
+
+
+def _is_on_cpu(opening: OpenSession) -> bool:
+    return all(one.name == CPU_PROVIDER for candidate in opening.candidates for one in candidate.providers)
 
 
 def check_proven(kept: Any) -> None:

@@ -115,7 +115,7 @@ def write_report(
         "adapter": " + ".join(step.adapters.always) or None,
         **{name: ran[name] for name in _SESSIONS},
         "row_independence": _row_independence(step.row_check, of.entry.statistics),
-        "proven": reported(step.row_check, of.entry.statistics),
+        "proven": reported(step, _openings(plan), of.entry.statistics),
         **_measured(of.entry.statistics),
         "memory": _memory(step, ran),
         **({"machine": ran["machine"]} if "machine" in ran else {}),
@@ -275,6 +275,10 @@ def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[st
         "batches_cut_anew": statistics.get("batches_cut_anew", 0),
         "batches_halved": statistics.get("batches_halved", 0),
     }
+
+
+def _openings(plan: Plan) -> list[OpenSession]:
+    return [one for one in plan.steps if isinstance(one, OpenSession)]
 
 
 def _model(plan: Plan, step: RunJob) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.make.arrived import with_arrived
 from ortdeploy.planning.make.constants import planned_constant
+from ortdeploy.planning.make.narrowing import named, narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
@@ -213,6 +214,8 @@ def _planned_prepare(binding: Binding, lines: Sequence[OpLine]) -> Iterator[Plan
 
 def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) -> PlannedInput:
     steps = tuple(_planned_prepare(binding, lines))
+    narrowing = narrowing_of(job.model if job.pipeline is None else None, binding.target.dtype)
+    limits = within(_limits(binding), narrowing)
     return PlannedInput(
         name=binding.value.name,
         columns=binding.columns,
@@ -221,7 +224,8 @@ def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) 
         steps=steps,
         dtype=binding.target.dtype or "",
         shape=_contract(binding, job),
-        limits=_limits(binding),
+        limits=limits,
+        narrowed_by=named(limits, narrowing),
     )
 
 
