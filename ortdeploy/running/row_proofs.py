@@ -3,6 +3,7 @@
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, RunJob
+from ortdeploy.providers.catalogue import CPU
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_proof import ProvenRows, RowProof
 
@@ -19,7 +20,9 @@ def row_proof(plan: Plan, step: RunJob, proven: ProvenRows, opened: OpenedSessio
     adapters = [[one.adapter, one.sha256] for one in steps if isinstance(one, LoadAdapter)]
     candidates = [[one.candidate.name, encode(one.candidate.providers)] for one in parts]
     versions = [fact.value for fact in plan.facts if fact.kind == "ONNX Runtime version"]
-    return RowProof(step, proven, [models, adapters, candidates, step.identity.get("pipeline"), versions])
+    holds_for = [models, adapters, candidates, step.identity.get("pipeline"), versions]
+    is_on_cpu = all(provider.name == CPU for one in parts for provider in one.candidate.providers)
+    return RowProof(step, proven, holds_for, is_on_cpu=is_on_cpu)
 
 
 def _parts(step: RunJob, opened: OpenedSession) -> list[OpenedSession]:

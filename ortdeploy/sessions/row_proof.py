@@ -153,8 +153,9 @@ class RowsAgain:
         if thorough:
             yield from ([place] for place in few[:-1])
             yield [*few, *beside][::-1] if len(few) + len(beside) > 1 else few * 2
-        elif len(few) + len(beside) > 1:
-            yield [*few[:-1], *beside][::-1][: max(self.size, 1)]
+            return
+        rest = [*few[:-1], *beside][::-1]
+        yield from (rest[start : start + self.size] for start in range(0, len(rest), max(self.size, 1)))
 
     def _compare_few(self, places: list[int]) -> None:
         """Compare as `_compare`; a row whose output loses the axis of rows alone is compared in a batch of two."""
@@ -237,6 +238,7 @@ class RowsLook:
     _kept: list[_Sample] = field(default_factory=list)
     _passed: list[_Sample] = field(default_factory=list)
     _latest: _Sample | None = None
+    _stride: int = 1
     _whole: int = 0
 
     @property
@@ -342,7 +344,7 @@ class RowsLook:
         varied = varying(feeds, results, self.agree) if self.agree is not None else {}
         grown = self.evidence.agree(len(chosen) + len(more), varied, time.perf_counter() - began)
         self._kept = list(chosen[-1:])
-        self._passed, self._latest = [], None
+        self._passed, self._latest, self._stride = [], None, 1
         if grown and self.evidence.is_proven:
             self.on_varied(self.evidence.varied)
 
@@ -353,10 +355,13 @@ class RowsLook:
         sample = _sampled(feeds, results, place, number(place))
         distance = self.evidence.blocks - self.evidence.looked_at
         self._latest = sample
-        if not distance & (distance - 1):
+        if distance % self._stride == 0:
+            self._passed.append(sample)
+            self._latest = None
             most = min(_SAMPLES, _SAMPLE_BYTES // max(sample.size_bytes, 1))
-            self._passed = [*self._passed, sample][-most:] if most else []
-            self._latest = None if most else sample
+            if len(self._passed) > most:  # of every other block
+                self._passed = self._passed[1::2]
+                self._stride *= 2
 
 
 class RowProof:
@@ -365,13 +370,16 @@ class RowProof:
     `holds_for` is what the proof depends on apart from the job: the session with its options, digests and versions.
     """
 
-    def __init__(self, step: RunJob, proven: ProvenRows, holds_for: Any) -> None:
-        """Take what is known already."""
+    def __init__(self, step: RunJob, proven: ProvenRows, holds_for: Any, *, is_on_cpu: bool = False) -> None:
+        """Take what is known already. Other providers than the CPU's may compile anew for each number of rows."""
         self._step = step
         self._check = step.row_check
         self._proven = proven
         self._holds_for = holds_for
         self._looks: dict[tuple[str, ...], RowsLook] = {}
+        sizes = [planned.shape[0] for planned in step.inputs if planned.shape]
+        is_open = is_on_cpu and not any(isinstance(size, int) for size in sizes)
+        self._takes_whole_batches = step.batching.pad_to is not None and not is_open
 
     def wants(self, adapters: tuple[str, ...], rows: int) -> bool:
         """Return whether nothing has been compared yet, and a batch of this number of rows can be."""
@@ -415,7 +423,7 @@ class RowProof:
             agree=self._check.agree,
             mixed=self._mixed,
             as_given=self._as_given,
-            takes_whole_batches=self._step.batching.pad_to is not None,
+            takes_whole_batches=self._takes_whole_batches,
             is_slow=pipeline is not None and pipeline.preset is not None,
             evidence=Evidence(varied=varied, is_begun=bool(varied), is_remembered=bool(varied)),
             on_varied=lambda names: self._proven.keep(key, names),
