@@ -45,6 +45,7 @@ class FedValue:
         if self.axis is None:
             return ""
         return (
-            f": its axis {self.axis} is taken for the rows, each of which would get this value. If the value is the whole "
-            f"input, the same for all rows, write inputs: {{{as_key(self.value.name)}: {{row_axis: none}}}} of the model"
+            f": its axis {self.axis} is taken for the rows, each of which would get this value. If the value is the "
+            "whole input, the same for all rows, write inputs: "
+            f"{{{as_key(self.value.name)}: {{row_axis: none}}}} of the model"
         )
