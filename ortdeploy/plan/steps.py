@@ -185,13 +185,15 @@ class RowCheck:
 
     `agree` is relative to the largest value, and absolute; None: results are not compared, for what `why_not` says.
     `counts`: each output must have one row for each that was fed. `declared` are the models that declare that their
-    rows depend on each other, or by how much: their batches are never cut anew without a note.
+    rows depend on each other, or by how much: their batches are never cut anew without a note. `may_trap`: the
+    processor may end the process if other rows run together, as by an integer division by zero.
     """
 
     counts: bool
     agree: tuple[float, float] | None = None
     why_not: str | None = None
     declared: tuple[str, ...] = ()
+    may_trap: bool = False
 
 
 @record

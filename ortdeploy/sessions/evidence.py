@@ -16,11 +16,18 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.records import mutable_record
 from ortdeploy.tensors.columns import Array, Column
 
-SHARE, FLOOR = 0.01, 0.1
-"""The share of the time of runs that looks may take after the proof; and seconds that they may take in any case."""
+SHARE, FLOOR, EASY = 0.01, 0.04, 0.5
+"""The share of the time of runs that looks may take after the proof; and seconds that they may take in any case.
+
+`EASY` of that is for looks at each block, which short runs leave time for; the rest for those at growing distances.
+"""
+
+_ROWS = 16  # of a block that are looked at, at most
 
 CLOSELY = 8
 """Looks that follow each other while rows differ and their results do not. Later ones are at growing distances."""
+
+_PLAIN = (np.ndarray, np.generic)
 
 _EXAMINED = 64  # rows of a column of Python objects that are compared with its first one
 
@@ -57,6 +64,7 @@ class Evidence:
     seconds: float = 0.0
     spent: float = 0.0
     cost: float = 0.0
+    runs: int = 0
     since: int | None = None
     trouble: str | None = None
     inputs: tuple[str, ...] = ()
@@ -72,7 +80,16 @@ class Evidence:
     def is_affordable(self) -> bool:
         """Whether another look is within the share of the time."""
         cost = self.cost or self.seconds / max(self.ran, 1)
-        return self.spent + cost <= max(FLOOR, SHARE * self.seconds)
+        return self.spent + cost <= self._allowed
+
+    @property
+    def _allowed(self) -> float:
+        return max(FLOOR, SHARE * self.seconds)
+
+    def rows_to_look_at(self, least: int) -> int:
+        """Return how many rows of a block there is time to run alone."""
+        run = self.spent / self.runs if self.runs else self.seconds / max(self.ran, 1)
+        return max(least, min(int((self._allowed * EASY - self.spent) / 2 / max(run, 1e-6)), _ROWS))
 
     def note_block(self, rows: int, seconds: float, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Note a block that has run, before it is decided whether it is looked at."""
@@ -90,20 +107,22 @@ class Evidence:
             return False
         if self.trouble is not None or (not self.is_proven and self.looks < CLOSELY):
             return True
-        return self.blocks >= self.due and self.is_affordable
+        is_easy = self.spent + 2 * self.cost < self._allowed * EASY
+        return is_easy or (self.blocks >= self.due and self.is_affordable)
 
     @property
     def repeats(self) -> bool:
         """Whether all rows so far were equal, so that a block with nothing new repeats what was looked at."""
         return self.is_begun and self.varied.isdisjoint(self.inputs)
 
-    def agree(self, rows: int, varied: Iterable[str], seconds: float) -> bool:
-        """Note a look that agreed; return whether something has varied for the first time."""
+    def agree(self, rows: int, varied: Iterable[str], seconds: float, runs: int = 1) -> bool:
+        """Note a look that agreed, in some runs; return whether something has varied for the first time."""
         before = len(self.varied)
         self.varied.update(varied)
         self.is_begun = True
         self.rows += rows
         self.looks += 1
+        self.runs += runs
         self.looked_at, self.due = self.blocks, 2 * self.blocks
         self.spent += seconds
         self.cost = seconds
@@ -114,6 +133,13 @@ class Evidence:
         """Note that the block which begins with a row is not looked at."""
         if self.since is None:
             self.since = row
+
+    def give_up(self, why: str, rows: int, row: int) -> None:
+        """Note rows that have run from a `row` on, and why they are not compared."""
+        self.blocks += 1
+        self.ran += rows
+        self.trouble = why
+        self.pass_by(row)
 
     def plain(self) -> dict[str, Any]:
         """Return what is proven on what, as JSON."""
@@ -145,8 +171,7 @@ def differing(column: Column, agree: tuple[float, float] | None = None, first: A
     if not len(column):
         return None
     reference = column[0] if first is None else first
-    is_plain = isinstance(column, np.ndarray) and column.dtype != object
-    if not is_plain or not isinstance(reference, np.ndarray | np.generic):
+    if not isinstance(column, np.ndarray) or column.dtype == object or not isinstance(reference, _PLAIN):
         known = content(reference)
         return next((place for place in range(min(len(column), _EXAMINED)) if content(column[place]) != known), None)
     if np.shape(reference) != column.shape[1:]:
@@ -154,8 +179,8 @@ def differing(column: Column, agree: tuple[float, float] | None = None, first: A
     apart = _apart(column, np.asarray(reference), agree)
     if not apart.size:
         return None
-    places = apart.reshape(len(column), -1).any(axis=1).tolist()
-    return places.index(True) if True in places else None
+    places = np.flatnonzero(apart.reshape(len(column), -1).any(axis=1))
+    return int(places[0]) if len(places) else None
 
 
 def _apart(column: Array, reference: Array, agree: tuple[float, float] | None) -> Array:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ _SAMPLES, _SAMPLE_BYTES = 8, 32 * 2**20  # rows that are kept for the next look,
 
 RunRows = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Runs feeds [rows, …] and returns outputs [rows, …], both by name. Raises OrtdeployError."""
+
+OnProof = Callable[[bool], None]
+"""Is told with True before a run that is no batch of the job, and with False after it."""
 
 Number = Callable[[int], int]
 """Returns the number that a row has in its job, by its place among those that ran together."""
@@ -115,7 +119,7 @@ class RowsAgain:
                 raise again.as_error() from None
 
     def glance(self, chosen: Sequence[int], beside: Sequence[int]) -> None:
-        """Run one of the `chosen` rows alone, and the others together with those `beside` them. Raises as `prove`."""
+        """Run each of the `chosen` rows alone, and all together with those `beside` them. Raises as `prove`."""
         try:
             self._compare_batches(chosen, beside, thorough=False)
         except _TieError as tie:
@@ -137,7 +141,8 @@ class RowsAgain:
             else:
                 return
         mixture = [*chosen, *beside][::-1]
-        self._compare([chosen[-1]] * self.size)
+        for place in chosen[-1:] if self.is_slow else chosen[::-1]:
+            self._compare([place] * self.size)
         if len(mixture) > 1 and not self.is_slow:
             self._compare([mixture[place % len(mixture)] for place in range(self.size)])
 
@@ -150,12 +155,12 @@ class RowsAgain:
         yield few[-1:]
         if self.is_slow:
             return
+        yield from ([place] for place in few[:-1])
+        mixture = [*few, *beside][::-1]
         if thorough:
-            yield from ([place] for place in few[:-1])
-            yield [*few, *beside][::-1] if len(few) + len(beside) > 1 else few * 2
-            return
-        rest = [*few[:-1], *beside][::-1]
-        yield from (rest[start : start + self.size] for start in range(0, len(rest), max(self.size, 1)))
+            yield mixture if len(mixture) > 1 else few * 2
+        elif len(mixture) > 1:
+            yield from (mixture[start : start + self.size] for start in range(0, len(mixture), max(self.size, 1)))
 
     def _compare_few(self, places: list[int]) -> None:
         """Compare as `_compare`; a row whose output loses the axis of rows alone is compared in a batch of two."""
@@ -283,7 +288,10 @@ class RowsLook:
             chosen, more = ([_sampled(feeds, results, one, number(one)) for one in some] for some in (few, others))
             self._compare(run, chosen, more, thorough=True)
         else:
-            self._compare(run, [_sampled(feeds, results, one, number(one)) for one in few[:2]], (), thorough=False)
+            wanted = min(evidence.rows_to_look_at(2), rows)
+            spread = dict.fromkeys((*few[:2], *(place * rows // wanted for place in range(wanted))))
+            chosen = [_sampled(feeds, results, one, number(one)) for one in list(spread)[:wanted]]
+            self._compare(run, chosen, (), thorough=False)
 
     def _lacking(
         self,
@@ -302,8 +310,9 @@ class RowsLook:
         """Compare rows of the blocks since the last look. Raises as `look`."""
         samples = [*self._passed, *([] if self._latest is None else [self._latest])]
         if samples and (self.evidence.is_affordable or not self.evidence.is_proven):
-            self._passed, self._latest = samples[:-1], None
-            self._compare(run, samples[-1:], (), thorough=False)
+            alone = self.evidence.rows_to_look_at(1)
+            self._passed, self._latest = samples[:-alone], None
+            self._compare(run, samples[-alone:], (), thorough=False)
 
     def _compare(self, run: RunRows, chosen: Sequence[_Sample], others: Sequence[_Sample], *, thorough: bool) -> None:
         """Compare `chosen` rows, those that have passed since the last look, and one of an earlier look."""
@@ -342,7 +351,8 @@ class RowsLook:
             self.evidence.pass_by(min(one.number for one in samples))
             return
         varied = varying(feeds, results, self.agree) if self.agree is not None else {}
-        grown = self.evidence.agree(len(chosen) + len(more), varied, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        grown = self.evidence.agree(len(chosen) + len(more), varied, seconds, len(chosen) + 1)
         self._kept = list(chosen[-1:])
         self._passed, self._latest, self._stride = [], None, 1
         if grown and self.evidence.is_proven:
@@ -370,8 +380,25 @@ class RowProof:
     `holds_for` is what the proof depends on apart from the job: the session with its options, digests and versions.
     """
 
-    def __init__(self, step: RunJob, proven: ProvenRows, holds_for: Any, *, is_on_cpu: bool = False) -> None:
-        """Take what is known already. Other providers than the CPU's may compile anew for each number of rows."""
+    def __init__(
+        self,
+        step: RunJob,
+        proven: ProvenRows,
+        holds_for: Any,
+        *,
+        is_on_cpu: bool = False,
+        on_run: OnProof | None = None,
+        why_not: str | None = None,
+        survived: str | None = None,
+    ) -> None:
+        """Take what is known already. Other providers than the CPU's may compile anew for each number of rows.
+
+        `on_run` is told before and after each run that is no batch of the job. `why_not`: nothing is to be compared.
+        `survived` is the key under which it is remembered that a proof has not ended the process.
+        """
+        self._on_run = on_run
+        self._survived = survived
+        self._why_not = why_not
         self._step = step
         self._check = step.row_check
         self._proven = proven
@@ -401,14 +428,32 @@ class RowProof:
         """Compare some rows that have run in batches of `batch`, if it is their turn. Raises as `RowsLook.look`."""
         if rows > 1 and batch > 1 and self._check.counts:
             look = self._looks.get(adapters) or self._begin(feeds, adapters)
-            if not look.is_over:
-                look.look(run, feeds, results, rows=rows, batch=batch, number=number, seconds=seconds)
+            if self._why_not is not None:
+                look.evidence.give_up(self._why_not, rows, number(0))
+            elif not look.is_over:
+                told = self._told(run)
+                look.look(told, feeds, results, rows=rows, batch=batch, number=number, seconds=seconds)
 
     def finish(self, run: Callable[[tuple[str, ...]], RunRows]) -> None:
         """Compare rows of the last blocks. Raises as `RowsLook.look`."""
         for adapters, look in self._looks.items():
             if not look.is_over:
-                look.finish(run(adapters))
+                look.finish(self._told(run(adapters)))
+
+    def _told(self, run: RunRows) -> RunRows:
+        """Return what runs rows, and says so before and after, if somebody wants to know."""
+        on_run = self._on_run
+        if on_run is None:
+            return run
+
+        def told(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+            on_run(True)
+            try:
+                return run(feeds)
+            finally:
+                on_run(False)
+
+        return told
 
     @property
     def evidence(self) -> Sequence[Evidence]:
@@ -426,9 +471,15 @@ class RowProof:
             takes_whole_batches=self._takes_whole_batches,
             is_slow=pipeline is not None and pipeline.preset is not None,
             evidence=Evidence(varied=varied, is_begun=bool(varied), is_remembered=bool(varied)),
-            on_varied=lambda names: self._proven.keep(key, names),
+            on_varied=partial(self._keep, key),
         )
         return look
+
+    def _keep(self, key: str, varied: set[str]) -> None:
+        """Remember a proof, and that no other batch has ended the process."""
+        self._proven.keep(key, varied)
+        if self._survived is not None:
+            self._proven.keep(self._survived, varied)
 
     def _as_given(self, name: str, values: Any) -> tuple[int, ...]:
         """Return the shape of an output as the graph has it."""

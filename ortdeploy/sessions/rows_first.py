@@ -74,8 +74,8 @@ def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
     if rows == 1:
         return (
             f"output {output} is {format_shape(shape)} for one row: it has lost the axis that counts rows, as by "
-            "Squeeze without axes. Give that operator its axes; or let no run have one row: batch: {last: pad} fills the last "
-            "one up. If the output is not by row, say so: "
+            "Squeeze without axes. Give that operator its axes; or let no run have one row: batch: {last: pad} fills "
+            "the last one up. If the output is not by row, say so: "
             f"outputs: {{{as_key(output)}: {{row_axis: none}}}} of the model, or leave it out with columns:"
         )
     axes = [str(axis) for axis, size in enumerate(shape) if size == rows]

@@ -37,13 +37,13 @@ def alone(path: Path, data: np.ndarray, copies: int) -> list[np.ndarray | None]:
     return [found if (found := run(row, copies)) is not None else run(row, 2 * copies) for row in data]
 
 
-def differing(found: np.ndarray, expected: list[np.ndarray | None]) -> list[int]:
-    """The rows that are others than alone, beyond what float32 loses."""
+def differing(found: np.ndarray, expected: list[np.ndarray | None], rtol: float) -> list[int]:
+    """The rows that are others than alone, beyond a tolerance."""
     return [
         row
         for row, (value, want) in enumerate(zip(found, expected, strict=True))
         if want is None
-        or not np.allclose(value, want, rtol=0, atol=1e-4 + 5e-3 * float(np.abs(want).max()), equal_nan=True)
+        or not np.allclose(value, want, rtol=0, atol=1e-4 + rtol * float(np.abs(want).max()), equal_nan=True)
     ]
 
 
@@ -77,8 +77,10 @@ def test_with_exit_0_every_row_of_an_unusual_model_is_what_it_is_alone(cli: Cli,
         parts = sorted((folder / "out").glob("part-*.npy"))
         found = np.concatenate([np.load(part) for part in parts])
         expected = alone(folder / "m.onnx", data, FIXED if batch == FIXED else 1)
-        others = differing(found.reshape(ROWS, WIDTH), expected) if found.size == ROWS * WIDTH else list(range(ROWS))
+        assert found.size == ROWS * WIDTH, told
+        rtol = 0.05 if "half" in graph.kinds else 5e-3  # the documented tolerances are relative to the largest row
+        others = differing(found.reshape(ROWS, WIDTH), expected, rtol)
         if others:
             wrong.append(f"{told}: rows {others}")
     assert not wrong, f"{len(wrong)} of {dict(codes)}:\n" + "\n".join(wrong)
-    assert codes.keys() == {"exit 0", "exit 1"}
+    assert COUNT < 10 or codes.keys() == {"exit 0", "exit 1"}

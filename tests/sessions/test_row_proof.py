@@ -16,12 +16,20 @@ from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.files.remembered import FILE, TuningCache
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.make.plan import make_plan
+from ortdeploy.sessions import evidence
 from ortdeploy.sessions.evidence import DisagreementError, differing, varying
 from ortdeploy.sessions.row_proof import ProvenRows, RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.tensors.columns import Array
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+@pytest.fixture(autouse=True)
+def _only_at_growing_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no look depend on how long runs take."""
+    monkeypatch.setattr(evidence, "FLOOR", 1e9)
+    monkeypatch.setattr(evidence, "EASY", 0.0)
 
 
 def job(batch: str = "{size: 4}") -> RunJob:
@@ -111,8 +119,7 @@ def test_results_that_differ_by_less_than_is_allowed_are_no_proof() -> None:
 
 def test_an_input_that_differs_for_the_first_time_is_looked_at_at_once() -> None:
     """Column x is proven by rows; a second input has been the same for all of them."""
-    evidence = {"x": FRAMES, "z": BLACK}
-    assert varying(evidence, {}, None) == {"x": 1}
+    assert varying({"x": FRAMES, "z": BLACK}, {}, None) == {"x": 1}
     assert varying({"x": FRAMES, "z": FRAMES}, {}, None, but={"x"}) == {"z": 1}
     assert varying({"z": BLACK + 1}, {}, None, first=({"z": BLACK[:1]}, {})) == {"z": 0}
 
@@ -121,13 +128,23 @@ def test_what_is_proven_is_looked_at_now_and_then_and_at_the_end() -> None:
     ran = Ran(double)
     for number in range(100):
         ran.batch(FRAMES + number)
-    looks = ran.proof.evidence[0].looks
-    assert 4 <= looks <= 8, "at growing distances"
-    assert ran.proof.evidence[0].since is not None
+    before = ran.proof.evidence[0].plain()
+    assert 4 <= before["looks"] <= 8, "at growing distances"
+    assert before["since"] is not None
     ran.runs.finish()
-    assert ran.proof.evidence[0].looks == looks + 1
-    assert ran.proof.evidence[0].since is None
-    assert ran.proof.evidence[0].why_not() is None
+    after = ran.proof.evidence[0].plain()
+    assert (after["looks"], after["since"], after["not_proven"]) == (before["looks"] + 1, None, None)
+
+
+def test_short_runs_leave_time_to_look_at_each_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "EASY", 1.0)
+    ran = Ran(lit)
+    for number in range(20):
+        ran.batch(FRAMES + number)
+    ran.batch(FRAMES)
+    with pytest.raises(DisagreementError) as error:
+        ran.batch(np.array([[0, 1], [2, 3], [500, 1], [4, 5]], np.float32))
+    assert error.value.since is None, "each batch before was looked at"
 
 
 def test_a_later_disagreement_names_the_row_and_says_since_when_nobody_looked() -> None:

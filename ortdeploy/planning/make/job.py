@@ -7,6 +7,7 @@ from ortdeploy.deployment.resolved import (
     ResolvedJob,
     ResolvedModel,
 )
+from ortdeploy.facts.models import NodeFacts
 from ortdeploy.manifest.spec import PROBE_ATOL, PROBE_RTOL, AdapterChoice, StepSpec
 from ortdeploy.plan.steps import (
     JobErrors,
@@ -121,6 +122,8 @@ def _job_errors(job: ResolvedJob, fetch: Sequence[str]) -> JobErrors:
     )
 
 
+_DIVISIONS = {"Div", "Mod"}
+
 _ROW_TOLERANCES = {
     "float64": (1e-5, 1e-8), "float32": (1e-3, 1e-5), "float16": (0.02, 1e-3), "bfloat16": (0.05, 0.01),
 }  # fmt: skip
@@ -141,7 +144,14 @@ def _row_check(job: ResolvedJob) -> RowCheck:
         return RowCheck(counts=True, why_not=f"row_independence: false of {' and '.join(free)}", declared=declared)
     tolerances = [_row_tolerance(model) for model in job.models]
     agree = (max(rtol for rtol, _ in tolerances), max(atol for _, atol in tolerances))
-    return RowCheck(counts=True, agree=agree, declared=declared)
+    may_trap = any(_divides_integers(node) for model in job.models for node in model.facts.nodes)
+    return RowCheck(counts=True, agree=agree, declared=declared, may_trap=may_trap)
+
+
+def _divides_integers(node: NodeFacts) -> bool:
+    """Return whether a node, or one in its body, divides whole numbers: by zero, the processor ends the process."""
+    whole = any(kind.startswith(("tensor(int", "tensor(uint")) for kind in node.types.values())
+    return (node.operator in _DIVISIONS and (whole or not node.types)) or any(map(_divides_integers, node.body))
 
 
 def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
