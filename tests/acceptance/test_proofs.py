@@ -1,15 +1,18 @@
 """What is proven of a job, on which rows, and what happens if a later comparison disagrees."""
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from conftest import Cli
+from conftest import Cli, run_process
 from onnx import TensorProto, helper
 from support.models import save_model
+
+from ortdeploy.sessions import evidence
 
 FLOAT = TensorProto.FLOAT
 
@@ -99,7 +102,11 @@ def test_why_nothing_was_compared_is_in_the_report(cli: Cli, tmp_path: Path) -> 
     assert report(tmp_path)["proven"]["row_independence"]["not_proven"] == "row_independence: false of m"
 
 
-def test_rows_in_doubt_are_named_and_stay_in_doubt_until_they_are_made_anew(cli: Cli, tmp_path: Path) -> None:
+def test_rows_in_doubt_are_named_and_stay_in_doubt_until_they_are_made_anew(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "FLOOR", 1e9)  # else each block of so short runs is looked at
+    monkeypatch.setattr(evidence, "EASY", 0.0)
     mixing_if_bright(tmp_path)
     rows = numbers(400, 4)
     rows[280:] *= 1000
@@ -157,3 +164,60 @@ def test_a_squeeze_without_axes_is_no_mixture_of_rows(cli: Cli, tmp_path: Path, 
         assert "batch: {last: pad}" in applied.out
     else:
         np.testing.assert_array_equal(np.load(next((tmp_path / "out").glob("part-*.npy"))), rows)
+
+
+def dividing(folder: Path, divisor: list[onnx.NodeProto]) -> None:
+    """y is x divided by what other nodes make, both int32."""
+    nodes = [*divisor, helper.make_node("Div", ["x", "divisor"], ["y"])]
+    whole = TensorProto.INT32
+    weights = {"nil": np.array(0), "one": np.array(1), "two": np.array(2)}
+    save_model(folder / "m.onnx", nodes, {"x": (whole, ["N"])}, {"y": (whole, ["N"])}, weights)
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="this division traps on x86 alone")
+def test_a_row_that_traps_alone_leaves_the_job_without_a_proof_and_says_so(tmp_path: Path) -> None:
+    """The divisor is the number of rows less two: -1 for a row alone, which the job never runs."""
+    less_two = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "nil"], ["rows"]),
+        helper.make_node("Sub", ["rows", "two"], ["less"]),
+        helper.make_node("Cast", ["less"], ["divisor"], to=TensorProto.INT32),
+    ]
+    dividing(tmp_path, less_two)
+    rows = np.full(8, -(2**31), np.int32)
+    np.save(tmp_path / "x.npy", rows)
+    write(tmp_path, batch="{size: 4}")
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 0, applied.out
+    assert "rows.not_compared" in applied.err
+    found = np.concatenate([np.load(part) for part in sorted((tmp_path / "out").glob("part-*.npy"))])
+    np.testing.assert_array_equal(found, rows // 2)
+    proven = report(tmp_path)["proven"]["row_independence"]
+    assert proven["not_proven"] == "rows could not run again: the process was ended by SIGFPE"
+    assert proven["since"] == 0
+
+
+@pytest.mark.slow
+def test_a_proof_that_survives_is_remembered_and_needs_no_process_of_its_own(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twos = [
+        helper.make_node("Abs", ["x"], ["size"]),
+        helper.make_node("Sub", ["size", "size"], ["zeros"]),
+        helper.make_node("Cast", ["zeros"], ["wide"], to=TensorProto.INT64),
+        helper.make_node("Add", ["wide", "one"], ["ones"]),
+        helper.make_node("Add", ["ones", "one"], ["twos"]),
+        helper.make_node("Cast", ["twos"], ["divisor"], to=TensorProto.INT32),
+    ]
+    dividing(tmp_path, twos)
+    np.save(tmp_path / "x.npy", np.arange(8, dtype=np.int32))
+    path = write(tmp_path, batch="{size: 4}")
+    assert cli("apply", path).code == 0
+    assert report(tmp_path)["proven"]["row_independence"]["not_proven"] is None
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("another process")
+
+    monkeypatch.setattr("ortdeploy.running.supervisor.Supervisor.run", refuse)
+    path.write_text(path.read_text().replace("path: out", "path: again"))
+    assert cli("apply", path).code == 0
