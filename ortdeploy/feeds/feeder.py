@@ -17,6 +17,7 @@ import numpy as np
 from ortdeploy.facts.data import Dialect
 from ortdeploy.files.room import room
 from ortdeploy.files.urls import is_url
+from ortdeploy.plan.narrowed import because_narrowed
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.process.cores import usable_cores
@@ -505,6 +506,7 @@ class _PreparedInput:
         if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
             first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
             message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
+            message += because_narrowed(self._planned.narrowed_by)
             raise StageError("contract", "range", message)
 
 

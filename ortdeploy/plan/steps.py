@@ -164,7 +164,8 @@ class PlannedInput:
     """One model input: the columns it is fed from, the steps, and what must arrive at the session.
 
     `shape` is that of a whole run, rows first. `read_dtype` is the element type that text formats are read as; None:
-    nothing tells one, so that numbers become float32 if that holds them.
+    nothing tells one, so that numbers become float32 if that holds them. `narrowed_by` is the provider from which
+    `limits` follow.
     """
 
     name: str
@@ -175,6 +176,7 @@ class PlannedInput:
     dtype: str
     shape: Shape | None
     limits: tuple[float, float] | None
+    narrowed_by: str | None = None
 
 
 @record
@@ -183,13 +185,15 @@ class RowCheck:
 
     `agree` is relative to the largest value, and absolute; None: results are not compared, for what `why_not` says.
     `counts`: each output must have one row for each that was fed. `declared` are the models that declare that their
-    rows depend on each other, or by how much: their batches are never cut anew without a note.
+    rows depend on each other, or by how much: their batches are never cut anew without a note. `may_trap`: the
+    processor may end the process if other rows run together, as by an integer division by zero.
     """
 
     counts: bool
     agree: tuple[float, float] | None = None
     why_not: str | None = None
     declared: tuple[str, ...] = ()
+    may_trap: bool = False
 
 
 @record

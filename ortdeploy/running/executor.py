@@ -66,7 +66,8 @@ class Execution:
     `most_rows`: only this number of rows of each job is run, from the first on. `shard`: only its parts of each job are
     run, or those that a driver asks for. `fatal` has by job the runs that ended an earlier process. `on_run` is called
     with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call. `began`
-    has by job when an earlier process began it, by the monotonic clock, which all processes share.
+    has by job when an earlier process began it, by the monotonic clock, which all processes share. `on_proof` is called
+    before and after each run with which a job's rows are compared; `unproven` says by job why none are to be compared.
     """
 
     plan: Plan
@@ -85,6 +86,8 @@ class Execution:
     fatal: "Mapping[str, FatalRuns]" = field(default_factory=dict)
     on_run: Callable[[str, Sequence[int]], None] | None = None
     began: Mapping[str, float] = field(default_factory=dict)
+    on_proof: Callable[[str, bool], None] | None = None
+    unproven: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -288,7 +291,14 @@ class Execution:
                 stop_asked=self.stop,
                 pause=self._pause_watch(step, began),
                 native_text=self.native_text,
-                prove=partial(row_proof, self.plan, step, ProvenRows(self.tuning_cache)),
+                prove=partial(
+                    row_proof,
+                    self.plan,
+                    step,
+                    ProvenRows(self.tuning_cache),
+                    on_run=None if self.on_proof is None else partial(self.on_proof, step.job),
+                    why_not=self.unproven.get(step.job),
+                ),
                 files=self.files,
                 most_rows=self.most_rows,
                 fatal=self.fatal.get(step.job, ()),

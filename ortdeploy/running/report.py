@@ -21,6 +21,7 @@ from ortdeploy.providers.secrets import masked_options
 from ortdeploy.records import record
 from ortdeploy.redaction import masked_setting
 from ortdeploy.running.member import Member
+from ortdeploy.running.proven import reported
 from ortdeploy.running.statistics import STAGES, run_share
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.versions import versions
@@ -115,6 +116,7 @@ def write_report(
         "adapter": " + ".join(step.adapters.always) or None,
         **{name: ran[name] for name in _SESSIONS},
         "row_independence": _row_independence(step.row_check, of.entry.statistics),
+        "proven": reported(step, _openings(plan), of.entry.statistics),
         **_measured(of.entry.statistics),
         "memory": _memory(step, ran),
         **({"machine": ran["machine"]} if "machine" in ran else {}),
@@ -274,6 +276,10 @@ def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[st
         "batches_cut_anew": statistics.get("batches_cut_anew", 0),
         "batches_halved": statistics.get("batches_halved", 0),
     }
+
+
+def _openings(plan: Plan) -> list[OpenSession]:
+    return [one for one in plan.steps if isinstance(one, OpenSession)]
 
 
 def _model(plan: Plan, step: RunJob) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class ChildBugError(Exception):
 class _Attempt:
     """The outcome of one child: results, its last message if it died, and the job whose run it could not end.
 
-    `rows` are those that it ran, if it was watched closely; `how` it ended. `is_native`: native code crashed.
+    `rows` are those that it ran, if it was watched closely; `how` it ended. `is_native`: native code crashed. `proving`
+    is the job whose rows it compared with what they give in other batches.
     """
 
     results: list[JobResult] = field(default_factory=list)
@@ -49,6 +50,7 @@ class _Attempt:
     crash: str | None = None
     how: str = ""
     is_native: bool = False
+    proving: str | None = None
 
 
 @mutable_record
@@ -67,6 +69,7 @@ class Supervisor:
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     _fatal: dict[str, FatalRuns] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)
+    _unproven: dict[str, str] = field(default_factory=dict)
     _child: "Child | None" = None
 
     def run(self) -> tuple[JobResult, ...]:
@@ -106,6 +109,7 @@ class Supervisor:
             "fatal": encode_fatal_runs(self._fatal),
             "closely": self.closely,
             "began": self._began,
+            "unproven": self._unproven,
         }
         from ortdeploy.process.child import CRASHES, Child, how_it_ended  # noqa: PLC0415  only where a plan needs one
 
@@ -152,6 +156,10 @@ class Supervisor:
     def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
         """Return the remaining plan after a crash, and the jobs that the crash ended."""
         reason = attempt.crash or ""
+        if attempt.proving is not None and attempt.is_native and attempt.proving not in self._unproven:
+            log.warning("rows.not_compared", job=attempt.proving, reason=reason)
+            self._unproven[attempt.proving] = f"the process {attempt.how}"
+            return plan, []
         model = attempt.doing["model"] if attempt.doing else None
         opening = next((s for s in plan.steps if isinstance(s, OpenSession) and s.model == model), None)
         session = None if opening is None else _blamed(attempt, opening)
@@ -195,7 +203,9 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
             last_words.doing(**{name: text for name, text in message.items() if name != "kind"})
             if "session" in message:
                 attempt.opened[message["model"]] = message["session"]
-            attempt.rows = ()
+            attempt.rows, attempt.proving = (), None
+        case "proving":
+            attempt.proving = message["job"] if message["begins"] else None
         case "running":
             attempt.rows = tuple(message["rows"])
         case "result":

@@ -196,7 +196,7 @@ class ModelOpener:
         session = self.runtime.open_session(reference, reference.candidates[0])
         from ortdeploy.sessions.cpu_comparison import CpuComparison  # noqa: PLC0415  not for the CPU alone
 
-        return CpuComparison(session=session, rtol=rtol, atol=atol)
+        return CpuComparison(session=session, rtol=rtol, atol=atol, is_lean=step.trim)
 
 
 def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:

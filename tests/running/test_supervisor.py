@@ -343,3 +343,29 @@ def test_what_a_killed_command_left_is_completed_by_the_first_child(plan: Plan, 
     assert family.run() == ended
     asked = [json.loads((tmp_path / f"starts.{start}").read_text())["plan"]["finished"] for start in (0, 1)]
     assert [[job["job"] for job in one] for one in asked] == [["left"], []]
+
+
+def proving(*, begins: bool) -> tuple[str, dict[str, Any]]:
+    return "say", {"kind": "proving", "job": "run", "begins": begins}
+
+
+def test_a_crash_while_rows_are_compared_leaves_the_job_without_its_proof(plan: Plan, tmp_path: Path) -> None:
+    """No row, and no session, is blamed for a batch that the job itself would never run."""
+    begin, crash = [OPENING, RUNNING], ("kill", signal.SIGFPE)
+    compared = [proving(begins=True), proving(begins=False), proving(begins=True)]
+    family = Family(plan, tmp_path, [*begin, *compared, crash], [done("run"), done("more")])
+    assert family.run() == [("run", "done"), ("more", "done")]
+    later = family.request(1)
+    assert later["unproven"] == {"run": "the process was ended by SIGFPE"}
+    assert not later["closely"]
+    assert later["skipped"] == {}
+    assert not family.closed
+
+
+def test_a_crash_after_rows_were_compared_is_that_of_the_rows_that_run(plan: Plan, tmp_path: Path) -> None:
+    compared = [proving(begins=True), proving(begins=False)]
+    crash = ("kill", signal.SIGFPE)
+    family = Family(with_one_session(plan), tmp_path, [OPENING, RUNNING, *compared, crash], [done("run"), done("more")])
+    assert family.run() == [("run", "done"), ("more", "done")]
+    assert family.request(1)["unproven"] == {}
+    assert family.request(1)["closely"]
