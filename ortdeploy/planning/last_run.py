@@ -31,10 +31,11 @@ _COMPARED = ("manifest", "model", "components", "adapters", "sessions", "device"
 
 @record
 class Changes:
-    """How a job differs from the last run of its output, whatever it was called; `run` is None if there was none."""
+    """How a job differs from its last run; `run` is None if it has not run, and `left_by` who has made its output."""
 
     job: str
     run: str | None
+    left_by: str | None = None
     differences: tuple[Difference, ...] = ()
 
 
@@ -61,12 +62,13 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
         record = ledger.output(output) if ledger else None
         if ledger is None or record is None:
             return Changes(job=job.spec.name, run=None)
+        if (record.deployment, record.job) != (deployment.spec.name, job.spec.name):
+            return Changes(job=job.spec.name, run=None, left_by=f"job {record.job} of {record.deployment}")
         origins = ledger.provenance(record.origins)
         known = {one.state.path: one.state for one in ledger.inputs(output)}
     then = _then(record, origins)
     now = _now(deployment, job, then)
-    found = [*_of_the_names(record, deployment, job)]
-    found += _of_the_text(deployment.spec, record.run, text_of(state_dir, output))
+    found = [*_of_the_text(deployment.spec, record.run, text_of(state_dir, output))]
     found += find_differences(Value.plain(then), Value.plain(now))
     sizes = {state.path: state for state in job.input.present}
     found += [
@@ -74,13 +76,6 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
         for name in job.input.changed
     ]
     return Changes(job=job.spec.name, run=record.run, differences=tuple(found))
-
-
-def _of_the_names(record: OutputRecord, deployment: Deployment, job: ResolvedJob) -> Iterator[Difference]:
-    """Yield that the output was made under another name: it is still that of the job, which goes on with it."""
-    for path, old, new in (("name", record.deployment, deployment.spec.name), ("job", record.job, job.spec.name)):
-        if old != new:
-            yield Difference(path=path, old=old, new=new)
 
 
 def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:

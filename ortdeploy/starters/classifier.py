@@ -143,7 +143,7 @@ def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
     if picture.floating:
         steps += _scaled(settings, picture.channels, of)
     if picture.layout == "NCHW":
-        steps.append("{layout: NCHW}")
+        steps.append(f"{{layout: {provenance.graph('layout', 'NCHW')}}}")
     return steps, told
 
 

@@ -94,7 +94,7 @@ def _starter(
     """Return a manifest: `fed` is what the model is run with, as it is written, and `made` what it gives."""
     name, told = scalar(subject.name), window.told
     context = provenance.convention(f"context {window.context}", window.context, "samples of before; Silero VAD's")
-    size = window.written
+    size, only = window.written, provenance.graph("squeeze", 0)
     handed_on = {_word(one): f"${_word(one)}_after" for one in states}
     pipeline = (
         "pipelines:\n  listen:\n    steps:\n"
@@ -102,7 +102,7 @@ def _starter(
         f"      - each: $w\n        as: x\n        state: {flow(handed_on)}\n        steps:\n"
         f"          - {{run: {name}, in: {{{fed}}}, out: {flow(dict(made))}}}\n"
         "          - {do: flatten, in: {x: $p}, out: flat}\n"
-        "          - {do: squeeze, in: {x: $flat, squeeze: 0}, out: speech}\n"
+        f"          - {{do: squeeze, in: {{x: $flat, squeeze: {only}}}, out: speech}}\n"
         "        collect: {speech: speech}\n"
         "    outputs: {start: $start, speech: $speech}\n\n"
     )

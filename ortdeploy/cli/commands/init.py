@@ -184,8 +184,8 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
                 start_logging(arguments, stack)
                 planned = plan_tryout(tryout, arguments)
                 heavy = _takes_much(planned) and next(smaller_batches(starter.page), None) is not None
-            waits = starter.takes_long or crashes or heavy
-            results = () if waits else run_tryout(tryout, planned, arguments)
+                waits = starter.takes_long or crashes or heavy
+                results = () if waits else run_tryout(tryout, planned, arguments)
             failed = next(failed_rows(planned), None)
             rows = next(iter(tried_rows(planned)), None)
     except BaseException:
