@@ -42,7 +42,7 @@ def _session_class() -> Any:
     """Return an HTTP client of aiobotocore that looks at redirects; None if it uses another one than aiohttp."""
     from aiobotocore import httpsession  # noqa: PLC0415  as above
 
-    class GatedSession(httpsession.AIOHTTPSession):  # type: ignore[misc, name-defined]
+    class GatedSession(httpsession.AIOHTTPSession):  # type: ignore[misc]
         """The client of aiohttp, whose redirects are looked at."""
 
         async def _get_session(self, proxy_url: Any) -> Any:

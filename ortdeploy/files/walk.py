@@ -51,10 +51,8 @@ def held_folder(folder: "AnyPath", roots: "Sequence[str]", *, make: bool = False
         walk.go(_absolute(folder), make=make)
         walk.require()
         descriptor = walk.take()
-    try:
-        yield Path(_DESCRIPTORS, str(descriptor))
-    finally:
-        os.close(descriptor)
+    with _named(descriptor, folder) as held:
+        yield held
 
 
 @contextmanager
@@ -70,14 +68,22 @@ def held_file(path: "AnyPath", roots: "Sequence[str]") -> "Iterator[Path]":
         return
     with _walk(path, roots) as walk:
         descriptor = walk.open_file(_absolute(path))
-    try:
-        held = Path(_DESCRIPTORS, str(descriptor))
-        try:
-            regular_path(held)
-        except OSError as error:
-            error.filename = os.fspath(path)
-            raise
+    with _named(descriptor, path) as held:
+        regular_path(held)
         yield held
+
+
+@contextmanager
+def _named(descriptor: int, path: "AnyPath") -> "Iterator[Path]":
+    """Yield the path of what is open, and close it at the end; errors have the name that it was opened by."""
+    held = f"{_DESCRIPTORS}/{descriptor}"
+    try:
+        yield Path(held)
+    except OSError as error:
+        name = error.filename
+        if isinstance(name, str) and (name == held or name.startswith(f"{held}/")):
+            error.filename = f"{os.fspath(path)}{name.removeprefix(held)}"
+        raise
     finally:
         os.close(descriptor)
 

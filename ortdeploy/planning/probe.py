@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -237,7 +236,7 @@ def _run_by_rows(spec: Spec) -> list[ModelSpec]:
 
 
 def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
-    if os.path.lexists(path) and outside(str(path), roots):
+    if outside(str(path), roots):
         detail = f"{shown} is a link out of the manifest's folder tree. Allow its root with --allow-root."
         return Problem(kind="outside", detail=detail)
     return None

@@ -18,7 +18,7 @@ from ortdeploy.schemas import is_document_file, matches
 Way = tuple[str, ...]
 _Change = Callable[[Way, str, str], str]
 
-_WHOLE = r"(?s)^(.*)$"
+_WHOLE = r"(?s)^(.*)\Z"
 """Where a path stands in a text that says nothing else: it is the whole text."""
 
 
@@ -74,7 +74,7 @@ def _library_file(base: str) -> str:
 
 
 def _names_file(kind: str, text: str) -> bool:
-    by_name = kind == "library" and "/" not in text and "\\" not in text
+    by_name = kind == "library" and not set(text) & set("/\\\0")  # a NUL would end the name early
     return bool(text) and not by_name and (kind != "document" or is_document_file(text))
 
 

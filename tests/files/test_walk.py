@@ -235,3 +235,10 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
     for name in ("f", "link/etc", "gone"):
         content_of(tmp_path / name, [str(tmp_path)])
     assert (len(list(folder.iterdir())) if folder.is_dir() else 0) == count
+
+
+@POSIX
+def test_errors_name_what_was_opened(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised, held_folder(tmp_path, [str(tmp_path)]) as held:
+        (held / "gone").read_bytes()
+    assert raised.value.filename == str(tmp_path / "gone")
