@@ -1,5 +1,6 @@
 """Pictures of every mode and format: each value as its file has it, or a failed row; and transparency on a ground."""
 
+import io
 import os
 import struct
 import zlib
@@ -279,7 +280,7 @@ def random_picture(random: np.random.Generator, path: Path, mode: str) -> int:
 
 def model_of(path: Path, turn: int, background: str | None) -> np.ndarray:
     """Return the pixels, float64 [height, width, channels], by Pillow and by formulas."""
-    with Image.open(path) as opened:
+    with Image.open(io.BytesIO(path.read_bytes())) as opened:  # of files that it maps, Pillow turns some not at all
         form = opened.format
         opened.load()
         image = opened if turn == 1 or form == "TIFF" else opened.transpose(Image.Transpose[TURNS[turn]])
