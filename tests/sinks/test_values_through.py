@@ -33,8 +33,8 @@ def values(dtype: str) -> list[Any]:
     if dtype == "string":
         return ["", "ä", "\0a", 'a"b,c\r\n', "0.40", "None"]
     if dtype in WHOLE:
-        limits = np.iinfo(dtype)
-        return [int(limits.min), int(limits.max), 0, 1]
+        whole = np.iinfo(dtype)
+        return [int(whole.min), int(whole.max), 0, 1]
     limits = np.finfo(dtype)
     special = [limits.max, limits.min, limits.tiny, limits.smallest_subnormal, 0.1, -0.0]
     return [float(np.dtype(dtype).type(one)) for one in special]
@@ -115,8 +115,8 @@ def is_same(have: Any, want: Any, form: str, dtype: str) -> bool:
             else int(have)
         )
     if dtype in FLOATS:  # the sign of zero counts, too
-        return np.dtype(dtype).type(have).tobytes() == np.dtype(dtype).type(want).tobytes()
-    return type(have) is type(want) and have == want
+        return bool(np.dtype(dtype).type(have).tobytes() == np.dtype(dtype).type(want).tobytes())
+    return bool(type(have) is type(want) and have == want)
 
 
 @pytest.mark.quick("npz-jsonl", "parquet-arrow", "arrow-npz", "csv-parquet", "jsonl-raw", "npy-pb")
