@@ -20,7 +20,7 @@ from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.lost import lost_key, why_lost
+from ortdeploy.sinks.lost import lost_key, unwritable, why_lost
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners
 from ortdeploy.tensors.types import TensorType
 
@@ -96,7 +96,7 @@ class BatchRunner:
             self._refuse_fatal(prepared.block, rows)
             lost = self.lost_key(prepared.block, rows)
             if lost is not None:
-                raise self._unwritable("a key", lost)
+                raise unwritable(self._job.output.format, "a key", lost)
             run.results = self._run_told(run.feeds, prepared.block, rows, adapters)
         except StageError as error:
             run.error = error
@@ -105,10 +105,6 @@ class BatchRunner:
     def lost_key(self, block: Block, rows: Sequence[int] | None = None) -> str | None:
         """Return what the output's format does not hold of the keys of a block, or of some of its rows, in words."""
         return lost_key(self._sink, {name: block.key(name) for name in self._job.input.key}, rows)
-
-    def _unwritable(self, what: str, lost: str) -> StageError:
-        message = f"{what} is {lost}, which {self._job.output.format} loses; use another format"
-        return StageError("postprocess", "unwritable-text", message)
 
     def _refuse_fatal(self, block: Block, rows: Sequence[int]) -> None:
         """Raise StageError if these rows, or some of them, ended a process."""
@@ -166,7 +162,7 @@ class BatchRunner:
         for name in self._job.output.columns:
             lost = why_lost(self._sink, results[name])
             if lost is not None:
-                raise self._unwritable(f'"{name}"', lost)
+                raise unwritable(self._job.output.format, f'"{name}"', lost)
         return results
 
     def finite(self, results: dict[str, Column], rows: int) -> Array | None:

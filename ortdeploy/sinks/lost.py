@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ortdeploy.results.rows import StageError
 from ortdeploy.tensors.columns import Column, pick
 
 _FIRST_SURROGATE, _LAST_SURROGATE = "\ud800", "\udfff"
@@ -37,6 +38,12 @@ def why_lost(sink: Holds, column: Column, name: str = "") -> str | None:
         same = column.strides == (0,)  # one value for all rows
         return _why(sink, column[:1].tolist() if same else column.ravel().tolist(), name)
     return _why(sink, column, name)
+
+
+def unwritable(form: str, what: str, lost: str) -> StageError:
+    """Return the error of a row of which a value would be lost; `what` and `lost` are the value in words."""
+    message = f"{what} is {lost}, which {form} loses; use another format"
+    return StageError("postprocess", "unwritable-text", message)
 
 
 def lost_key(sink: Holds, keys: Mapping[str, Column], rows: Sequence[int] | None = None) -> str | None:

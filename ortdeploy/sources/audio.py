@@ -127,7 +127,7 @@ def _check_room(frames: int, channels: int, limit: int | None) -> None:
 
 def _all_samples(file: Any, limit: int | None) -> Array:
     """Return the samples [frames, …] of a file whose header leaves the length open, as ffmpeg does in pipes."""
-    pieces, frames = [], 0
+    pieces, frames = list[Array](), 0
     while not pieces or len(pieces[-1]) == _PIECE:
         _check_room(frames + _PIECE, file.channels, limit)
         pieces.append(file.read(_PIECE, dtype="float32"))

@@ -1,6 +1,8 @@
 """What a file holds reaches the output as it is: keys, pictures, recordings and results, in every format."""
 
+import datetime as dt
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -134,3 +136,22 @@ def test_a_key_that_the_format_has_no_value_for_fails_its_row(
     assert have == [json.loads(keys[0]), json.loads(keys[2])]
     (row,) = failed(tmp_path)
     assert why in row["message"]
+
+
+def test_times_of_int96_beyond_nanoseconds_are_refused_and_do_not_wrap(cli: Cli, tmp_path: Path) -> None:
+    identity(tmp_path / "m.onnx")
+    for year, code in ((2262, 0), (1677, 1), (2999, 1)):
+        times = [dt.datetime(2020, 1, 1, 0, 0, 0, 1), None, dt.datetime(year, 1, 1)]  # noqa: DTZ001
+        table = pa.table({"x": np.zeros(3, np.float32), "k": pa.array(times, pa.timestamp("us"))})
+        parquet.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+        text = apply(cli, tmp_path, code, input={"path": "a.parquet", "key": ["k"]})
+        if code:
+            assert f"row 2: k is {year}-01-01" in " ".join(text.split())
+        else:
+            assert [row["k"] for row in lines(tmp_path)] == [
+                "2020-01-01 00:00:00.000001",
+                None,
+                f"{year}-01-01 00:00:00",
+            ]
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        shutil.rmtree(tmp_path / ".ortdeploy", ignore_errors=True)

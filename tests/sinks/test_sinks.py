@@ -229,7 +229,7 @@ def test_an_array_takes_no_values_that_would_change(kind: str, values: list[Any]
 
 
 def test_blocks_of_several_types_are_joined_as_they_are() -> None:
-    blocks = [{"k": [1, 2**53 + 1]}, {"k": [2**63 + 1]}]
+    blocks: list[dict[str, Column]] = [{"k": [1, 2**53 + 1]}, {"k": [2**63 + 1]}]
     with np.load(io.BytesIO(write("npz", blocks, ["k"]))) as arrays:
         assert arrays["k"].tolist() == [1, 2**53 + 1, 2**63 + 1]
     for other in ([0.5], [True], ["a"], [-1]):

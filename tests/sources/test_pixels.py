@@ -1,5 +1,7 @@
 """Pictures of every mode and format: each value as its file has it, or a failed row; and transparency on a ground."""
 
+import io
+import os
 import struct
 import zlib
 from collections.abc import Sequence
@@ -10,12 +12,14 @@ import numpy as np
 import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
-from PIL import Image
+from PIL import Image, ImageCms
 from support.models import save_model
 
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.image import open_source
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.types import ROWS, TensorType
+from ortdeploy.transforms.catalogue import PREPARE
 
 RANDOM = np.random.default_rng(11)
 
@@ -227,3 +231,140 @@ def test_a_ground_is_for_pictures(cli: Cli, tmp_path: Path) -> None:
     said = cli("plan", path)
     assert said.code == 1
     assert "background: is for pictures" in said.out + said.err
+
+
+COUNT = int(os.environ.get("ORTDEPLOY_PICTURES", "40"))
+SEED = int(os.environ.get("ORTDEPLOY_FUZZ_SEED", "7"))
+SUFFIXES = {
+    "1": ["png", "tif", "bmp"], "L": ["png", "jpg", "tif", "bmp", "webp"], "LA": ["png", "tif"],
+    "P": ["png", "gif", "bmp"], "RGB": ["png", "jpg", "tif", "bmp", "webp"], "RGBA": ["png", "tif", "webp"],
+    "CMYK": ["jpg", "tif"], "I;16": ["png", "tif"], "F": ["tif"], "I": ["tif"],
+}  # fmt: skip
+TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+
+def random_picture(random: np.random.Generator, path: Path, mode: str) -> int:
+    """Write a picture, and return its EXIF orientation; 1 if it has none."""
+    height, width = (int(one) for one in random.integers(1, 41, 2))
+    if mode in {"I;16", "F", "I"}:
+        dtype = {"I;16": np.uint16, "F": np.float32, "I": np.int32}[mode]
+        values = random.normal(size=(height, width)) * 1e4 + 2e4
+        image = Image.fromarray(values.clip(0, 65535).astype(dtype))
+    else:
+        image = Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        image = image.quantize(16) if mode == "P" else image.convert(mode)
+        if mode in {"LA", "RGBA"}:
+            image.putalpha(Image.fromarray(random.integers(0, 256, (height, width), dtype=np.uint8)))
+    save: dict[str, Any] = {}
+    if path.suffix in {".png", ".gif"} and mode in {"P", "L", "RGB"} and random.integers(2):
+        save["transparency"] = image.getpixel((0, 0))
+    if path.suffix in {".png", ".jpg", ".tif", ".webp"} and mode in {"L", "RGB"} and random.integers(2):
+        save["icc_profile"] = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    turn = 1
+    if path.suffix in {".png", ".jpg", ".tif", ".webp"} and random.integers(2):
+        turn = int(random.integers(1, 9))
+        exif = Image.Exif()
+        exif[0x0112] = turn
+        save["exif"] = exif
+    image.save(path, **save)
+    return turn
+
+
+def model_of(path: Path, turn: int, background: str | None) -> np.ndarray:
+    """Return the pixels, float64 [height, width, channels], by Pillow and by formulas."""
+    with Image.open(io.BytesIO(path.read_bytes())) as opened:  # of files that it maps, Pillow turns some not at all
+        form = opened.format
+        opened.load()
+        image = opened if turn == 1 or form == "TIFF" else opened.transpose(Image.Transpose[TURNS[turn]])
+        ground = {"white": 255, "black": 0}.get(str(background))
+        if image.mode in {"I;16", "F", "I"}:
+            return np.asarray(image).astype(np.float64)[..., None]
+        if ground is None or not opened.has_transparency_data:
+            return (
+                np.asarray(image if image.mode == "L" else image.convert("RGB"))
+                .astype(float)
+                .reshape(image.height, image.width, -1)
+            )
+        made = laid(np.asarray(image.convert("RGBA")), ground)
+        return made[..., :1] if image.mode == "L" else made
+
+
+def luma(x: np.ndarray) -> np.ndarray:
+    return x if x.shape[-1] == 1 else (x @ np.array([0.299, 0.587, 0.114]))[..., None]
+
+
+def by_pillow(x: np.ndarray, height: int, width: int) -> np.ndarray:
+    planes = [Image.fromarray(x[..., one].astype(np.float32)) for one in range(x.shape[2])]
+    return np.stack([np.asarray(one.resize((width, height), Image.Resampling.BILINEAR)) for one in planes], 2).astype(
+        float
+    )
+
+
+def padded(x: np.ndarray, height: int, width: int, value: float) -> np.ndarray:
+    missing = [max(side - have, 0) for side, have in zip((height, width), x.shape, strict=False)]
+    return np.pad(x, [*((one // 2, one - one // 2) for one in missing), (0, 0)], constant_values=value)
+
+
+def middle(x: np.ndarray, height: int, width: int, like: str) -> np.ndarray:
+    rests = [(have - side) for side, have in zip((height, width), x.shape, strict=False)]
+    top, left = (round(rest / 2) if like == "torchvision" else rest // 2 for rest in rests)
+    return x[top : top + height, left : left + width]
+
+
+def chain(random: np.random.Generator, x: np.ndarray) -> list[tuple[dict[str, Any], Any]]:
+    """Return random steps, each with its model on float64 [height, width, channels]."""
+    height, width = (int(one) for one in random.integers(1, 50, 2))
+    like = str(random.choice(["transformers", "torchvision"]))
+    small = [int(random.integers(1, side + 1)) for side in x.shape[:2]]
+    steps: list[tuple[dict[str, Any], Any]] = [
+        ({"center_crop": small, "like": like}, lambda x: middle(x, *small, like)),
+        ({"resize": [height, width]}, lambda x: by_pillow(x, height, width)),
+        ({"pad": [height, width], "value": 3}, lambda x: padded(x, height, width, 3)),
+        ({"grayscale": True}, luma),
+        ({"rgb": True}, lambda x: x.repeat(3, 2) if x.shape[2] == 1 else x),
+        ({"bgr": True}, lambda x: (x.repeat(3, 2) if x.shape[2] == 1 else x)[..., ::-1]),
+        ({"scale": 1 / 255}, lambda x: x / 255),
+        ({"normalize": {"mean": 0.5, "std": 0.25}}, lambda x: (x - 0.5) / 0.25),
+    ]
+    chosen = sorted(random.choice(len(steps), int(random.integers(1, 6)), replace=False).tolist())
+    return [
+        ({"cast": "float32"}, lambda x: x),
+        *(steps[one] for one in chosen),
+        ({"layout": "NCHW"}, lambda x: x.transpose(2, 0, 1)),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_many_pictures_through_chains_of_steps(tmp_path: Path) -> None:
+    random = np.random.default_rng(SEED)
+    modes = list(SUFFIXES)
+    for number in range(COUNT):
+        mode = modes[number % len(modes)]
+        path = tmp_path / f"{number}.{random.choice(SUFFIXES[mode])}"
+        turn = random_picture(random, path, mode)
+        background = [None, "white", "black", "none"][int(random.integers(4))]
+        have, want = pixels(path, background=background), model_of(path, turn, background)
+        assert have.shape == want.shape, path
+        is_laid = background in {"white", "black"} and have.dtype == np.uint8
+        assert np.abs(have.astype(float) - want).max() <= (1 if is_laid else 0), path
+        want = have.astype(np.float64)
+        batch = have[None]
+        layout, said = "NHWC", []
+        for options, model in chain(random, want):
+            name = next(iter(options))
+            tensor = TensorType(str(batch.dtype), (ROWS, *batch.shape[1:]), layout)
+            (batch,) = PREPARE[name].build(options, tensor)(batch)
+            want = model(want)
+            said.append(options)
+        assert batch.shape[1:] == want.shape, (path, said)
+        size = np.abs(want).max(initial=1) + have.astype(np.float64).max(initial=0)
+        assert np.abs(batch[0] - want).max(initial=0) <= 1e-4 * max(size, 1), (path, said)

@@ -21,7 +21,7 @@ from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.lost import lost_key
+from ortdeploy.sinks.lost import lost_key, unwritable
 from ortdeploy.sources.catalogue import SOURCES, at_hand
 from ortdeploy.sources.protocol import TRANSPARENT, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRunners, pick, size_bytes
@@ -111,10 +111,13 @@ class _Looker:
 
     def _try_keys(self, block: Block) -> None:
         """Write keys as the run would, into memory, unless every format has their type."""
-        module, keys = SINKS[self._step.output.format], {name: block.key(name) for name in self._step.input.key}
+        form = self._step.output.format
+        module, keys = SINKS[form], {name: block.key(name) for name in self._step.input.key}
         kept = list(range(len(block.rows)))
         if lost_key(module, keys) is not None:  # such rows fail alone
-            kept = [row for row in kept if lost_key(module, keys, [row]) is None]
+            lost = {row: found for row in kept if (found := lost_key(module, keys, [row])) is not None}
+            kept = [row for row in kept if row not in lost]
+            self.refused += [_refused(block, row, unwritable(form, "a key", found)) for row, found in lost.items()]
         odd = {name: pick(key, kept) for name, key in keys.items() if _is_odd(key)}
         if not odd or not kept:
             return
