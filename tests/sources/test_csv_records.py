@@ -1,8 +1,6 @@
 """Records of CSV: where one begins and ends, what a broken one costs, and what is none."""
 
-import csv as python_csv
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from itertools import repeat
@@ -15,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from support.models import save_model
+from support.table_model import csv_records
 
 from ortdeploy.facts.data import Dialect
 from ortdeploy.sources import row_index
@@ -22,7 +21,7 @@ from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
 
 Row = tuple[str, int]
-"""A row as a reader finds it: its cells as JSON, or the code of its failure; and the line where it begins."""
+"""A row as a reader finds it: its cells as JSON, or that it has failed; and the line where it begins."""
 
 
 def found(path: Path, names: Sequence[str], dialect: Dialect) -> list[Row]:
@@ -34,46 +33,23 @@ def found(path: Path, names: Sequence[str], dialect: Dialect) -> list[Row]:
             cells = zip(*(block.columns[name] for name in names), strict=True)
             good = zip(block.rows, map(json.dumps, map(list, cells)), block.places, strict=True)
             rows |= {row: (text, int(place.split(":")[-1])) for row, text, place in good}
-            rows |= {one.row: (one.code, int(one.source.split(":")[-1])) for one in block.failed}
+            rows |= {one.row: ("failed", int(one.source.split(":")[-1])) for one in block.failed}
     assert sorted(rows) == list(range(len(rows)))
     return [rows[row] for row in sorted(rows)]
 
 
-def expected(text: str, width: int, dialect: Dialect) -> list[Row]:
-    """Return the rows of a text by a model that tries each number of lines that a record may have."""
-    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
-    rows: list[Row] = []
-    at, is_header = 0, True
-    while at < len(lines):
-        cells, taken = None, 1
-        for count in range(1, dialect.lines_per_record + 1):
-            one, is_open = _parse(lines[at : at + count], dialect)
-            if not is_open or at + count > len(lines):
-                cells, taken = one, count
-                break
-        if cells is not None and taken > 1 and len(cells) != width and not is_header:
-            rows.append(("cell-count", at + 1))
-            taken = 1
-        elif cells is None:
-            rows.append(("not-csv", at + 1))
-            taken = 1
-        elif cells and not (len(cells) == 1 and width > 1 and cells[0].isspace()):
-            rows.append((json.dumps(cells) if len(cells) == width else "cell-count", at + 1))
-            is_header = False
-        at += taken
-    return rows[1:]
+def expected(content: bytes, width: int, dialect: Dialect) -> list[Row]:
+    """Return the rows of a file by the model, which tries each number of lines that a record may have."""
+    found = []
+    for cells, line in csv_records(content, *dialect.records)[1:]:
+        is_whole = cells is not None and len(cells) == width
+        found.append((json.dumps(cells) if is_whole else "failed", line))
+    return found
 
 
-def _parse(lines: Sequence[str], dialect: Dialect) -> tuple[list[str] | None, bool]:
-    """Return the cells of lines that are one record, and whether a quote in them is still open."""
-    try:
-        read = list(python_csv.reader(lines, delimiter=dialect.delimiter, strict=True))
-    except python_csv.Error as error:
-        return None, "end of data" in str(error)
-    return (read[0] if len(read) == 1 else None), False
-
-
-CELL = st.sampled_from(["", "x", "é", '"q"', '"a\nb"', '"a\r\nb"', '"a""b"', '"', 'x"y', '"z"z', "1", " ", '"a,b"'])
+CELL = st.sampled_from(
+    ["", "x", "é", '"q"', '"a\nb"', '"a\r\nb"', '"a""b"', '"', 'x"y', '"z"z', "1", " ", '"a,b"', "\0", "\udcff"]
+)
 LINE = st.lists(CELL, min_size=1, max_size=3).map(",".join) | st.sampled_from(["", "  ", '""'])
 FILE = st.lists(st.tuples(LINE, st.sampled_from(["\n", "\r\n", "\r"])).map("".join), max_size=12).map("".join)
 
@@ -88,8 +64,8 @@ def test_records_are_what_trying_each_number_of_lines_finds(
     names = [f"c{number}" for number in range(width)]
     text = (",".join(names) + "\n" + body + end).replace(",", delimiter)
     path = tmp_path_factory.mktemp("records") / "a.csv"
-    path.write_bytes(text.encode())
-    assert found(path, names, dialect) == expected(text, width, dialect)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    assert found(path, names, dialect) == expected(path.read_bytes(), width, dialect)
 
 
 MANIFEST = """\
