@@ -19,7 +19,7 @@ class Data:
     """Rows that the user has: their path for a manifest, the format, and the columns that the files name.
 
     `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `path` does
-    not name, though their formats could be read.
+    not name, though their formats could be read. `delimiter` is what stands between cells, if that is no comma.
     """
 
     path: str
@@ -27,6 +27,7 @@ class Data:
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     texts: frozenset[str] = frozenset()
     left_out: str = ""
+    delimiter: str | None = None
 
 
 @record

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ortdeploy.deployment.delimiters import written_delimiter
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters.pictures import sample_path
@@ -123,7 +124,8 @@ def input_section(subject: Subject, sample: str, note: str, *further: str) -> st
     data = subject.data
     path = scalar(sample if data is None else data.path)
     comment = _noted(f"{note}; name your own files here") if data is None else ""
-    lines = (f"path: {path}{comment}", *further)
+    written = () if data is None or data.delimiter is None else (f"delimiter: {written_delimiter(data.delimiter)}",)
+    lines = (f"path: {path}{comment}", *written, *further)
     return "    input:\n" + "".join(f"      {line}\n" for line in lines)
 
 
