@@ -172,7 +172,7 @@ def run_many(cli: Cli, folder: Path, numbers: range) -> None:
 
 
 def test_a_few_random_tables(cli: Cli, tmp_path: Path) -> None:
-    run_many(cli, tmp_path, range(5))
+    run_many(cli, tmp_path, range(3))
 
 
 @pytest.mark.slow

@@ -55,10 +55,14 @@ FILE = st.lists(st.tuples(LINE, st.sampled_from(["\n", "\r\n", "\r"])).map("".jo
 
 
 @given(
-    body=FILE, width=st.integers(1, 3), most=st.integers(1, 5), end=LINE, delimiter=st.sampled_from([",", ";", "\t"])
+    body=FILE,
+    width=st.integers(1, 3),
+    most=st.integers(1, 5) | st.none(),
+    end=LINE,
+    delimiter=st.sampled_from([",", ";", "\t"]),
 )
 def test_records_are_what_trying_each_number_of_lines_finds(
-    tmp_path_factory: pytest.TempPathFactory, body: str, width: int, most: int, end: str, delimiter: str
+    tmp_path_factory: pytest.TempPathFactory, body: str, width: int, most: int | None, end: str, delimiter: str
 ) -> None:
     dialect = Dialect(delimiter=delimiter, lines_per_record=most)
     names = [f"c{number}" for number in range(width)]
@@ -130,6 +134,22 @@ def test_a_quote_that_is_never_closed_costs_its_line(cli: Cli, folder: Path) -> 
     assert apply(cli, folder, table(1000, row_10=rows[10], row_500=rows[500]), failed=1, more="on_change: append").code
 
 
+def test_two_quotes_that_close_each_other_make_no_record_of_rows(cli: Cli, folder: Path) -> None:
+    """Such a record is whole for csv, so its rows would be gone; unless the manifest says that records are long."""
+    content = table(60, row_10='10,"name', row_40='40,name"')
+    assert apply(cli, folder, content, failed=1).code == 0
+    assert numbers(folder) == [row for row in range(60) if row != 10]
+    (one,) = failures(folder)
+    assert "makes one record of 31, of which each looks like a row" in one["message"]
+    assert apply(cli, folder, content, more="lines_per_record: 100", path="b.csv").code == 1
+    assert cli("apply", folder / "m.yaml", "--new-run").code == 0
+    assert len(numbers(folder)) == 30
+    lines = 'x,name\n1,"Dear all,\nthank you, and more"\n2,"one,\ntwo,\nthree"\n'
+    assert apply(cli, folder, lines, path="c.csv").code == 1
+    assert cli("apply", folder / "m.yaml", "--new-run").code == 0
+    assert len(numbers(folder)) == 2
+
+
 def test_a_record_may_have_as_many_lines_as_the_manifest_allows(cli: Cli, folder: Path) -> None:
     long, text = 'x,name\n1,"a' + "\n" * 150 + '"\n2,b\n', "a" + "\n" * 150
     assert apply(cli, folder, long, failed=1).code == 1
@@ -140,6 +160,7 @@ def test_a_record_may_have_as_many_lines_as_the_manifest_allows(cli: Cli, folder
     assert "columns" in refused.words, "results depend on where records begin"
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_off_fails_with_its_last_line(cli: Cli, folder: Path) -> None:
     assert apply(cli, folder, 'x,name\n1,a\n2,"b\n3,c\n4,"d', failed=2).code == 0
     assert numbers(folder) == [1, 3]
@@ -147,7 +168,8 @@ def test_a_file_that_is_cut_off_fails_with_its_last_line(cli: Cli, folder: Path)
     assert failures(folder)[1]["message"].endswith("is not closed by the end of the file")
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.quick("crlf")
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
 def test_a_blank_line_is_no_row(cli: Cli, folder: Path, end: str) -> None:
     content = end.join(["", "x,name", "", "1,a", "   ", "2,b", "", "", " "])
     assert apply(cli, folder, content).code == 0
@@ -182,6 +204,7 @@ def test_shards_number_the_rows_as_one_machine_does(cli: Cli, folder: Path, monk
     assert [one["source"] for one in failures(folder)] == [one["source"] for one in failures(alone)]
 
 
+@pytest.mark.slow
 def test_rows_of_a_repaired_file_run_again_by_their_number(cli: Cli, folder: Path) -> None:
     assert apply(cli, folder, table(300, row_10='10,"name', row_299='299,"'), failed=2).code == 0
     assert apply(cli, folder, table(300), failed=2, more="").code == 1
@@ -190,7 +213,10 @@ def test_rows_of_a_repaired_file_run_again_by_their_number(cli: Cli, folder: Pat
     assert sorted(numbers(folder)) == list(range(300))
 
 
-@pytest.mark.parametrize(("delimiter", "written"), [(";", '";"'), ("\t", r'"\t"'), ("|", '"|"')])
+@pytest.mark.quick("tab")
+@pytest.mark.parametrize(
+    ("delimiter", "written"), [(";", '";"'), ("\t", r'"\t"'), ("|", '"|"')], ids=["semicolon", "tab", "bar"]
+)
 def test_another_delimiter_is_proposed_and_taken(cli: Cli, folder: Path, delimiter: str, written: str) -> None:
     content = table(3).replace(",", delimiter)
     refused = apply(cli, folder, content)

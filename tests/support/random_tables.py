@@ -187,7 +187,7 @@ def _broken(chance: random.Random, case: Case, line: str) -> str:
         case "quote at end":
             return f'{line}"'
         case "more":
-            return line + case.input.get("delimiter", ",") + "more"
+            return f"{line}{case.input.get('delimiter', ',')}more"
         case "less":
             return line[:at]
         case "nul":

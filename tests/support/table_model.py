@@ -27,7 +27,7 @@ PACKERS: Mapping[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]]
 """What compresses a text file and what decompresses it, by suffix."""
 
 
-def rows_of(path: Path, *, delimiter: str = ",", lines_per_record: int = 100) -> list[Row]:
+def rows_of(path: Path, *, delimiter: str = ",", lines_per_record: int | None = None) -> list[Row]:
     """Return the rows of a file, of the format that its name says."""
     packed = path.suffix if path.suffix in PACKERS else ""
     form = path.name.removesuffix(packed).rpartition(".")[2]
@@ -64,7 +64,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def csv_rows(content: bytes, delimiter: str, lines_per_record: int) -> list[Row]:
+def csv_rows(content: bytes, delimiter: str, lines_per_record: int | None) -> list[Row]:
     """Return the rows of CSV."""
     records = [cells for cells, _ in csv_records(content, delimiter, lines_per_record)]
     header = records[0] or []
@@ -73,7 +73,7 @@ def csv_rows(content: bytes, delimiter: str, lines_per_record: int) -> list[Row]
     ]
 
 
-def csv_records(content: bytes, delimiter: str, lines_per_record: int) -> list[tuple[list[str] | None, int]]:
+def csv_records(content: bytes, delimiter: str, lines_per_record: int | None) -> list[tuple[list[str] | None, int]]:
     """Return the records of CSV, the header first, each with its first line; None if it is broken.
 
     Every number of lines that a record may have is tried. One that is broken has one line. Blank lines are no records.
@@ -83,9 +83,11 @@ def csv_records(content: bytes, delimiter: str, lines_per_record: int) -> list[t
     found: list[tuple[list[str] | None, int]] = []
     at, width = 0, 0
     while at < len(lines):
-        cells, taken = _first_record(lines[at : at + lines_per_record], delimiter)
-        if cells is not None and taken > 1 and width not in {0, len(cells)}:
-            cells = None  # as many lines with another number of cells: a quote that another one closed by chance
+        cells, taken = _first_record(lines[at : at + (lines_per_record or 100)], delimiter)
+        if cells is not None and taken > 1 and width:
+            alone = {line.count(delimiter) for line in lines[at : at + taken]} == {width - 1}
+            if len(cells) != width or (lines_per_record is None and alone and taken * (width - 1) > 3):
+                cells = None  # a quote that another one closed by chance
         if cells is None or not _is_blank(cells, width):
             is_garbled = cells is not None and (not _is_utf8("".join(cells)) or "\0" in "".join(cells))
             found.append((None if is_garbled else cells, at + 1))
