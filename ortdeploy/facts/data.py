@@ -188,16 +188,16 @@ STRICT_ARRIVALS = ArrivalPolicy()
 class Dialect:
     """How a table is written.
 
-    `delimiter` stands between the cells of a CSV record, which has at most `lines_per_record` lines. A text of `empty`
-    is an empty cell, in every format.
+    `delimiter` stands between the cells of a CSV record, which has at most `lines_per_record` lines, None if the
+    manifest does not say. A text of `empty` is an empty cell, in every format.
     """
 
     delimiter: str = ","
     empty: tuple[str, ...] = ()
-    lines_per_record: int = 100
+    lines_per_record: int | None = None
 
     @property
-    def records(self) -> tuple[str, int]:
+    def records(self) -> tuple[str, int | None]:
         """What decides where records begin."""
         return self.delimiter, self.lines_per_record
 

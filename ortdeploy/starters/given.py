@@ -2,10 +2,12 @@
 
 import glob
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+from ortdeploy.deployment.delimiters import likely_delimiter
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import DeclaredInput, InputFacts
+from ortdeploy.facts.data import DeclaredInput, Dialect, InputFacts
 from ortdeploy.shell import pip_install
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.opened import format_suffix
@@ -26,20 +28,32 @@ def look_at_data(path: Path, folder: Path) -> Data:
     packages = frozenset(
         module.PACKAGE.module for module in SOURCES.values() if module.PACKAGE and is_installed(module.PACKAGE.module)
     )
-    facts = probe_input(DeclaredInput(folder=str(folder), patterns=patterns, roots=(str(folder),)), packages)
+    declared = DeclaredInput(folder=str(folder), patterns=patterns, roots=(str(folder),))
+    facts = probe_input(declared, packages)
+    delimiter = likely_delimiter(facts)
+    if delimiter is not None:
+        facts = probe_input(replace(declared, dialect=Dialect(delimiter=delimiter)), packages)
     if facts.missing_package is not None:
         package = facts.missing_package
         raise OrtdeployError(f"--from: {path} needs {package.name}: {pip_install(f'ortdeploy[{package.extra}]')}")
     if facts.problem is not None:
         raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
     texts = _texts(facts, folder) if facts.format == "csv" else frozenset[str]()
-    return Data(patterns=patterns, format=facts.format or "", columns=facts.columns, texts=texts, left_out=left_out)
+    return Data(
+        patterns=patterns,
+        format=facts.format or "",
+        columns=facts.columns,
+        texts=texts,
+        left_out=left_out,
+        delimiter=delimiter,
+    )
 
 
 def _texts(facts: InputFacts, folder: Path) -> frozenset[str]:
     """Return the columns of CSV files whose first cell is no number."""
     names = tuple(facts.columns)
-    with SOURCES["csv"].open_source(facts.files[:1], str(folder), Wanted(dtypes={}, keys=names)) as source:
+    wanted = Wanted(dtypes={}, keys=names, dialect=facts.dialect)
+    with SOURCES["csv"].open_source(facts.files[:1], str(folder), wanted) as source:
         block = next(source.blocks(0, iter([1])), None)
     cells = {name: list(map(str, block.columns[name])) for name in names} if block is not None else {}
     return frozenset(name for name, found in cells.items() if any(cell and not _is_number(cell) for cell in found))

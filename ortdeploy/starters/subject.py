@@ -22,7 +22,7 @@ class Data:
     """Rows that the user has: their paths for a manifest, the format, and the columns that the files name.
 
     `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `patterns`
-    do not name, though their formats could be read.
+    do not name, though their formats could be read. `delimiter` is what stands between cells, if that is no comma.
     """
 
     patterns: tuple[str, ...]
@@ -30,6 +30,7 @@ class Data:
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     texts: frozenset[str] = frozenset()
     left_out: str = ""
+    delimiter: str | None = None
 
     @property
     def path(self) -> str:

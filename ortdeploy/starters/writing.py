@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ortdeploy.deployment.delimiters import written_delimiter
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
@@ -142,12 +143,15 @@ def output(subject: Subject, *further: str, note: str = "") -> str:
 def input_section(subject: Subject, sample: str, *further: str, note: str = "made by init") -> str:
     """Return where the job of a starter reads: the user's data, or a sample that was made up."""
     data = subject.data
+    written: tuple[str, ...] = ()
     if data is None:
         path = f"path: {provenance.samples(scalar(sample), sample)}{_noted(f'{note}; name your own files here')}"
     else:
         patterns = list(data.patterns)
         path = f"path: {provenance.data('path', flow(patterns) if patterns[1:] else scalar(patterns[0]))}"
-    return "    input:\n" + "".join(f"      {line}\n" for line in (path, *further))
+        if data.delimiter is not None:
+            written = (f"delimiter: {provenance.data('delimiter', written_delimiter(data.delimiter))}",)
+    return "    input:\n" + "".join(f"      {line}\n" for line in (path, *written, *further))
 
 
 def recordings_section(subject: Subject, rate: int, taken: str, *further: str) -> str:

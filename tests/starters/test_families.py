@@ -624,6 +624,15 @@ def test_columns_of_the_user_feed_a_table(cli: Cli, tmp_path: Path) -> None:
     assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
 
 
+@pytest.mark.parametrize("delimiter", [pytest.param(";", marks=pytest.mark.slow), "\t"])
+def test_the_delimiter_of_the_users_table_is_written(cli: Cli, tmp_path: Path, delimiter: str) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "people.csv").write_text("age,income,debt\n1,2,3\n4,5,6\n".replace(",", delimiter))
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "people.csv")
+    assert manifest["jobs"]["run"]["input"]["delimiter"] == delimiter
+    assert len(rows(cli, tmp_path)) == 2
+
+
 def test_more_columns_than_a_table_takes_are_a_question(cli: Cli, tmp_path: Path) -> None:
     families.table(tmp_path / "m.onnx")
     (tmp_path / "people.csv").write_text("age,income,debt,id\n1,2,3,4\n")
