@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from conftest import Cli, run_process
 
+from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.cli.faults import fault_of_the_machine
-from ortdeploy.cli.main import COMMANDS, MEANT
+from ortdeploy.cli.main import MEANT
 
 
 @pytest.mark.parametrize(

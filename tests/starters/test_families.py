@@ -255,7 +255,7 @@ def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str
 def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     families.text_recogniser(tmp_path / "m.onnx", None)
     (tmp_path / "keys.txt").touch()
-    read_text = subject.read_text
+    from ortdeploy.files.opening import read_text  # noqa: PLC0415  which is replaced below
 
     def refuse(path: Path) -> str:
         if path.name == "keys.txt":
