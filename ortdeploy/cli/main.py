@@ -30,6 +30,18 @@ from ortdeploy.process.without_pandas import spare_pandas
 _ALLOCATIONS = 150_000
 """New objects before Python searches for cycles; its default causes hundreds of searches during imports."""
 
+MEANT = {
+    **dict.fromkeys(("execute", "exec", "infer", "predict", "run", "start"), "apply"),
+    **dict.fromkeys(("bench", "benchmark", "optimize", "profile"), "tune"),
+    **dict.fromkeys(("create", "new"), "init"),
+    **dict.fromkeys(("info", "list", "ls", "ps", "show"), "status"),
+    **dict.fromkeys(("lint", "test"), "validate"),
+    **dict.fromkeys(("dry-run", "dryrun", "preview"), "plan"),
+    "help": "--help",
+    "version": "--version",
+}
+"""What other programs call what a command does."""
+
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
     import argparse
@@ -132,7 +144,8 @@ def _parse(argv: list[str]) -> "argparse.Namespace":
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         from ortdeploy.diagnostics import UsageError, did_you_mean  # noqa: PLC0415  only when something is wrong
 
-        known = did_you_mean(argv[0], COMMANDS, len(COMMANDS))
+        meant = MEANT.get(argv[0].lower())
+        known = f'Did you mean "{meant}"?' if meant else did_you_mean(argv[0], COMMANDS, len(COMMANDS))
         raise UsageError(f'there is no command "{argv[0]}". {known}\nortdeploy --help says what each command does.')
     arguments = build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
     arguments.words = argv

@@ -26,7 +26,7 @@ from ortdeploy.files.remembered import FILE as CHOICES
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.opening import make_folder, named_ledger, read_ledger
+from ortdeploy.ledger.opening import database, make_folder, named_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
 from ortdeploy.ledger.written import GONE_FILE, OnDisk, Underway, difference
@@ -122,7 +122,7 @@ def _check_absent(path: Path, advice: str) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
-    return sqlite3.connect(f"{regular_path(path).absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+    return sqlite3.connect(f"{database(path).absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
 
 
 def _sound_records(folder: Path) -> tuple[OutputRecord, ...]:

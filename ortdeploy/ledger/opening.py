@@ -30,7 +30,7 @@ def open_ledger(state_dir: Path) -> Iterator[Ledger]:
     """Open the ledger of a state directory for writing; make or migrate it where needed. Raises OrtdeployError."""
     with translated():
         make_folder(state_dir)
-        path = regular_path(state_dir / FILE, may_be_missing=True)
+        path = database(state_dir / FILE)
         with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = EXTRA")
             # a journal that stays has its place on the disk; to make and delete one takes several times as long
@@ -79,9 +79,16 @@ def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
         yield Ledger(copy, state_dir)
 
 
+def database(path: Path) -> Path:
+    """Return the path of an SQLite file, which is regular or not there, as are its journals. Raises OSError."""
+    for end in ("", "-journal", "-wal", "-shm"):
+        regular_path(f"{path}{end}", may_be_missing=True)
+    return path
+
+
 def _uri(path: Path) -> str:
     """Return the URI by which SQLite opens a ledger that is there. Raises OSError if it is no file."""
-    return f"{regular_path(path).absolute().as_uri()}?mode=rw"
+    return f"{database(path).absolute().as_uri()}?mode=rw"
 
 
 def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:

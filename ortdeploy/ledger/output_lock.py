@@ -19,10 +19,10 @@ from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import boot_id
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import relative
-from ortdeploy.files.opening import NoRegularFileError, read_text, regular_path
+from ortdeploy.files.opening import NoRegularFileError, read_text
 from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.ledger import now
-from ortdeploy.ledger.opening import make_folder
+from ortdeploy.ledger.opening import database, make_folder
 from ortdeploy.ledger.records import output_file
 
 FOLDER = "locks"
@@ -133,7 +133,7 @@ def sole_use(state_dir: Path, name: str) -> Iterator[bool]:
 def _connection(lock: Path, patience: float) -> Iterator[sqlite3.Connection]:
     make_folder(lock.parent)
     try:
-        connection = sqlite3.connect(regular_path(lock, may_be_missing=True), timeout=patience, isolation_level=None)
+        connection = sqlite3.connect(database(lock), timeout=patience, isolation_level=None)
     except (sqlite3.Error, NoRegularFileError) as error:
         raise OrtdeployError(f"{lock} cannot be used: {error}") from error
     try:
@@ -157,7 +157,7 @@ def is_live(state_dir: Path, output: str) -> bool:
     if not lock.exists():
         return False
     try:
-        connection = sqlite3.connect(regular_path(lock, may_be_missing=True), timeout=0)
+        connection = sqlite3.connect(database(lock), timeout=0)
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
         except sqlite3.OperationalError:

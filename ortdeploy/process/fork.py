@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from io import RawIOBase
 from typing import Any, NoReturn
 
-from ortdeploy.process.child import Answer
+from ortdeploy.process.child import Answer, die_with_the_parent
 from ortdeploy.process.held_signals import HeldSignals
 
 _PIECE = 64 * 1024
@@ -67,6 +67,7 @@ def _be_the_fork(messages: Messages, writing: int) -> NoReturn:
     """Answer and end, without the exit handlers that this process has registered."""
     code = 1
     try:
+        die_with_the_parent()
         faulthandler.disable()
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)

@@ -195,6 +195,44 @@ def find_provider(name: str) -> Provider | None:
     return _BY_NAME.get(folded(name))
 
 
+_OF_HARDWARE = {
+    "gpu": "CUDA for NVIDIA, MIGraphX for AMD, OpenVINO for Intel, CoreML for Apple, or WebGpu for any",
+    "npu": "QNN for Qualcomm, OpenVINO for Intel, VitisAI for AMD, CANN for Ascend, CoreML for Apple",
+    "nvidia": "CUDA, or Tensorrt, which compiles the model",
+    "amd": "MIGraphX for a GPU, VitisAI for an NPU",
+    "intel": "OpenVINO",
+    "apple": "CoreML",
+    "arm": "CPU; Xnnpack and ACL take a source build",
+    "qualcomm": "QNN",
+    "rockchip": "Rknpu",
+    "vulkan": "WebGpu",
+}
+"""What to write for devices and their makers, which are no providers."""
+_CALLED = {
+    **dict.fromkeys(("graphics", "gfx"), "gpu"),
+    **dict.fromkeys(("geforce", "rtx", "jetson", "cudnn", "tensorcore"), "nvidia"),
+    **dict.fromkeys(("radeon", "ryzen", "hip"), "amd"),
+    **dict.fromkeys(("arc", "iris", "xpu", "sycl"), "intel"),
+    **dict.fromkeys(("ane", "m1", "mac", "metal", "mps"), "apple"),
+    **dict.fromkeys(("adreno", "hexagon", "htp", "snapdragon", "snpe"), "qualcomm"),
+    **dict.fromkeys(("dsp", "neural", "tpu"), "npu"),
+    **dict.fromkeys(("armnn", "mali", "neon", "raspberry"), "arm"),
+    "rk3588": "rockchip",
+}
+
+
+def providers_of(device: str) -> str | None:
+    """Return what to write for a device or its maker, such as GPU or Intel, in words; None for any other name.
+
+    A number behind it, as in cuda:0 or gpu0, means one of several devices.
+    """
+    name = folded(device).rstrip(":0123456789") or folded(device)
+    provider = _BY_NAME.get(name)
+    if provider is not None:
+        return f"{provider.short}, and its device as an option, which ortdeploy explain {provider.short} lists"
+    return _OF_HARDWARE.get(_CALLED.get(folded(device), _CALLED.get(name, name)))
+
+
 def other_names(provider: Provider) -> tuple[str, ...]:
     """Return what a provider is called elsewhere."""
     return _OTHER_NAMES.get(provider.short, ())

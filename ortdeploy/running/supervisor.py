@@ -208,13 +208,20 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
             attempt.proving = message["job"] if message["begins"] else None
         case "running":
             attempt.rows = tuple(message["rows"])
-        case "result":
-            plain = message["result"]
-            result = JobResult(**{**plain, "status": Status(plain["status"]), "stuck": tuple(plain["stuck"])})
+        case _:
+            result = result_in(message)
             if result.stuck:
                 attempt.stuck = result
             else:
                 attempt.results.append(result)
+
+
+def result_in(message: Mapping[str, Any]) -> JobResult:
+    """Return the result of a job that a child has told. Raises what ended the child."""
+    match message["kind"]:
+        case "result":
+            plain = message["result"]
+            return JobResult(**{**plain, "status": Status(plain["status"]), "stuck": tuple(plain["stuck"])})
         case "locked":
             raise LockedError(message["reason"], message.get("output"))
         case "error":

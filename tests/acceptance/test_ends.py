@@ -16,7 +16,7 @@ from support.forks import CAN_FORK, Fork, be_the_program, programs_as_forks, sta
 from support.models import TRAPS, crashing_model
 
 from ortdeploy import api
-from ortdeploy.cli.main import COMMANDS
+from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.diagnostics import OrtdeployError
 
 pytestmark = [pytest.mark.skipif(not CAN_FORK, reason="only a fork is watched"), pytest.mark.process]
@@ -47,6 +47,24 @@ def test_a_crash_of_apply_is_told_with_its_rows_and_the_next_one_goes_on(tmp_pat
     assert again.code == 0, again.err
     assert "ortdeploy: " not in again.err
     assert [row["row"] for row in read_rows(tmp_path / "outbox/run")] == [row for row in range(20) if row != 13]
+
+
+@TRAPS
+@pytest.mark.opens_models
+def test_a_try_goes_on_without_the_rows_that_crash(tmp_path: Path) -> None:
+    deploy_crash(tmp_path)
+    tried = run_fork(["try", "m.yaml", "--format", "json"], cwd=tmp_path)
+    assert tried.code == 1, tried.err
+    assert "Traceback" not in tried.err
+    (job,) = tried.json["jobs"]
+    assert [row["row"] for row in job["rows"]] == [row for row in range(20) if row != 13]
+    assert (job["status"], job["failed"]) == ("done", 1)
+    shown = run_fork(["try", "m.yaml"], cwd=tmp_path)
+    assert "the process that ran it was ended by SIGFPE" in shown.out
+    (tmp_path / "m.yaml").write_text(MANIFEST)  # no row may fail
+    refused = run_fork(["try", "m.yaml"], cwd=tmp_path)
+    assert refused.code == 1
+    assert "SIGFPE" in refused.out
 
 
 @TRAPS

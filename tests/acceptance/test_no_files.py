@@ -77,7 +77,7 @@ def told(arguments: Sequence[str], cwd: Path) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        pytest.fail(f"ortdeploy {' '.join(arguments)} waits for ever")
+        pytest.fail(f"ortdeploy {' '.join(arguments)} waits for ever: {[*cwd.rglob('*.aside-')]}")
     assert "Traceback" not in said, f"{arguments}: {said}"
     assert process.returncode in {0, 1, 2, 4, 5, 64}, f"{arguments}: {process.returncode}: {said}"
     return process.returncode, said
@@ -131,7 +131,7 @@ def test_no_command_waits_for_anything_that_a_run_has_left(kind: str, tmp_path: 
     for index, path in enumerate((tmp_path / "plan.json", *made)):
         for command in EVERY_COMMAND if MANY else (EVERY_COMMAND[index % len(EVERY_COMMAND)], ["apply", "m.yaml"]):
             if path.is_file():
-                shutil.copytree(tmp_path, kept := tmp_path.with_name("kept"), symlinks=True)
+                shutil.copytree(tmp_path, kept := tmp_path.with_name(f"{tmp_path.name}-kept"), symlinks=True)
                 with replaced(path, kind):
                     told(command, tmp_path)
                 shutil.rmtree(tmp_path)

@@ -27,6 +27,7 @@ from ortdeploy.cli.commands import init
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.runtime.trial_run import Ran
+from ortdeploy.starters import subject
 from ortdeploy.starters.samples import recording
 
 FLOAT = TensorProto.FLOAT
@@ -257,14 +258,14 @@ def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str
 def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     families.text_recogniser(tmp_path / "m.onnx", None)
     (tmp_path / "keys.txt").touch()
-    read_text = Path.read_text
+    from ortdeploy.files.opening import read_text  # noqa: PLC0415  which is replaced below
 
-    def refuse(path: Path, *arguments: Any, **named: Any) -> str:
+    def refuse(path: Path) -> str:
         if path.name == "keys.txt":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return read_text(path, *arguments, **named)
+        return read_text(path)
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(subject, "read_text", refuse)
     _, said = made(cli, tmp_path)
     assert "its letters are unknown" in said
 
