@@ -66,7 +66,7 @@ class FusedSession:
         expected = _run_parts(self._parts, self._fusion, feeds)
         for name, value in values.items():
             self._compare(name, value, expected[name])
-        evidence.agree(len(next(iter(feeds.values()), ())), new, 0.0)
+        evidence.agree(len(next(iter(feeds.values()), ())), new, (0.0, 0.0))
         if evidence.is_proven:
             self._parts = self._open_parts = None
 
