@@ -346,7 +346,7 @@ class RowsLook:
             row = samples[error.place or 0].number
             raise error.with_row(row, self.evidence.since) from error
         except (TransientError, OutOfMemoryError, MemoryError) as error:  # the next block is looked at
-            log.debug("rows.not_compared", row=chosen[0].number, reason=str(error))
+            log.debug("rows.compared_later", row=chosen[0].number, reason=str(error))
             self.evidence.trouble = str(error) or "memory ran out"
             self.evidence.pass_by(min(one.number for one in samples))
             return
@@ -424,7 +424,10 @@ class RowProof:
         number: Number,
         seconds: float,
     ) -> None:
-        """Compare some rows that have run in batches of `batch`, if it is their turn. Raises as `RowsLook.look`."""
+        """Compare some rows that have run in batches of `batch`, if it is their turn. Raises as `RowsLook.look`.
+
+        `feeds` and `results` are [rows, …]; padding rows may follow.
+        """
         if rows > 1 and batch > 1 and self._check.counts:
             look = self._looks.get(adapters) or self._begin(feeds, adapters)
             if self._why_not is not None:
