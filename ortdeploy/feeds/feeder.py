@@ -506,7 +506,7 @@ class _PreparedInput:
         if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
             first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
             message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
-            message += because_narrowed(self._planned.narrowed_by)
+            message += because_narrowed(self._planned.dtype, limits)
             raise StageError("contract", "range", message)
 
 

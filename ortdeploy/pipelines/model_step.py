@@ -211,7 +211,7 @@ class _Port:
             low, high = float(array.min()), float(array.max())
             if not (low >= self._limits[0] and high <= self._limits[1]):
                 first, last = (f"{value:g}" for value in self._limits)
-                why = because_narrowed(self._planned.narrowed_by)
+                why = because_narrowed(self._planned.dtype, self._limits)
                 raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}{why}")
 
     def _check_look(self, array: Array) -> None:

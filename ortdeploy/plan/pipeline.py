@@ -14,7 +14,7 @@ from ortdeploy.tensors.types import Shape, TensorType
 class PlannedValue:
     """A value by its name, with what is known of it; `limits` are those of an index into a constant table.
 
-    `narrowed_by` is the provider from which `limits` follow.
+    They may also be those of a provider that computes whole numbers of 64 bits with 32.
     """
 
     name: str
@@ -22,7 +22,6 @@ class PlannedValue:
     shape: Shape | None
     layout: str | None
     limits: tuple[float, float] | None = None
-    narrowed_by: str | None = None
 
     @property
     def tensor(self) -> TensorType:

@@ -164,8 +164,7 @@ class PlannedInput:
     """One model input: the columns it is fed from, the steps, and what must arrive at the session.
 
     `shape` is that of a whole run, rows first. `read_dtype` is the element type that text formats are read as; None:
-    nothing tells one, so that numbers become float32 if that holds them. `narrowed_by` is the provider from which
-    `limits` follow.
+    nothing tells one, so that numbers become float32 if that holds them.
     """
 
     name: str
@@ -176,7 +175,6 @@ class PlannedInput:
     dtype: str
     shape: Shape | None
     limits: tuple[float, float] | None
-    narrowed_by: str | None = None
 
 
 @record

@@ -68,6 +68,7 @@ class Execution:
     with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call. `began`
     has by job when an earlier process began it, by the monotonic clock, which all processes share. `on_proof` is called
     before and after each run with which a job's rows are compared; `unproven` says by job why none are to be compared.
+    `digests` has by job that of what the plan says of it, if another process has read the plan.
     """
 
     plan: Plan
@@ -88,6 +89,7 @@ class Execution:
     began: Mapping[str, float] = field(default_factory=dict)
     on_proof: Callable[[str, bool], None] | None = None
     unproven: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -283,7 +285,7 @@ class Execution:
                 output=self.ledger.key(folder),
                 upload=_upload(step, folder),
                 made_by=made_by(self.plan, step),
-                plan_digest=plan_digest(self.plan, step.job),
+                plan_digest=self.digests.get(step.job) or plan_digest(self.plan, step.job),
                 opened=opened,
                 run_id=self.run_id,
                 ledger=self.ledger,

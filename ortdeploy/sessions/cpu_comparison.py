@@ -4,7 +4,6 @@ A backend can place every node and answer with zeros without an error; its numbe
 decides which batches are compared.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from ortdeploy.diagnostics import OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.records import mutable_record, record
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.evidence import DisagreementError, Evidence, varying
+from ortdeploy.sessions.evidence import DisagreementError, Evidence, clocks, since, varying
 from ortdeploy.tensors.columns import Array
 
 _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them is close
@@ -124,7 +123,7 @@ class CpuComparison:
             self._compare(batch, run, None)
 
     def _compare(self, batch: _Batch, run: RunOnCpu, expected: Callable[[], Sequence[Any]] | None) -> None:
-        began, evidence = time.perf_counter(), self.evidence
+        began, evidence = clocks(), self.evidence
         try:
             reference = expected() if expected is not None else run(batch.names, batch.feeds, batch.adapters)
             self.compare(batch.names, batch.values, reference)
@@ -141,7 +140,7 @@ class CpuComparison:
         fed, given = batch.rows()
         agree = (self.rtol, self.atol)
         varied = {*varying(fed, given, agree), *varying(fed, given, agree, first=self._first)}
-        evidence.agree(len(next(iter(fed.values()), ())), varied, time.perf_counter() - began)
+        evidence.agree(len(next(iter(fed.values()), ())), varied, since(began))
         self._latest = None
         if self._first is None:
             kept = batch.copy().rows()

@@ -6,6 +6,7 @@ input and each output whose values differ for the first time is a reason to look
 looked at, at growing distances and at the end, for a small share of the time.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Any
@@ -16,11 +17,14 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.records import mutable_record
 from ortdeploy.tensors.columns import Array, Column
 
-SHARE, FLOOR, EASY = 0.01, 0.04, 0.5
-"""The share of the time of runs that looks may take after the proof; and seconds that they may take in any case.
+SHARE, FLOOR, EASY = 0.01, 0.06, 0.7
+"""The share of the time of runs that looks may take after the proof; and seconds of the processor that they may take in
+any case, whatever else a machine has to do.
 
 `EASY` of that is for looks at each block, which short runs leave time for; the rest for those at growing distances.
 """
+
+_LAST = 0.05  # of the rows: those that are looked at in the end, whatever that takes
 
 _ROWS = 16  # of a block that are looked at, at most
 
@@ -44,9 +48,22 @@ class DisagreementError(OrtdeployError):
         self.since = since
 
 
+def clocks() -> tuple[float, float]:
+    """Return the time, and the processor time of this thread, both in seconds."""
+    return time.perf_counter(), time.thread_time()
+
+
+def since(began: tuple[float, float]) -> tuple[float, float]:
+    """Return the seconds, and those of the processor, since `clocks` returned a value."""
+    now = clocks()
+    return now[0] - began[0], now[1] - began[1]
+
+
 @mutable_record
 class Evidence:
     """What one comparison has looked at: `rows` in `looks`. `blocks` have run, in `seconds`; looks took `spent`.
+
+    These took `cpu` seconds of the processor, the last of them `cost` and `cpu_cost`.
 
     `ran` rows have run. `varied` are the inputs and outputs whose values differed between compared rows, of the known
     `inputs` and `outputs`. `since` is the first row since the last look that passed without one. `trouble` says why the
@@ -64,6 +81,8 @@ class Evidence:
     seconds: float = 0.0
     spent: float = 0.0
     cost: float = 0.0
+    cpu: float = 0.0
+    cpu_cost: float = 0.0
     runs: int = 0
     since: int | None = None
     trouble: str | None = None
@@ -78,18 +97,26 @@ class Evidence:
 
     @property
     def is_affordable(self) -> bool:
-        """Whether another look is within the share of the time."""
-        cost = self.cost or self.seconds / max(self.ran, 1)
-        return self.spent + cost <= self._allowed
+        """Whether another look is within the share of the time, or so short that it does not matter."""
+        return self._has_room(1.0, 1.0)
 
-    @property
-    def _allowed(self) -> float:
-        return max(FLOOR, SHARE * self.seconds)
+    def _has_room(self, part: float, looks: float) -> bool:
+        """Return whether some more looks are within a part of what they may take."""
+        cost = self.cost or self.seconds / max(self.ran, 1)
+        cpu_cost = self.cpu_cost or cost
+        is_short = self.cpu + looks * cpu_cost < FLOOR * part
+        return is_short or self.spent + looks * cost < SHARE * part * self.seconds
 
     def rows_to_look_at(self, least: int) -> int:
         """Return how many rows of a block there is time to run alone."""
-        run = self.spent / self.runs if self.runs else self.seconds / max(self.ran, 1)
-        return max(least, min(int((self._allowed * EASY - self.spent) / 2 / max(run, 1e-6)), _ROWS))
+        run = self.cpu / self.runs if self.runs else self.seconds / max(self.ran, 1)
+        left = max(FLOOR * EASY - self.cpu, SHARE * EASY * self.seconds - self.spent)
+        return max(least, min(int(left / 2 / max(run, 1e-6)), _ROWS))
+
+    @property
+    def last_rows(self) -> int:
+        """How many rows are looked at in the end: all that wait if there is time, else a small share."""
+        return _ROWS if self.is_affordable or not self.is_proven else max(2, int(_LAST * self.ran))
 
     def note_block(self, rows: int, seconds: float, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Note a block that has run, before it is decided whether it is looked at."""
@@ -107,16 +134,18 @@ class Evidence:
             return False
         if self.trouble is not None or (not self.is_proven and self.looks < CLOSELY):
             return True
-        is_easy = self.spent + 2 * self.cost < self._allowed * EASY
-        return is_easy or (self.blocks >= self.due and self.is_affordable)
+        return self._has_room(EASY, 2.0) or (self.blocks >= self.due and self.is_affordable)
 
     @property
     def repeats(self) -> bool:
         """Whether all rows so far were equal, so that a block with nothing new repeats what was looked at."""
         return self.is_begun and self.varied.isdisjoint(self.inputs)
 
-    def agree(self, rows: int, varied: Iterable[str], seconds: float, runs: int = 1) -> bool:
-        """Note a look that agreed, in some runs; return whether something has varied for the first time."""
+    def agree(self, rows: int, varied: Iterable[str], took: tuple[float, float], runs: int = 1) -> bool:
+        """Note a look that agreed, in some runs; return whether something has varied for the first time.
+
+        `took` are its seconds, and those of the processor in this thread.
+        """
         before = len(self.varied)
         self.varied.update(varied)
         self.is_begun = True
@@ -124,8 +153,9 @@ class Evidence:
         self.looks += 1
         self.runs += runs
         self.looked_at, self.due = self.blocks, 2 * self.blocks
-        self.spent += seconds
-        self.cost = seconds
+        self.cost, self.cpu_cost = took
+        self.spent += self.cost
+        self.cpu += self.cpu_cost
         self.since = self.trouble = None
         return len(self.varied) > before
 

@@ -7,7 +7,6 @@ order, beside other rows. `evidence` decides which rows are compared. A proof is
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -21,7 +20,7 @@ from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.pipeline import PlannedWireStep, walk
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.records import mutable_record, record
-from ortdeploy.sessions.evidence import DisagreementError, Evidence, content, is_text, varying
+from ortdeploy.sessions.evidence import DisagreementError, Evidence, clocks, content, is_text, since, varying
 from ortdeploy.tensors.columns import Array, Column, join, pick
 from ortdeploy.tensors.types import format_shape
 
@@ -309,7 +308,8 @@ class RowsLook:
     def finish(self, run: RunRows) -> None:
         """Compare rows of the blocks since the last look. Raises as `look`."""
         samples = [*self._passed, *([] if self._latest is None else [self._latest])]
-        if samples and (self.evidence.is_affordable or not self.evidence.is_proven):
+        if samples and not (self.is_slow and self.evidence.is_proven):
+            samples = samples[-self.evidence.last_rows :]
             alone = self.evidence.rows_to_look_at(1)
             self._passed, self._latest = samples[:-alone], None
             self._compare(run, samples[-alone:], (), thorough=False)
@@ -336,7 +336,7 @@ class RowsLook:
         )
         places = list(range(len(samples)))
         first, more = places[: len(chosen)], places[len(chosen) + len(others) :]
-        began = time.perf_counter()
+        began = clocks()
         try:
             if thorough:
                 again.prove(first, places[len(chosen) : len(chosen) + len(others)], more)
@@ -346,13 +346,12 @@ class RowsLook:
             row = samples[error.place or 0].number
             raise error.with_row(row, self.evidence.since) from error
         except (TransientError, OutOfMemoryError, MemoryError) as error:  # the next block is looked at
-            log.debug("rows.not_compared", row=chosen[0].number, reason=str(error))
+            log.debug("rows.compared_later", row=chosen[0].number, reason=str(error))
             self.evidence.trouble = str(error) or "memory ran out"
             self.evidence.pass_by(min(one.number for one in samples))
             return
         varied = varying(feeds, results, self.agree) if self.agree is not None else {}
-        seconds = time.perf_counter() - began
-        grown = self.evidence.agree(len(chosen) + len(more), varied, seconds, len(chosen) + 1)
+        grown = self.evidence.agree(len(chosen) + len(more), varied, since(began), len(chosen) + 1)
         self._kept = list(chosen[-1:])
         self._passed, self._latest, self._stride = [], None, 1
         if grown and self.evidence.is_proven:
@@ -425,7 +424,10 @@ class RowProof:
         number: Number,
         seconds: float,
     ) -> None:
-        """Compare some rows that have run in batches of `batch`, if it is their turn. Raises as `RowsLook.look`."""
+        """Compare some rows that have run in batches of `batch`, if it is their turn. Raises as `RowsLook.look`.
+
+        `feeds` and `results` are [rows, …]; padding rows may follow.
+        """
         if rows > 1 and batch > 1 and self._check.counts:
             look = self._looks.get(adapters) or self._begin(feeds, adapters)
             if self._why_not is not None:

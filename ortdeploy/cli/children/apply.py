@@ -18,6 +18,8 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
+from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process import last_words
 from ortdeploy.process.crash_note import crashes_noted_in
@@ -71,8 +73,8 @@ def run_plan(
     """
     crash = _last_crash(plan, state_dir, shard)
     in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
-    in_child = in_child or (sys.platform != "win32" and may_end_its_process(plan, TuningCache(state_dir)))
-    if crash is None and not in_child:
+    may_trap = sys.platform != "win32" and may_end_its_process(plan, TuningCache(state_dir))
+    if crash is None and not in_child and not may_trap:
         with closing(NativeOutput()) as native, native.taking():
             return tuple(
                 execute(
@@ -89,10 +91,13 @@ def run_plan(
             )
     from ortdeploy.running.supervisor import Supervisor  # noqa: PLC0415  few plans need one
 
+    request = _request(state_dir, run_id, arguments, most_rows, shard)
+    if not in_child:  # later runs need no child, and a part does not tell who has read the plan
+        request["digests"] = {step.job: plan_digest(plan, step.job) for step in run_jobs(plan)}
     supervisor = Supervisor(
         plan=plan,
         module=__name__,
-        settings=_request(state_dir, run_id, arguments, most_rows, shard),
+        settings=request,
         close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason), shard),
         stopped=stopped,
         closely=crash is not None,
@@ -131,6 +136,7 @@ def execute(
     began: Mapping[str, float] | None = None,
     on_proof: Callable[[str, bool], None] | None = None,
     unproven: Mapping[str, str] | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Iterator[JobResult]:
     """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
@@ -163,6 +169,7 @@ def execute(
             began=began or {},
             on_proof=on_proof,
             unproven=unproven or {},
+            digests=digests or {},
         )
         ended: dict[str, str] = {}
         for result in execution.results():
@@ -300,6 +307,7 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             began=request["began"],
             on_proof=lambda job, begins: say(kind="proving", job=job, begins=begins),
             unproven=request["unproven"],
+            digests=request.get("digests"),
         ):
             say(**result_message(result))
             if result.stuck:  # a thread is left in native code; the end of this process ends it

@@ -24,7 +24,7 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.make.arrived import with_arrived
 from ortdeploy.planning.make.constants import planned_constant
-from ortdeploy.planning.make.narrowing import named, narrowing_of, within
+from ortdeploy.planning.make.narrowing import narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
@@ -227,8 +227,7 @@ def _planned_prepare(binding: Binding, lines: Sequence[OpLine]) -> Iterator[Plan
 
 def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) -> PlannedInput:
     steps = tuple(_planned_prepare(binding, lines))
-    narrowing = narrowing_of(job.model if job.pipeline is None else None, binding.target.dtype)
-    limits = within(_limits(binding), narrowing)
+    narrowing = narrowing_of(job.model, binding.target.dtype) if job.pipeline is None else None  # else its steps check
     return PlannedInput(
         name=binding.value.name,
         columns=binding.columns,
@@ -237,8 +236,7 @@ def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) 
         steps=steps,
         dtype=binding.target.dtype or "",
         shape=_contract(binding, job),
-        limits=limits,
-        narrowed_by=named(limits, narrowing),
+        limits=_limits(binding) if narrowing is None else within(_limits(binding), narrowing),
     )
 
 

@@ -13,7 +13,7 @@ from ortdeploy.manifest.pipelines import walk as walk_specs
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep, walk
 from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.fusions import FusedStep
-from ortdeploy.planning.make.narrowing import named, narrowing_of, within
+from ortdeploy.planning.make.narrowing import narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, planned_line
 from ortdeploy.tensors.types import TensorType
 
@@ -126,15 +126,12 @@ def _models(pipeline: ResolvedPipeline) -> dict[str, ResolvedModel]:
 
 def _port(port: ValueFacts, model: ResolvedModel | None) -> PlannedValue:
     tensor = port.tensor
-    narrowing = narrowing_of(model, tensor.dtype)
-    limits = within(port.limits, narrowing)
     return PlannedValue(
         name=port.name,
         dtype=tensor.dtype,
         shape=tensor.shape,
         layout=tensor.layout,
-        limits=limits,
-        narrowed_by=named(limits, narrowing),
+        limits=within(port.limits, narrowing_of(model, tensor.dtype)),
     )
 
 
