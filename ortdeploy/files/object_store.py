@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -63,7 +64,10 @@ def in_words(url: Url, what: str) -> Iterator[None]:
     except OrtdeployError:
         raise
     except FileNotFoundError as error:
-        raise OrtdeployError(f"{url} cannot be {what}: there is no such file") from error
+        missing = "there is no such file"
+        if what == "written" and not SCHEMES[url.scheme].has_server:
+            missing = f'there is no bucket "{url.host}". Correct its name, or make the bucket'
+        raise OrtdeployError(f"{url} cannot be {what}: {missing}") from error
     except Exception as error:
         raise OrtdeployError(f"{url} cannot be {what}: {url.mask(str(error) or type(error).__name__)}") from error
 
@@ -186,6 +190,8 @@ def state_in(info: Mapping[str, Any]) -> tuple[int, int]:
     known = {key: info[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created") if key in info}
     if hasattr(known.get("LastModified"), "microsecond"):
         known["LastModified"] = known["LastModified"].replace(microsecond=0)
+    if isinstance(known.get("created"), float):  # as the listing of the store in memory has it, and not its answer
+        known["created"] = datetime.fromtimestamp(known["created"], UTC)
     return int(info["size"] or 0), _number("|".join(map(str, known.values())))
 
 
@@ -338,7 +344,8 @@ class Upload:
             is_new = anew or name in self._sent or name.startswith("_") or not system.exists(there)
             if not is_new and system.size(there) == size:
                 return  # a run before has uploaded it: parts are changed by a retry alone
-            system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
+            if SCHEMES[url.scheme].has_server:  # a store has no folders, and would make a bucket
+                system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
             system.put_file(str(path), there)
 
         with in_words(url, "written"):

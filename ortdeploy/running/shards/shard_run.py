@@ -24,7 +24,7 @@ from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.committed import check_inputs
+from ortdeploy.running.committed import check_inputs, states_of
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import carry_out
 from ortdeploy.running.job_context import JobContext
@@ -227,6 +227,8 @@ class ShardRun:
             open_source = partial(open_rows, step, context.plan.folder, part.rows, context.ledger.state_dir, told=True)
             try:
                 totals = writer.write_file(path, blocks.count(stream.run(open_source, part.start)))
+                read = states_of(step.input.files, {path for path, *_ in totals.spans})
+                check_inputs(step, context.plan.folder, only=read)  # before the part is decided
                 self._check(decisions, part, blocks.done, totals.written.bytes if totals.written else 0)
             finally:
                 self._seconds += statistics.seconds
