@@ -21,7 +21,7 @@ from ortdeploy.running.executor import Execution
 from ortdeploy.running.shards.finish import Finish
 from support.fakes import Counter, FakeRuntime, refuse_negative
 from support.inbox import Inbox
-from support.jobs import changed
+from support.jobs import changed, retrying
 from support.power_loss import STATE
 from support.turns import Process
 
@@ -38,6 +38,7 @@ class World:
     runs: Any = field(default_factory=itertools.count)
     plans: dict[str, Plan] = field(default_factory=dict)
     saved: Plan | None = None
+    model: Any = refuse_negative
 
     @property
     def state(self) -> Path:
@@ -51,10 +52,13 @@ class World:
             return "" if ledger is None else ledger.key(self.inbox.out)
 
     def arrive(self) -> None:
-        """Put a file of some rows, whose values nothing else has."""
-        signs = [self.draw.choice([1, 1, 1, 1, -1]) for _ in range(self.draw.choice([0, 1, 2, 3, 4, 4, 5, 9]))]
-        number = next(self.numbers)
-        self.inbox.put(f"f{number:03}", [float(sign * (1 + next(self.numbers))) for sign in signs])
+        """Put a file of some rows."""
+        rows = self.draw.choice([0, 1, 2, 3, 4, 4, 5, 9])
+        self.inbox.put(f"f{next(self.numbers):03}", [self.value() for _ in range(rows)])
+
+    def value(self) -> float:
+        """Return a value that nothing else has; some are negative, and fail."""
+        return float(self.draw.choice([1, 1, 1, 1, -1]) * (1 + next(self.numbers)))
 
     def some_arrive(self) -> None:
         """Put a file now and then."""
@@ -110,6 +114,13 @@ class World:
             (result,) = self._run(plan, ledger)
         return result
 
+    def retry(self) -> JobResult | None:
+        """Run failed rows once more."""
+        plan = retrying(self.inbox.plan())
+        with self._held(), open_ledger(self.state) as ledger:
+            (result,) = self._run(plan, ledger)
+        return result
+
     def _held(self) -> Any:
         with open_ledger(self.state) as ledger:
             key = ledger.key(self.inbox.out)
@@ -119,7 +130,7 @@ class World:
         execution = Execution(
             plan=plan,
             run_id=f"r{next(self.runs)}",
-            runtime=FakeRuntime(refuse_negative),
+            runtime=FakeRuntime(self.model),
             ledger=ledger,
             observer=Counter(),
             stop=lambda: False,
