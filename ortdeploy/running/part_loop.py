@@ -13,6 +13,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
+from ortdeploy.facts.data import FileStates
 from ortdeploy.ledger.records import Part, part_name
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
@@ -141,7 +142,11 @@ class PartLoop:
             else:
                 self._keep(name, totals)
             raise until.error
-        self._add_contents(totals)
+        try:
+            self._add_contents(totals)
+        except OrtdeployError:
+            self._writer.remove(name)
+            raise
         part = replace(
             totals.part(self._part, name), deployment=self._context.made_by.digest, revision=begun_part.revision
         )
@@ -172,14 +177,32 @@ class PartLoop:
         return OrtdeployError(f"{error}. {in_doubt(self._doubt, self._step.output.shown)}")
 
     def _add_contents(self, totals: Totals) -> None:
-        """Add to a whole part what the files hold that it is made of and that their source has not read whole."""
-        if totals.last_file is not None:
-            self._blocks.vouched.pass_over_to(totals.last_file)
-        totals.add_contents(self._contents.of(self._blocks.vouched.new_others()))
+        """Add to a whole part what the files hold that it is made of and that their source has not read whole.
+
+        Raises OrtdeployError if one of these is not as planned: rows of it in this part may be of another state.
+        """
+        totals.add_contents(self._contents.of(self._check_read(totals)))
+
+    def _check_read(self, totals: Totals) -> FileStates:
+        """Return the files that were passed since the last part and for which nobody vouches; all are as planned."""
+        vouched, path = self._blocks.vouched, totals.last_file
+        if path is not None:
+            vouched.pass_over_to(path)
+        passed = vouched.new_others()
+        check_inputs(self._step, self._context.plan.folder, only=passed)
+        if path is not None:
+            check_inputs(self._step, self._context.plan.folder, only=vouched.still_read(path))
+        return passed
 
     def _keep(self, name: str, totals: Totals) -> None:
-        """Keep the finished rows of a part for the next run."""
+        """Keep the finished rows of a part for the next run, unless a file of them has changed meanwhile."""
         self._context.files.check()
+        try:
+            totals.add_contents(self._contents.of(self._check_read(totals)))
+        except OrtdeployError as error:
+            self._begun_part.note_loss(self._part, str(error))
+            self._writer.remove(name)
+            return
         origin = self._begun_part.origin(self._writer.origin)
         self._blocks.pending = self._begun_part.keep(self._part, name, totals, self._blocks.pending, origin)
 

@@ -61,7 +61,7 @@ def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -
     output = context.step.output
     is_later = output.changed and known.rows != output.committed_rows
     if is_later or known.first_row != context.step.input.first_row:
-        raise plan_again(context)
+        raise plan_again(context.step)
     begun_part.revision = known.revision
     begun = begun_part.take_up(known)
     known = replace(known, begun=begun)
