@@ -15,6 +15,7 @@ from ortdeploy.files.golden_sets import INPUTS, OUTPUTS
 from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_archives import read_npz, write_npz
 from ortdeploy.files.onnx_data import KINDS
+from ortdeploy.files.opening import read_whole
 from ortdeploy.files.walk import held_file, held_folder
 from ortdeploy.plan.steps import GoldenValue
 from ortdeploy.records import record
@@ -118,7 +119,7 @@ def _read_pb(path: Path, value: GoldenValue, roots: Sequence[str]) -> Any:
     kind, read, _ = KINDS[value.kind]
     try:
         with held_file(path, roots) as held:
-            return _feedable(read(kind.FromString(held.read_bytes())))
+            return _feedable(read(kind.FromString(read_whole(held))))
     except OSError as error:
         raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
     except Exception as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from ortdeploy.events import Write, log
+from ortdeploy.files.disk import make_folders
 from ortdeploy.redaction import masked
 from ortdeploy.terminal_text import printable
 
@@ -77,7 +78,7 @@ class KeptLog:
         """Write events to a file in the state folder from now on, and delete the oldest files beyond fifty."""
         folder = state_dir / FOLDER
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             files = sorted(path for path in folder.iterdir() if path.suffix == ".jsonl")
             for path in files[: max(len(files) + 1 - _MOST_FILES, 0)]:
                 path.unlink(missing_ok=True)

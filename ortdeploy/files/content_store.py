@@ -24,9 +24,10 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ortdeploy.files.atomic import open_whole, sync_folder
-from ortdeploy.files.disk import free_at, remove_folder
+from ortdeploy.files.disk import free_at, make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.opening import open_regular, read_whole
 
 FOLDER = "store"
 LOCK = "store"
@@ -130,7 +131,7 @@ class ContentStore:
         path = self._made(_REFERENCES) / f"{hashlib.sha256(owner.encode(errors='surrogateescape')).hexdigest()}.json"
         document = {"format_version": _FORMAT_VERSION, "owner": owner, "digests": sorted(digests), "lasting": lasting}
         with suppress(OSError, ValueError):
-            if read_json(path.read_bytes()) == document:
+            if read_json(read_whole(path)) == document:
                 if not lasting:
                     os.utime(path)
                 return
@@ -145,7 +146,7 @@ class ContentStore:
         found: set[str] = set()
         for path in self._entries(_REFERENCES):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                known = read_json(path.read_bytes())
+                known = read_json(read_whole(path))
                 is_old = path.stat().st_mtime < time.time() - FORGOTTEN_AFTER and not known.get("lasting")
                 if is_old or not is_there(str(known["owner"])):
                     if not dry_run:
@@ -180,7 +181,7 @@ class ContentStore:
     def _made(self, name: str) -> Path:
         """Return a folder of the store, and make it if it is missing. Raises OSError, NotKeptError."""
         folder = self._folder / name
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         if not self._is_own(name):
             raise NotKeptError(f"{folder} is a link, which may lead anywhere")
         return folder
@@ -224,7 +225,7 @@ def _copy(path: Path, folder: Path, expected: str | None) -> Iterator[tuple[Path
     """
     temporary = folder / f".{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
     try:
-        with path.open("rb") as source, open(temporary, "xb", opener=_only_ours) as target:
+        with open_regular(path) as source, open(temporary, "xb", opener=_only_ours) as target:
             digest = _take(source, target)
             if expected not in {None, digest}:
                 raise AnotherContentError(str(path))
@@ -241,7 +242,7 @@ def _name(kept: Path, named: Path, folder: Path) -> None:
     """Give a kept file a name in a tree, unless it has that name already. Raises OSError, NotKeptError."""
     if named.exists() and named.samefile(kept) and not named.is_symlink():
         return
-    named.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(named.parent)
     _require_below(named.parent, folder)
     _remove(named)
     _link(kept, named)
@@ -272,7 +273,7 @@ def _readers_of(path: Path) -> int:
 def _take(source: BinaryIO, target: BinaryIO) -> str:
     """Clone or copy a file, and return the digest of the new one. Raises OSError, NotKeptError."""
     if _clone(source, target):
-        with Path(target.name).open("rb") as taken:
+        with open_regular(target.name) as taken:
             return hashlib.file_digest(taken, "sha256").hexdigest()
     size, free = os.fstat(source.fileno()).st_size, free_at(Path(target.name).parent)
     if size > free * MOST_OF_THE_DISK:

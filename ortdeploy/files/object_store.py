@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -65,12 +66,18 @@ def in_words(url: Url, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         refused = _refused_by_gate(error)
-        said = "there is no such file" if isinstance(error, FileNotFoundError) else str(error) or type(error).__name__
-        advice = None if refused else advice_on(error)
-        if advice is not None and isinstance(error, FileNotFoundError):
-            said, advice = advice, None
+        said, advice = str(error) or type(error).__name__, None if refused else advice_on(error)
+        if isinstance(error, FileNotFoundError):
+            said, advice = advice or _missing(url, what), None
         why = f"{refused or url.mask(said)}{'' if advice is None else f'. In other words, {advice}'}"
         raise OrtdeployError(f"{url} cannot be {what}: {why}") from error
+
+
+def _missing(url: Url, what: str) -> str:
+    """Return what is missing of an object that cannot be read, or written: nothing else keeps it from being made."""
+    if what == "written" and not SCHEMES[url.scheme].has_server:
+        return f'there is no bucket "{url.host}". Correct its name, or make the bucket'
+    return "there is no such file"
 
 
 def _refused_by_gate(error: BaseException) -> OrtdeployError | None:
@@ -207,6 +214,8 @@ def state_in(info: Mapping[str, Any]) -> tuple[int, int]:
     known = {key: info[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created") if key in info}
     if hasattr(known.get("LastModified"), "microsecond"):
         known["LastModified"] = known["LastModified"].replace(microsecond=0)
+    if isinstance(known.get("created"), float):  # as the listing of the store in memory has it, and not its answer
+        known["created"] = datetime.fromtimestamp(known["created"], UTC)
     return int(info["size"] or 0), _number("|".join(map(str, known.values())))
 
 
@@ -359,7 +368,8 @@ class Upload:
             is_new = anew or name in self._sent or name.startswith("_") or not system.exists(there)
             if not is_new and system.size(there) == size:
                 return  # a run before has uploaded it: parts are changed by a retry alone
-            system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
+            if SCHEMES[url.scheme].has_server:  # a store has no folders, and would make a bucket
+                system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
             system.put_file(str(path), there)
 
         with in_words(url, "written"):

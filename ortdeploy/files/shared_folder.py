@@ -16,6 +16,7 @@ from ortdeploy.files.create_only import check_decides, create_only
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import remove_folder
 from ortdeploy.files.names import open_anew
+from ortdeploy.files.opening import open_regular, read_whole
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.walk import held_file, held_folder
 
@@ -69,7 +70,7 @@ class SharedFolder:
         """Copy the file."""
         import shutil  # noqa: PLC0415  only for a ledger beside shards
 
-        with path.open("rb") as source, self._held(name) as there, open_whole(there) as file:
+        with open_regular(path) as source, self._held(name) as there, open_whole(there) as file:
             shutil.copyfileobj(source, file)
 
     def read(self, name: str) -> bytes | None:
@@ -226,8 +227,8 @@ class SharedFolder:
 def _bytes_of(path: Path) -> bytes:
     """Return the bytes of a file that others may delete meanwhile, which NFS calls a stale handle. Raises OSError."""
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
-    return path.read_bytes()
+    return read_whole(path)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ortdeploy.files.names import is_folder
-from ortdeploy.files.opening import require_regular
+from ortdeploy.files.opening import regular_path
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def held_file(path: "AnyPath", roots: "Sequence[str]") -> "Iterator[Path]":
     """
     if not _CAN_WALK:
         held = _looked_at(path, roots)
-        require_regular(path)
+        regular_path(path)
         yield held
         return
     with _walk(path, roots) as walk:
         descriptor = walk.open_file(_absolute(path))
     with _named(descriptor, path) as held:
-        require_regular(held)
+        regular_path(held)
         yield held
 
 

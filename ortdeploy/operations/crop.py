@@ -150,7 +150,7 @@ def _sampled(pixels: Array, x: Array, y: Array) -> Array:
     for place, size in ((x, pixels.shape[1]), (y, pixels.shape[0])):
         near = place.clip(-size, 2 * size)
         first = np.floor(near)
-        parts.append((first.astype(int), size, cubic_weights((near - first).astype(np.float32))))
+        parts.append((convert(first, "int64"), size, cubic_weights((near - first).astype(np.float32))))
     (left, width, across), (top, height, down) = parts
     values = computable(pixels)
     made = np.zeros((x.size, pixels.shape[2]), values.dtype)

@@ -21,6 +21,7 @@ from ortdeploy.files.gate import Use, link_out, outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, relative
+from ortdeploy.files.opening import read_text, read_whole
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.row_followers import with_row_followers
@@ -213,6 +214,7 @@ def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None)
             rate=job.input.rate,
             exif=job.input.exif,
             dialect=job.input.dialect,
+            background=job.input.background,
             arrivals=job.input.arrivals,
             memory_limit=job.limits.memory,
             only=planned,
@@ -304,7 +306,7 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
                 if importlib.util.find_spec(tokenize.PACKAGE.module):
                     tokenize.read(str(path))
             elif option.kind == "document":
-                named, text = str(option.at[-1]), path.read_text(encoding="utf-8")
+                named, text = str(option.at[-1]), read_text(path)
                 wrong = check_option_document(option.provider, named, text)
                 wrong = wrong or paths_in_document(option.provider, named, text)
                 if wrong:
@@ -410,7 +412,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
         return FileFacts(path=str(path), problem=problem)
     try:
         check_room(LINE_OF_VALUES * path.stat().st_size, shown, None)
-        content = path.read_bytes()
+        content = read_whole(path)
         lines = lines_of(content.decode("utf-8-sig"))
     except OrtdeployError as error:
         return FileFacts(path=str(path), problem=Problem(kind="too-large", detail=f"{error}."))

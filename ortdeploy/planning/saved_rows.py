@@ -1,7 +1,7 @@
 """Writes into a plan file where rows begin in text files, so that machines without a common state folder read less.
 
-A shard trusts the plan file in this, because checking it would mean to read everything. So these indexes are kept apart
-from those that a machine has made itself, and only shards of such plans use them.
+A shard compares these indexes only with the rows that it reads; all shards together read everything. So they are kept
+apart from those that a machine has made itself, and only shards of such plans use them.
 """
 
 from collections.abc import Iterator, Sequence

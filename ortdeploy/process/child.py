@@ -291,7 +291,7 @@ def be_child(module: str) -> NoReturn:
     os.dup2(2, 1)
     code = 1
     try:
-        _die_with_the_parent()
+        die_with_the_parent()
         spare_pandas()
         envelope = json.loads(sys.stdin.buffer.readline())
         for secret in envelope["secrets"]:
@@ -341,7 +341,7 @@ def _print_traceback(error: BaseException | None) -> None:
             sys.stderr.flush()
 
 
-def _die_with_the_parent() -> None:
+def die_with_the_parent() -> None:
     """Ask Linux to kill this process when its parent is gone, so no orphan keeps running."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

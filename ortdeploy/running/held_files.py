@@ -20,6 +20,7 @@ from ortdeploy.facts.data import HashedFile
 from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError, digest_of_names
 from ortdeploy.files.digests import open_file_digest, signature
 from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.opening import open_regular
 from ortdeploy.ledger.output_lock import shared_use, sole_use
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedWireStep
 from ortdeploy.plan.selection import keep_jobs
@@ -195,7 +196,7 @@ class HeldFiles:
     def _use(self, path: str, file: HashedFile, *, ours: bool) -> "_InUse":
         if path not in self._in_use:
             self._own_names[path] = file.path
-            opened = self._open.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed with all others
+            opened = self._open.enter_context(open_regular(path))
             self._in_use[path] = _InUse(path, opened, file.sha256, self._shown(file), ours=ours)
         return self._in_use[path]
 

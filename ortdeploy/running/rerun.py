@@ -114,7 +114,7 @@ class RerunRun:
         context, step = self._context, self._context.step
         known = context.ledger.output(context.output)
         if known is None or (dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue"):
-            raise plan_again(context)
+            raise plan_again(step)
         check_record(context, known)
         check_parts(context)
         make_durable_folder(context.folder)

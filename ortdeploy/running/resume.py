@@ -70,6 +70,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         job=step.job,
         run=context.run_id,
         files=step.input.files,
+        first_row=step.input.first_row,
         gone=step.input.gone,
     )
     write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job)

@@ -16,6 +16,7 @@ from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.room import LINE_OF_VALUES
+from ortdeploy.sources.empty_cells import is_empty
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
@@ -72,6 +73,16 @@ _Record = tuple[list[str] | RowError, int, int]
 """A record's cells, or why it is none; and how many lines and bytes are in front of it."""
 
 
+LINES = 100
+"""The most lines of a record, if the manifest does not say."""
+
+_EVIDENCE = 4
+"""Delimiters at the places of those of rows from which on lines within quotes are taken for rows.
+
+In a table of two columns, a text of two lines may well have one comma in each.
+"""
+
+
 class _UnclosedError(Exception):
     """A record has more lines than it may have."""
 
@@ -89,6 +100,7 @@ class _Records:
         self._pieces, self._lines, self._dialect = _pieces(file, lines.most), lines, dialect
         self._next: list[bytes] = []  # lines that are read, the next one last
         self._taken: list[bytes] = []  # lines of the record that is being read
+        self._most = dialect.lines_per_record or LINES
         self._line, self._offset = mark.line, mark.offset
 
     def read(self) -> Iterator[_Record]:
@@ -103,14 +115,32 @@ class _Records:
                 broken = RowError(self._what_is_wrong(error), "not-csv")
                 reader = self._reader()  # the one before may have ended with the file
             else:
-                if len(self._taken) == 1 or self.width in {len(cells), None}:
+                doubt = None if len(self._taken) == 1 or self.width is None else self._doubt(cells)
+                if doubt is None:
                     if len(cells) > 1 or not self._is_blank(cells):
                         yield cells, self._line, self._offset
                     self._accept(len(self._taken))
                     continue
-                broken = _wrong_count(f"the record of {len(self._taken)} lines that begins here", cells, self.width)
+                broken = doubt
             yield broken, self._line, self._offset
             self._accept(1)
+
+    def _doubt(self, cells: Sequence[str]) -> RowError | None:
+        """Return why several lines are no record, though csv says so: two quotes that were never closed look like one.
+
+        They are not if they have another number of cells than the header. Nor if each line has that number by itself,
+        unless the manifest says how many lines a record may have, or that is likely to be by chance.
+        """
+        lines, width, delimiter = len(self._taken), self.width or 0, self._dialect.delimiter.encode()
+        if len(cells) != width:
+            return _wrong_count(f"the record of {lines} lines that begins here", cells, width)
+        evidence = lines * (width - 1)  # delimiters that are where those of rows would be
+        if self._dialect.lines_per_record is not None or evidence < _EVIDENCE:
+            return None
+        if any(line.count(delimiter) != width - 1 for line in self._taken):
+            return None
+        why = f"a quote that opens in this line makes one record of {lines}, of which each looks like a row. {_REST}"
+        return RowError(f"{why}. If they are one record, write lines_per_record: {max(lines, LINES)}", "not-csv")
 
     def _is_blank(self, cells: list[str]) -> bool:
         """Return whether a line is blank: it is empty, or has only spaces in a table of several columns."""
@@ -121,7 +151,7 @@ class _Records:
 
     def _texts(self) -> Iterator[str]:
         """Yield lines for as long as they may belong to one record."""
-        taken, coming, most, longest = self._taken, self._next, self._dialect.lines_per_record, self._lines.most
+        taken, coming, most, longest = self._taken, self._next, self._most, self._lines.most
         size = 0
         while True:
             if len(taken) == most:
@@ -150,17 +180,17 @@ class _Records:
 
     def _what_is_wrong(self, error: Exception) -> str:
         """Say why the lines that were taken are no record. Only the first of them fails for it."""
-        lines, most = len(self._taken), self._dialect.lines_per_record
-        quote, rest = "a quote that opens in this line", "The lines behind this one are read as rows of their own"
+        lines, most, quote = len(self._taken), self._most, "a quote that opens in this line"
         if isinstance(error, _UnclosedError):
             within = f"within {most} lines" if most > 1 else "in it"
-            return f"{quote} is not closed {within}, the most that a record may have (lines_per_record). {rest}"
+            return f"{quote} is not closed {within}, the most that a record may have (lines_per_record). {_REST}"
         if str(error) == _CUT_OFF:
-            where = f", {lines - 1} lines on. {rest}" if lines > 1 else ""
+            where = f", {lines - 1} lines on. {_REST}" if lines > 1 else ""
             return f"{quote} is not closed by the end of the file{where}"
-        return f"the line is not CSV: {error}" + ("" if lines == 1 else f", in line {self._line + lines}. {rest}")
+        return f"the line is not CSV: {error}" + ("" if lines == 1 else f", in line {self._line + lines}. {_REST}")
 
 
+_REST = "The lines behind this one are read as rows of their own"
 _CUT_OFF = "unexpected end of data"
 """What the csv module says of a record that the end of the file cuts off."""
 
@@ -203,7 +233,7 @@ def _decode(raw: RawRow, empty: frozenset[str]) -> dict[str, Any]:
     if "\0" in text:
         raise RowError("the line has NUL bytes, as a file has that was cut off when power failed", "not-csv")
     if empty:
-        cells = ["" if cell.strip() in empty else cell for cell in cells]
+        cells = ["" if is_empty(cell, empty) else cell for cell in cells]
     return dict(zip(names, cells, strict=True))
 
 

@@ -15,6 +15,7 @@ from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import LINE_OF_VALUES
 from ortdeploy.results.rows import HIDDEN
+from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
@@ -143,14 +144,7 @@ def _without_empty(row: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     if not empty:
         return row
     used = {name: row[name] for name in (*wanted.dtypes, *wanted.keys) if name in row}
-    return row | {name: _null_if(value, empty) for name, value in used.items()}
-
-
-def _null_if(value: Any, empty: frozenset[str]) -> Any:
-    if isinstance(value, list):
-        return [_null_if(item, empty) for item in value]
-    is_empty = isinstance(value, str) and not isinstance(value, JsonNumber) and value.strip() in empty
-    return None if is_empty else value
+    return row | {name: null_if_empty(value, empty) for name, value in used.items()}
 
 
 def _decode_row(raw: RawRow, wanted: Wanted) -> dict[str, Any]:

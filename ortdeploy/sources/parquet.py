@@ -3,11 +3,14 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.opening import open_unbuffered, regular_path
 from ortdeploy.files.room import check_room, room
 from ortdeploy.sources import tables
 from ortdeploy.sources.parquet_pages import pages
@@ -16,7 +19,7 @@ from ortdeploy.sources.tables import Table, TableSource, probe_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
+    from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile
 
 SUFFIXES = (".parquet", ".pq")
 FIRST_ROWS = tables.FIRST_ROWS
@@ -41,7 +44,9 @@ def _open(path: str, limit: int | None) -> Table:
     from pyarrow import parquet  # noqa: PLC0415
 
     with decoding(path, "Parquet"):
-        file = parquet.ParquetFile(pa.OSFile(os.fsencode(path)), buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = parquet.ParquetFile(
+            pa.OSFile(os.fsencode(regular_path(path))), buffer_size=_BUFFER_BYTES, pre_buffer=False
+        )
         columns = _Columns(path, file.metadata, limit)
 
     def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
@@ -58,14 +63,57 @@ def _open(path: str, limit: int | None) -> Table:
             yield first, pa.RecordBatch.from_struct_array(pa.array([{}] * (number - first), pa.struct([])))
             return
         check_room(columns.held_bytes(names), f"the largest pages of {path}", limit)
-        for batch in file.iter_batches(
-            columns.rows_at_once(names), row_groups=groups, columns=list(names), use_threads=False
-        ):
+        rows = columns.rows_at_once(names)
+        read = file.iter_batches(rows, row_groups=groups, columns=list(names), use_threads=False)
+        old = [name for name in names if name in old_times]
+        exact = (
+            _in_microseconds(path).iter_batches(rows, row_groups=groups, columns=old, use_threads=False)
+            if old
+            else None
+        )
+        for batch in read:
+            if exact is not None:
+                _refuse_wrapped(batch, next(exact), path, first)
             yield first, batch
             first += batch.num_rows
 
+    old_times = _old_times(file)
     held = columns.held_bytes(file.schema_arrow.names)
     return Table(rows=file.metadata.num_rows, schema=file.schema_arrow, held_bytes=held, batches=batches)
+
+
+def _old_times(file: "ParquetFile") -> frozenset[str]:
+    """Return the columns of time stamps as INT96, which pyarrow reads as nanoseconds: from 2262 on as other times."""
+    columns = map(file.schema.column, range(len(file.schema)))
+    return frozenset(one.path.split(".")[0] for one in columns if one.physical_type == "INT96" and "." not in one.path)
+
+
+def _in_microseconds(path: str) -> "ParquetFile":
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    with decoding(path, "Parquet"):
+        stream = pa.OSFile(os.fsencode(path))
+        return parquet.ParquetFile(
+            stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us"
+        )
+
+
+def _refuse_wrapped(batch: "pa.RecordBatch", exact: "pa.RecordBatch", path: str, first: int) -> None:
+    """Raise OrtdeployError for a time that nanoseconds cannot count; `exact` has the same rows in microseconds."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    for name in exact.schema.names:
+        nanoseconds, microseconds = (
+            one.column(name).view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) for one in (batch, exact)
+        )
+        wrapped = np.flatnonzero(nanoseconds // 1000 != microseconds)
+        if len(wrapped):
+            place = int(wrapped[0])
+            raise OrtdeployError(
+                f"{path}: row {first + place}: {name} is {exact.column(name)[place]}. INT96 is read as nanoseconds, "
+                "which end in 2262. Write the column as microseconds (in Spark: outputTimestampType TIMESTAMP_MICROS)"
+            )
 
 
 class _Columns:
@@ -112,7 +160,7 @@ class _Columns:
 
     @contextmanager
     def _reading(self) -> Iterator[IO[bytes]]:
-        with decoding(self._path, "Parquet"), Path(self._path).open("rb", buffering=0) as file:
+        with decoding(self._path, "Parquet"), open_unbuffered(self._path) as file:
             yield file
 
 

@@ -1,4 +1,8 @@
-"""`cast: TYPE` — another element type. A value that the type cannot hold is an error; no number wraps around."""
+"""`cast: TYPE` — another element type. A value that the type cannot hold is an error; no number wraps around.
+
+It is the only step that loses something: the decimals of what becomes a whole number, and all but "not 0" of what
+becomes a boolean. Everything else converts with `convert` of `tensors/conversion.py`, which loses nothing.
+"""
 
 from ortdeploy.tensors.contracts import ANY, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.conversion import cast

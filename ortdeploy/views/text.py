@@ -300,5 +300,6 @@ def render_changes(changes: "Sequence[Changes]", *, color: bool = False) -> str:
 
 def _changed(one: "Changes") -> str:
     if one.run is None:
-        return f"job {one.job} has not run yet\n"
+        left = f"; its output is what {one.left_by} has made" if one.left_by else ""
+        return f"job {one.job} has not run yet{left}\n"
     return f"job {one.job} since run {one.run}:{'' if one.differences else ' nothing has changed'}\n"

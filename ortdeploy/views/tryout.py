@@ -30,6 +30,42 @@ def render_failed(failed: Sequence[Row]) -> str:
     return "".join(f"  row {one.get('row')} failed: {printable(str(one.get('message', '')))}\n" for one in failed)
 
 
+def is_hollow(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a result is a list without an item in all rows."""
+    return bool(rows) and all(row.get(name) == [] for row in rows)
+
+
+def is_null(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a result has no finite number in any row: JSON lines have null for NaN and infinities."""
+    return bool(rows) and all(_is_null(row.get(name)) for row in rows)
+
+
+def render_hollow(job: str, rows: Sequence[Row], key: Sequence[str]) -> str:
+    """Return a line for each result that holds nothing in any row."""
+    lines = []
+    for name in result_names(rows, key):
+        what = f"  {printable(name)} of job {printable(job)}"
+        if is_hollow(rows, name):
+            lines.append(f"{what} has no item in {_all(rows)}: rows are shorter than a window, or nothing was found.\n")
+        elif is_null(rows, name):
+            lines.append(f"{what} is NaN or infinite in {_all(rows)}: a value that feeds the model may be wrong.\n")
+    return "".join(lines)
+
+
+def result_names(rows: Sequence[Row], key: Sequence[str]) -> list[str]:
+    """Return the names of results: all that is no key."""
+    return [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*key, "row"}]
+
+
+def _all(rows: Sequence[Row]) -> str:
+    return "the one row" if len(rows) == 1 else f"all {len(rows)} rows"
+
+
+def _is_null(value: Any) -> bool:
+    """Return whether a value holds nothing but nulls, as which JSON lines have NaN and infinities."""
+    return value is None or (isinstance(value, list) and bool(value) and all(map(_is_null, value)))
+
+
 def _rows(number: int) -> str:
     return "1 row" if number == 1 else f"{number} rows"
 

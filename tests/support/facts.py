@@ -138,6 +138,8 @@ def first_rows(data: Mapping[str, Any]) -> FirstRows:
         rows=data["rows"],
         refused=tuple(refused),
         not_finite=tuple(data.get("not_finite", [])),
+        transparent=tuple(data.get("transparent", [])),
+        windowless=tuple(data.get("windowless", [])),
         complete=data.get("complete", False),
         stopped=data.get("stopped", False),
     )

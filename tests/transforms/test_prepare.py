@@ -138,6 +138,16 @@ def test_center_crop() -> None:
     )
 
 
+@pytest.mark.parametrize("like", ["transformers", "torchvision"])
+def test_the_middle_between_two_pixels_is_that_of_a_library(like: str) -> None:
+    for width in range(4, 40):
+        wide = np.arange(width, dtype=np.uint8)[None, None, :, None].repeat(4, 1)
+        left = round((width - 4) / 2.0) if like == "torchvision" else (width - 4) // 2
+        assert run({"center_crop": [4, 4], "like": like}, wide)[0, 0, :, 0].tolist() == list(range(left, left + 4))
+        if like == "transformers":
+            assert np.array_equal(run({"center_crop": [4, 4]}, wide), run({"center_crop": [4, 4], "like": like}, wide))
+
+
 def test_center_crop_of_an_image_that_is_too_small_fails() -> None:
     crop = PREPARE["center_crop"].build({"center_crop": [10, 4]}, TensorType("uint8", (ROWS, None, None, 3), NHWC))
     with pytest.raises(ValueError, match="height must be at least 10"):
