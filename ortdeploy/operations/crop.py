@@ -19,6 +19,7 @@ from ortdeploy.tensors.contracts import (
     IMAGE,
     IMAGE_SIZES,
     NUMBERS,
+    PICTURES,
     PIXELS,
     Contract,
     ContractError,
@@ -40,8 +41,11 @@ _HIGH = 1.5
 """From this ratio of height to width, a picture is a line that runs downwards."""
 
 
-def _hold_layout(solved: Solved, types: Types) -> None:  # noqa: ARG001  the layout is solved
-    """Refuse to resize pictures that are not NHWC. Raises ContractError."""
+def _hold_layout(solved: Solved, types: Types) -> None:
+    """Refuse to resize pictures that are not NHWC, or that Pillow does not have. Raises ContractError."""
+    dtype = types["image"].dtype
+    if "size" in solved.options and dtype is not None and dtype not in PICTURES.types:
+        raise ContractError(f"with size, it takes {PICTURES.called} and gets {dtype}; {PICTURES.advice}")
     if "size" in solved.options and solved.layout == "NCHW":
         raise ContractError("it resizes images in NHWC and gets NCHW; crop without size, or change the layout after")
 

@@ -15,6 +15,7 @@ _GUID = bytes.fromhex("000000001000800000aa00389b71")
 """The end of the identifier of a kind of samples in an extensible header; its beginning is the kind's number."""
 _FORMAT, _WITH_GUID = 16, 40
 """Bytes of the two kinds of headers."""
+_MOST_CHUNKS = 4096
 _OGG_PAGE, _LARGEST_PAGE = 27, 65307
 
 
@@ -73,7 +74,10 @@ def _samples(content: bytes) -> tuple[int, int, int]:
 def _chunks(file: BinaryIO, order: str) -> Iterator[Chunk]:
     """Yield the chunks behind the first twelve bytes; whoever takes one may read in it."""
     begin = 12
-    while len(head := _at(file, begin, 8)) == 8:  # noqa: PLR2004  a name and a size
+    for _ in range(_MOST_CHUNKS):  # a file of zeros would have millions
+        head = _at(file, begin, 8)
+        if len(head) < 8:  # noqa: PLR2004  a name and a size
+            return
         name, size = struct.unpack(f"{order}4sI", head)
         yield Chunk(name, begin + 8, size)
         begin += 8 + size + size % 2

@@ -75,7 +75,7 @@ def joint_type(values: Iterable[Any]) -> str | None:
     Whole numbers are int64, or uint64 if one is larger. Beside floating ones they are float64, if that is exact.
     """
     values = list(values)
-    kinds = {_kind(value) for value in values}
+    kinds = set(map(_kind, set(map(type, values))))
     if kinds in ({"bool"}, {"string"}, {"float64"}):
         return str(*kinds)
     if kinds == {"int"}:
@@ -85,20 +85,21 @@ def joint_type(values: Iterable[Any]) -> str | None:
     return "float64" if kinds == {"int", "float64"} and all(map(_is_float64, values)) else None
 
 
-def _kind(value: Any) -> str | None:
-    if isinstance(value, bool | np.bool_):
+def _kind(kind: type) -> str | None:
+    """Return what values of a type of Python or of numpy are."""
+    if issubclass(kind, bool | np.bool_):
         return "bool"
-    if isinstance(value, int | np.integer):
+    if issubclass(kind, int | np.integer):
         return "int"
-    if isinstance(value, float | np.floating):
+    if issubclass(kind, float | np.floating):
         return "float64"
-    return "string" if isinstance(value, str) else None
+    return "string" if issubclass(kind, str) else None
 
 
 def _is_float64(value: Any) -> bool:
     """Return whether float64 holds a number as it is."""
     try:
-        return _kind(value) == "float64" or int(float(value)) == int(value)
+        return _kind(type(value)) == "float64" or int(float(value)) == int(value)
     except OverflowError:
         return False
 
@@ -128,7 +129,7 @@ def _numbers(array: Array, name: str) -> Array:
     if array.dtype.kind != "O":
         raise ConversionError(_unfit(array.reshape(-1)[0], name) if array.size else _unfit(array.dtype, name))
     for value in array.flat:
-        if _kind(value) not in {"bool", "int", "float64"}:
+        if _kind(type(value)) not in {"bool", "int", "float64"}:
             raise ConversionError(_unfit(value, name))
     items = [value.item() if isinstance(value, np.generic) else value for value in array.flat]
     if items and all(isinstance(item, int) or item.is_integer() for item in items):

@@ -116,7 +116,7 @@ def rounded(made: Array, like: Array) -> Array:
     """Return computed numbers […] in the element type of what they were computed of, whole ones within its limits."""
     name = like.dtype.name
     if not is_whole(name):
-        return convert(made, name)
+        return convert(np.rint(made) if name == "bool" else made, name)
     least, most = whole_limits(name)
     upper = made.dtype.type(most)
     if int(upper) > most:  # the type has no number between

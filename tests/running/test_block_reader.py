@@ -36,6 +36,7 @@ from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.stall_watch import StallWatch
 from ortdeploy.sources import ahead, image
 from ortdeploy.sources import rows as read_rows_module
+from ortdeploy.sources.pixels import pixels_of
 from ortdeploy.tensors.columns import size_bytes
 
 PATIENCE = 60.0
@@ -479,7 +480,7 @@ def test_what_fits_into_memory_on_one_thread_fits_on_four(
     monkeypatch.setattr(ahead, "rows_at_once", lambda taken, *_: 1 if taken > 50 * 21 else 4)
     monkeypatch.setattr(BlockSizes, "learn", lambda *_: None)  # blocks of one batch
     memory = Memory((1 + scratch) * (90 + 10) + 3 * 20)
-    pixels, stack, prepare = image._pixels, read_rows_module.stack, Feeder.prepare_block  # noqa: SLF001
+    pixels, stack, prepare = pixels_of, read_rows_module.stack, Feeder.prepare_block
 
     def stacked(column: list[Any]) -> Any:
         made = stack(column)
@@ -491,7 +492,7 @@ def test_what_fits_into_memory_on_one_thread_fits_on_four(
         del taken
         return found
 
-    monkeypatch.setattr(image, "_pixels", lambda picture: memory.take(pixels(picture)))
+    monkeypatch.setattr(image, "pixels_of", lambda *picture: memory.take(pixels(*picture)))
     monkeypatch.setattr(read_rows_module, "stack", stacked)
     monkeypatch.setattr(Feeder, "prepare_block", prepared)
     (tmp_path / "m.yaml").write_text(PICTURES.replace("THREADS", "4"))

@@ -69,6 +69,8 @@ def test_a_wav_of_open_length_is_read_to_its_end(tmp_path: Path, size: int, riff
     words = np.arange(100, dtype="<i2")
     (tmp_path / "a.wav").write_bytes(wav(words.tobytes(), size=size, riff=riff))
     assert samples(tmp_path / "a.wav", "wav").tolist() == (words / 32768).tolist()
+    if size:
+        assert samples(tmp_path / "a.wav", "audio").tolist() == (words / 32768).tolist()
 
 
 def test_a_wav_without_samples_stays_one(tmp_path: Path) -> None:

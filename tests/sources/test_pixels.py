@@ -76,7 +76,7 @@ def png(path: Path, values: np.ndarray, color: int, *, more: Sequence[tuple[byte
     return path
 
 
-GREY = {
+GREY: dict[str, tuple[np.ndarray, int]] = {
     "uint8": (np.array([[0, 7, 255]], np.uint8), 1),
     "int8": (np.array([[-128, -5, 127]], np.int8), 2),
     "uint16": (np.array([[0, 65535, 300]], np.uint16), 1),
@@ -99,7 +99,8 @@ def test_grey_keeps_its_element_type(tmp_path: Path, dtype: str, exif: bool) -> 
 def test_grey_of_a_png_of_16_bits(tmp_path: Path) -> None:
     values = np.array([[0, 300], [65535, 1]], np.uint16)
     have = pixels(png(tmp_path / "a.png", values, 0))
-    assert (have.dtype, have[..., 0].tolist()) == (np.uint16, values.tolist())
+    assert have.dtype == np.uint16
+    assert have[..., 0].tolist() == values.tolist()
 
 
 def test_what_would_lose_low_bytes_or_bands_fails_by_name(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ FORMATS = {
 @pytest.mark.parametrize(("mode", "suffix"), [(mode, suffix) for mode in FORMATS for suffix in FORMATS[mode]])
 def test_transparency_is_laid_on_a_ground(tmp_path: Path, mode: str, suffix: str) -> None:
     image, save = transparent(mode)
-    lossless = {"lossless": True, "exact": True} if suffix == "webp" else {}
+    lossless: dict[str, Any] = {"lossless": True, "exact": True} if suffix == "webp" else {}
     path = tmp_path / f"a.{suffix}"
     image.save(path, **save, **lossless)
     with Image.open(path) as stored:
@@ -189,7 +190,7 @@ def test_of_an_animation_the_first_frame_is_laid(tmp_path: Path) -> None:
 
 
 def deploy(folder: Path, more: str = "") -> Path:
-    sizes = ["batch", "h", "w", 3]
+    sizes: list[int | str | None] = ["batch", "h", "w", 3]
     node = helper.make_node("Identity", ["x"], ["y"])
     save_model(folder / "m.onnx", [node], {"x": (TensorProto.UINT8, sizes)}, {"y": (TensorProto.UINT8, sizes)})
     (folder / "m.yaml").write_text(
@@ -325,7 +326,7 @@ def chain(random: np.random.Generator, x: np.ndarray) -> list[tuple[dict[str, An
     like = str(random.choice(["transformers", "torchvision"]))
     small = [int(random.integers(1, side + 1)) for side in x.shape[:2]]
     steps: list[tuple[dict[str, Any], Any]] = [
-        ({"center_crop": small, "like": like}, lambda x: middle(x, *small, like)),
+        ({"center_crop": small, "like": like}, lambda x: middle(x, small[0], small[1], like)),
         ({"resize": [height, width]}, lambda x: by_pillow(x, height, width)),
         ({"pad": [height, width], "value": 3}, lambda x: padded(x, height, width, 3)),
         ({"grayscale": True}, luma),
