@@ -45,7 +45,7 @@ class Component:
             self.failed = True
             raise ProviderFailedError(f"{self.model}: {error}") from error
         except DisagreementError as error:
-            raise DisagreementError(f"{self.model}: {error}", error.since) from error
+            raise DisagreementError(f"{self.model}: {error}", error.since, error.kind) from error
         except OrtdeployError as error:
             raise type(error)(f"{self.model}: {error}") from error
         for value in values:

@@ -170,7 +170,7 @@ class PartLoop:
         """Return an error that says which rows are in doubt: those committed or kept since the last good comparison."""
         record = self._context.ledger.output(self._context.output)
         done = 0 if record is None else record.begun.end if record.begun is not None else record.rows
-        since = first_in_doubt(error.since, self._statistics.earlier)
+        since = first_in_doubt(error, self._statistics.plain()["proven"])
         if since is None or since >= done:
             return OrtdeployError(str(error))
         self._doubt = {"first": since, "last": done - 1}

@@ -5,10 +5,7 @@ from typing import Any
 
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.providers.catalogue import CPU as CPU_PROVIDER
-from ortdeploy.sessions.evidence import Evidence
-
-CPU, ROWS = "cpu_comparison", "row_independence"
-"""Kinds of comparison: with the CPU provider, and of rows with what they give in other batches."""
+from ortdeploy.sessions.evidence import CPU, ROWS, DisagreementError, Evidence
 
 Proven = dict[str, dict[str, Any]]
 """By kind: how many rows were compared, in how many looks; `since`: the first row after the last look that was not
@@ -57,13 +54,13 @@ def added(earlier: Proven, now: Proven) -> Proven:
     return total
 
 
-def first_in_doubt(since: int | None, earlier: Mapping[str, Any]) -> int | None:
-    """Return the first row in doubt: `since` is that of this run, `earlier` the statistics of those before it.
+def first_in_doubt(error: DisagreementError, proven: Proven) -> int | None:
+    """Return the first row in doubt after a comparison that disagrees; `proven` is of all runs of the job.
 
-    None if every row was compared, or has passed before a look that agreed.
+    None if every row was looked at, or has passed before a look that agreed.
     """
-    before = [plain["since"] for plain in earlier.get("proven", {}).values() if plain["since"] is not None]
-    return None if since is None else min([since, *before])
+    before = proven[error.kind]["since"] if error.kind in proven else None
+    return min((since for since in (error.since, before) if since is not None), default=None)
 
 
 def in_doubt(doubt: Mapping[str, int], output: str) -> str:

@@ -27,7 +27,7 @@ class JobStatistics:
         self._begin = time.perf_counter()
         self._usage = process_usage()
         self._cpu = time.thread_time()
-        self.earlier = earlier
+        self._earlier = earlier
         self._seconds_before = float(earlier.get("seconds", 0.0))
         self._stream = stream
         self._writer = writer
@@ -77,11 +77,11 @@ class JobStatistics:
         """Return all numbers as JSON."""
         members = self._stream.members
         counts = [member.rows.counts for member in members]
-        adapters = Counter(self.earlier.get("adapter_rows", {}))
+        adapters = Counter(self._earlier.get("adapter_rows", {}))
         for one in counts:
             adapters.update({" + ".join(names) or "none": rows for names, rows in dict(one.adapter_rows).items()})
-        peaks = [peak for peak in (self.earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
-        session_seconds = float(self.earlier.get("session_seconds", 0.0)) + self._stream.session_seconds
+        peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
+        session_seconds = float(self._earlier.get("session_seconds", 0.0)) + self._stream.session_seconds
         return {
             "seconds": round(self._seconds_before + self.seconds, 6),
             "session_seconds": round(session_seconds, 6),
@@ -95,16 +95,16 @@ class JobStatistics:
             "peak_memory_bytes": max(peaks) if peaks else None,
             "process": self._process(),
             "timeline": self._timeline,
-            "proven": added(self.earlier.get("proven", {}), proven_by(member.rows.proven for member in members)),
+            "proven": added(self._earlier.get("proven", {}), proven_by(member.rows.proven for member in members)),
             **self._samples.plain(),
         }
 
     def _counted(self, name: str, now: int) -> int:
-        return int(self.earlier.get(name, 0)) + now
+        return int(self._earlier.get(name, 0)) + now
 
     def _process(self) -> dict[str, float]:
         """Return the processor seconds and faults of the process for the job, in this run and those before."""
-        before = self.earlier.get("process", {})
+        before = self._earlier.get("process", {})
         return {
             name: round(before.get(name, 0) + value - self._usage[name], 3) for name, value in process_usage().items()
         }

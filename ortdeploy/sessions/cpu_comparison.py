@@ -13,7 +13,7 @@ import numpy as np
 from ortdeploy.diagnostics import OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.records import mutable_record, record
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.evidence import DisagreementError, Evidence, clocks, since, varying
+from ortdeploy.sessions.evidence import CPU, DisagreementError, Evidence, clocks, since, varying
 from ortdeploy.tensors.columns import Array
 
 _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them is close
@@ -131,7 +131,7 @@ class CpuComparison:
             if evidence.since is None:
                 raise
             raise DisagreementError(
-                f"row {batch.number}, or one behind it in its batch: {error}", evidence.since
+                f"row {batch.number}, or one behind it in its batch: {error}", evidence.since, CPU
             ) from error
         except (TransientError, OutOfMemoryError, MemoryError) as error:  # the next batch is compared
             evidence.trouble = str(error) or "memory ran out"

@@ -39,13 +39,18 @@ LENGTH = " (length)"
 """Behind the name of a text input: the length of its texts, to which rows beside them may be filled up."""
 
 
-class DisagreementError(OrtdeployError):
-    """A comparison disagrees. `since` is the first row that passed without a look since the last one that agreed."""
+CPU, ROWS = "cpu_comparison", "row_independence"
+"""Kinds of comparison: with the CPU provider, and of rows with what they give in other batches."""
 
-    def __init__(self, message: str, since: int | None = None) -> None:
+
+class DisagreementError(OrtdeployError):
+    """A comparison of some kind disagrees. `since` is the first row that has passed since the last look that agreed."""
+
+    def __init__(self, message: str, since: int | None = None, kind: str = ROWS) -> None:
         """Take what differs; None: every row before was looked at."""
         super().__init__(message)
         self.since = since
+        self.kind = kind
 
 
 def clocks() -> tuple[float, float]:

