@@ -29,7 +29,8 @@ TOGETHER = "a text detector and the reader of lines beside it (PaddleOCR, RapidO
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest from pictures to the corners of lines of text."""
     picture = picture_input(subject)
-    heat = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK and shape[1] == 1]
+    shapes = {name: subject.shape_of(name) for name in subject.ran.outputs}
+    heat = [name for name, shape in shapes.items() if len(shape) == _RANK and shape[1] == 1]
     if picture is None or not heat or not picture.open or picture.layout != "NCHW":
         return
     as_large = subject.ran_shape(heat[0])[2:] == (picture.height, picture.width)

@@ -28,15 +28,18 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     if picture is None or picture.layout != "NCHW" or picture.channels == 1 or not picture.floating:
         return
     size = (picture.height, picture.width)
-    outputs = [name for name, shape in subject.ran.outputs.items() if _is_head(shape, size)]
+    outputs = [name for name in subject.ran.outputs if _is_head(subject, name, size)]
     version = _version(subject)
     if len(outputs) == 1 and version is not None and not any(side % _MULTIPLE for side in size):
         yield _starter(subject, picture, outputs[0], version)
 
 
-def _is_head(shape: tuple[int, ...], size: tuple[int, int]) -> bool:
-    """Return whether an output is [rows, cells, 5 + classes]."""
-    return len(shape) == _RANK and shape[1] in cells(size) and shape[2] > _BEFORE_CLASSES
+def _is_head(subject: Subject, output: str, size: tuple[int, int]) -> bool:
+    """Return whether an output is [rows, cells, 5 + classes]; the graph must fix the classes."""
+    shape, ran = subject.shape_of(output), subject.ran_shape(output)
+    if len(shape) != _RANK or ran[1] not in cells(size):
+        return False
+    return isinstance(shape[2], int) and shape[2] > _BEFORE_CLASSES
 
 
 def _version(subject: Subject) -> str | None:

@@ -11,6 +11,7 @@ from ortdeploy.views.text import painter
 _WIDEST = 40  # signs of a cell
 _SHOWN = 4  # elements of a list
 _BOLD = "\x1b[1m"
+_FEWEST_EQUAL = 3
 _AT = 0.5
 """A window of a recording counts from this probability on."""
 
@@ -40,8 +41,21 @@ def is_null(rows: Sequence[Row], name: str) -> bool:
     return bool(rows) and all(_is_null(row.get(name)) for row in rows)
 
 
-def render_hollow(job: str, rows: Sequence[Row], key: Sequence[str]) -> str:
-    """Return a line for each result that holds nothing in any row."""
+def is_constant(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a result has the same floating numbers in several rows: those that differ rarely give that."""
+    first = rows[0].get(name) if len(rows) >= _FEWEST_EQUAL else None
+    return _is_odd_number(first) and all(row.get(name) == first for row in rows)
+
+
+def _is_odd_number(value: Any) -> bool:
+    """Return whether a value is a floating number that is no end of a range, or a list that holds one."""
+    if isinstance(value, list):
+        return any(map(_is_odd_number, value))
+    return isinstance(value, float) and value not in {0.0, 1.0, -1.0}
+
+
+def render_hollow(job: str, rows: Sequence[Row], key: Sequence[str], *, constant: bool = True) -> str:
+    """Return a line for each result that holds nothing in any row, or (`constant`) the same numbers in all of them."""
     lines = []
     for name in result_names(rows, key):
         what = f"  {printable(name)} of job {printable(job)}"
@@ -49,6 +63,8 @@ def render_hollow(job: str, rows: Sequence[Row], key: Sequence[str]) -> str:
             lines.append(f"{what} has no item in {_all(rows)}: rows are shorter than a window, or nothing was found.\n")
         elif is_null(rows, name):
             lines.append(f"{what} is NaN or infinite in {_all(rows)}: a value that feeds the model may be wrong.\n")
+        elif constant and is_constant(rows, name):
+            lines.append(f"{what} is equal in {_all(rows)}: unless they are alike, they do not reach the model.\n")
     return "".join(lines)
 
 

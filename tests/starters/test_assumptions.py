@@ -72,6 +72,17 @@ def test_results_that_are_null_in_one_row_are_not_told(cli: Cli, tmp_path: Path)
     assert "y of job run is NaN or infinite in all 2 rows" in said
 
 
+def test_results_that_are_equal_in_all_rows_are_told(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Mul", ["x", "zero"], ["nothing"]), helper.make_node("Add", ["nothing", "half"], ["y"])]
+    weights: families.Weights = {"zero": np.zeros(1, np.float32), "half": np.full(1, 0.25, np.float32)}
+    save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 2])}, {"y": (FLOAT, ["n", 2])}, weights)
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
+    _, said = init(cli, tmp_path, "--from", tmp_path / "x.npy")
+    told = "y of job run is equal in all 3 rows: unless they are alike, they do not reach the model."
+    assert told in said
+    assert told in cli("try", tmp_path / "m.yaml").out
+
+
 def test_recordings_shorter_than_a_window_give_one(cli: Cli, tmp_path: Path) -> None:
     families.hearer(tmp_path / "m.onnx", samples=144_160)
     record(tmp_path / "heard/a.wav", 3)

@@ -133,9 +133,12 @@ class _Tried:
         lines = self.starter.explodes and any(is_hollow(rows, name) for name in names)
         return lines or (bool(names) and all(is_null(rows, name) for name in names))
 
-    def hollow(self) -> str:
-        """Return what of the results holds nothing."""
-        return "" if self.rows is None else render_hollow(self.rows[0].job, self.rows[1], self.rows[0].input.key)
+    def hollow(self, *, constant: bool) -> str:
+        """Return what of the results holds nothing, or (`constant`) the same in all rows."""
+        if self.rows is None:
+            return ""
+        step, rows = self.rows
+        return render_hollow(step.job, rows, step.input.key, constant=constant)
 
     @property
     def is_too_large(self) -> bool:
@@ -264,7 +267,7 @@ def _told(tried: _Tried, manifest: Path, subject: Subject, *, instead_of: _Tried
         lines.append(f"It reads {subject.data.path}. Other files of that folder are left out: {subject.data.left_out}.")
     lines.append(f"{tried.starter.question}." if tried.starter.question else "")
     lines.append(f"The manifest cannot say {tried.starter.unsaid}." if tried.starter.unsaid else "")
-    lines.append(tried.hollow().rstrip())
+    lines.append(tried.hollow(constant=subject.data is not None).rstrip())
     lines.append(tried.trouble().rstrip())
     named = os.path.join(".", manifest) if str(manifest).startswith("-") else str(manifest)  # noqa: PTH118  Path drops it
     lines.append(
