@@ -176,6 +176,8 @@ def _forget() -> None:
 def _watch(reading: int, page: "mmap", command: str) -> "NoReturn":
     """Be the watcher: wait for the end of the process that forked it."""
     try:
+        import json  # noqa: F401, PLC0415  at once: a container may end a moment after its first process
+
         os.setsid()  # signals of a terminal are for the other one
         for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -197,7 +199,7 @@ def _watch(reading: int, page: "mmap", command: str) -> "NoReturn":
 
 def _say(said: bytes, page: bytes, command: str, *, ran_out: bool) -> None:
     """Write the last words of the process."""
-    import json  # noqa: PLC0415
+    import json  # noqa: PLC0415  loaded already
 
     doing: Mapping[str, str] = {}
     with suppress(ValueError):
@@ -229,8 +231,6 @@ def last_words(
     `rows` are the first and last rows of the runs that had begun. `crash` is the signal by which native code ended it,
     None if somebody killed it; `ran_out`: the system did, for memory.
     """
-    from ortdeploy.redaction import without_secrets  # noqa: PLC0415  only when something is wrong
-
     if crash is not None:
         how = f"was ended by {crash}, as native code is that crashes"
     elif ran_out:
@@ -238,7 +238,7 @@ def last_words(
     else:
         how = "was killed; the system does that with SIGKILL if memory runs out, see its log"
     what = f"the process that {what_it_did(doing, rows, command)} {how}."
-    return without_secrets(f"{what} {_next(command, crash, is_run='job' in doing)}")
+    return f"{what} {_next(command, crash, is_run='job' in doing)}"
 
 
 def what_it_did(doing: "Mapping[str, str]", rows: "list[tuple[int, int]]", command: str = "") -> str:
