@@ -30,6 +30,8 @@ DECISIONS = "_parts"
 BOUND = "bound.json"
 """The file in a plan's folder there that lists the plan's parts. If it is not there, nothing is decided."""
 
+MARKER = "_output.json"
+"""The file in an output folder that names its ledger. On a store, its `claim` says which run has created it there."""
 REPORT = "_run.json"
 """The file in an output folder with the report of the last run."""
 REPORTS = {"html": "_run.html", "prometheus": "_run.prom"}

@@ -15,7 +15,8 @@ from typing import Any, TypeVar, overload
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
-from ortdeploy.files.names import BOUND, DECISIONS, MARK, MIRRORS
+from ortdeploy.files.json_text import read_json
+from ortdeploy.files.names import BOUND, DECISIONS, MARK, MARKER, MIRRORS
 from ortdeploy.files.store_errors import advice_on
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
@@ -313,8 +314,46 @@ class Upload:
         self._folder = folder
         self._sent: dict[str, tuple[int, int]] = {}
 
+    def claim(self) -> None:
+        """Create the file there that names the output's ledger, if there is none. Many may try: one of them does it.
+
+        Raises OrtdeployError if another machine has done it.
+        """
+        path = self._folder / MARKER
+        if SCHEMES[self._url.scheme].decides:
+            from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  it imports this
+
+            SharedStore(self._url.full).create(MARKER, path.read_bytes())
+        self._check_owner()
+        self.send(MARKER.__eq__)
+
+    def _check_owner(self) -> None:
+        """Raise OrtdeployError if the file there has another claim than the one here: another machine's output.
+
+        Outputs that an earlier version began have no claim.
+        """
+
+        def claim() -> str | None:
+            system, path = open_store(self._url)
+            try:
+                return _claim_in(system.cat_file(f"{path}/{MARKER}"))
+            except FileNotFoundError:
+                return None
+
+        try:
+            ours = _claim_in((self._folder / MARKER).read_bytes())
+        except FileNotFoundError:
+            return
+        theirs = self._asked(claim) if ours is not None else None
+        if theirs not in (None, ours):
+            raise OrtdeployError(
+                f"{self._url} is the output of another machine, which began there when this one did: {MARKER} there "
+                "names the run. Give this job another place; or start over there with --new-run, which keeps what is "
+                "there under another name"
+            )
+
     def check_alone(self) -> None:
-        """Raise OrtdeployError if shards have made parts there, of which nothing is in the folder."""
+        """Raise OrtdeployError if shards, or another machine, have made parts there: nothing of it is in the folder."""
 
         def is_shared() -> bool:
             system, path = open_store(self._url)
@@ -331,6 +370,7 @@ class Upload:
                 "save a plan (ortdeploy plan --out PLAN), then ortdeploy apply PLAN --shard 0/1 and ortdeploy finish "
                 "PLAN. Or start over with --new-run"
             )
+        self._check_owner()
 
     def check(self, *, known: bool) -> None:
         """Raise OrtdeployError if the store has files there that no run of this ledger wrote."""
@@ -409,6 +449,14 @@ class Upload:
                 for one in found:
                     _move(system, one, f"{there}{one.removeprefix(path)}")
                 system.invalidate_cache()
+
+
+def _claim_in(marker: bytes) -> str | None:
+    """Return the claim in a file that names an output's ledger; None if it has none."""
+    with suppress(ValueError, TypeError, LookupError):
+        claim = read_json(marker)["claim"]
+        return claim if isinstance(claim, str) else None
+    return None
 
 
 def _turn(path: str) -> int:

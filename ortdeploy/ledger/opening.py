@@ -8,15 +8,12 @@ from pathlib import Path
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.names import is_there_now
+from ortdeploy.files.names import MARKER, is_there_now
 from ortdeploy.files.opening import open_regular, regular_path
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.ledger.versions import LEDGER_VERSION, bring_up_to_date, version_of
-
-MARKER = "_output.json"
-"""The file in an output folder that names its ledger."""
 
 _MOST_OF_A_MARKER = 64 * 1024
 _PATIENCE = 60.0

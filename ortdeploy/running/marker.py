@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.names import relative
+from ortdeploy.files.names import MARKER, relative
 from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.damage import FILE
-from ortdeploy.ledger.opening import MARKER, read_marker
+from ortdeploy.ledger.opening import read_marker
 from ortdeploy.ledger.records import OutputRecord
 
 FORMAT_VERSION = 1
@@ -36,13 +36,15 @@ def check_marker(folder: Path, state_dir: Path, job: str, known: OutputRecord | 
         )
 
 
-def write_marker(folder: Path, state_dir: Path, deployment: str, job: str) -> None:
-    """Write the file, unless it is there already. Raises OSError."""
+def write_marker(folder: Path, state_dir: Path, deployment: str, job: str, claim: str | None = None) -> None:
+    """Write the file, unless it is there already; a `claim` that it has stays. Raises OSError."""
+    claim = read_marker(folder).get("claim", claim)
     known = {
         "format_version": FORMAT_VERSION,
         "ledger": relative(state_dir.absolute() / FILE, folder.absolute()),
         "deployment": deployment,
         "job": job,
+        **({} if claim is None else {"claim": claim}),
     }
     content, path = (json.dumps(known, indent=2) + "\n").encode(), folder / MARKER
     if path.is_file() and read_whole(path) == content:

@@ -11,7 +11,6 @@ from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.names import DECISIONS, is_there_now, name_aside
 from ortdeploy.files.urls import decoded
-from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
 from ortdeploy.records import record
@@ -73,13 +72,14 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         first_row=step.input.first_row,
         gone=step.input.gone,
     )
-    write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job)
+    claim = None if context.upload is None else context.run_id
+    write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job, claim)
     _check_alone(context, is_new=known is None)
     return position
 
 
 def _check_alone(context: JobContext, *, is_new: bool) -> None:
-    """Raise OrtdeployError if shards have begun in the output since it was looked at.
+    """Raise OrtdeployError if shards, or on a store another machine, have begun in the output since it was looked at.
 
     A shard that begins from now on finds that a run is at work, or if its ledger is another one, the marker. On a
     store, shards have made nothing that is not `new`.
@@ -89,9 +89,10 @@ def _check_alone(context: JobContext, *, is_new: bool) -> None:
             f"shards have begun in {context.step.output.shown} as this run did. Let them make all parts, and run "
             "ortdeploy finish with their plan; or stop them, and start over with apply --new-run"
         )
-    if context.upload is not None and is_new:
-        context.upload.send(MARKER.__eq__)
-        context.upload.check_alone()
+    if context.upload is not None:
+        context.upload.claim()
+        if is_new:
+            context.upload.check_alone()
 
 
 def _has_open_plans(folder: Path, roots: tuple[str, ...]) -> bool:

@@ -31,7 +31,7 @@ from ortdeploy.running.member import Finished
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
-from ortdeploy.running.row_places import Found, RowPlaces, Segment, leave, open_segments
+from ortdeploy.running.row_places import Found, RowPlaces, Segment, open_segments
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
@@ -62,6 +62,7 @@ class RetryRun:
         self._found = False  # a result of this job, whose report is renewed
         self._digits = PART_DIGITS
         self._done = 0
+        self._left: Mapping[tuple[str, str], int] = {}
         self._asked: frozenset[int] | None = None  # the rows to run; None: all that have failed
 
     def run(self) -> JobResult:
@@ -69,6 +70,8 @@ class RetryRun:
         ending = carry_out(self._context, self._memory, self._work)
         if ending.status is Status.NOTHING_TO_DO:
             ending = replace(ending, reason=self._why_nothing())
+        elif ending.status is Status.DONE:
+            ending = replace(ending, reason=self._why_left())
         try:
             if self._found:
                 if ending.status is not Status.NOTHING_TO_DO:
@@ -90,6 +93,16 @@ class RetryRun:
             return f"no row in {self._step.output.shown} has failed"
         rows = "1 failed row is" if outside == 1 else f"{outside:,} failed rows are"
         return f"{rows} in no committed part: repair or remove what failed, and apply goes on"
+
+    def _why_left(self) -> str | None:
+        """Say which rows stay failed and why, by the first file of them; None if all have run."""
+        left = self._left
+        if not left:
+            return None
+        (path, reason), rows = next(iter(left.items()))
+        stay = "1 failed row of it has" if rows == 1 else f"{rows:,} failed rows of it have"
+        others = len(left) - 1
+        return f"{path}: {reason}. {stay} not run" + (f", and rows of {others:,} other files" if others else "")
 
     def _work(self) -> Status:
         """Run the failed rows of every part."""
@@ -114,6 +127,7 @@ class RetryRun:
             tried = any(self._was_tried(one) for failed in attempts.values() for one in failed.values())
             return Status.DONE if tried else Status.NOTHING_TO_DO
         self._places = RowPlaces(context)
+        self._left = self._places.left
         rows = [row for part in parts for row in wanted[part.number]]
         self._announce(rows, len(rows))
         for part in parts:
@@ -171,10 +185,12 @@ class RetryRun:
         over = {} if most is None else {row: one for row, one in wanted.items() if one.attempts >= most}
         unread = [row for row, one in wanted.items() if one.unreadable]
         if unread:
-            leave(unread, failed[unread[0]].path, "the file could not be read; apply runs its rows once it has changed")
+            self._places.leave(
+                unread, failed[unread[0]].path, "the file could not be read; apply runs its rows once it has changed"
+            )
         tired = [row for row, one in over.items() if row not in unread and not self._places.holds_else(one)]
         if tired:
-            leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
+            self._places.leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
         wanted = {row: one for row, one in wanted.items() if row not in tired and row not in unread}
         if all(one.file_row is not None for one in wanted.values()):
             return self._places.find(wanted)
@@ -231,7 +247,7 @@ class RetryRun:
             self._merge(part, set(failed), again, new)
         lost = sorted({*found.rows}.difference(again.recovered, (row.row for row in again.failed)))
         if lost:
-            leave(lost, failed[lost[0]].path, "the file has no such row any more, or it gives no result")
+            self._places.leave(lost, failed[lost[0]].path, "the file has no such row any more, or it gives no result")
         letters = DeadLetters(context, found.states)
         context.ledger.note_failures(
             context.output,

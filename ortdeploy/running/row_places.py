@@ -64,6 +64,12 @@ class RowPlaces:
         self._digests = InputDigests(context)
         self._known = {one.state.path: one for one in context.ledger.inputs(context.output)}
         self._now: dict[str, FileState | str] = {}
+        self.left: dict[tuple[str, str], int] = {}
+
+    def leave(self, rows: Sequence[int], path: str, reason: str) -> None:
+        """Log that rows do not run again, and stay failed; `left` has how many, by path and reason."""
+        leave(rows, path, reason)
+        self.left[path, reason] = self.left.get((path, reason), 0) + len(rows)
 
     def find(self, failed: Mapping[int, FailedBefore]) -> Found:
         """Return where rows are now; those that cannot run again are logged, and stay failed."""
@@ -77,7 +83,7 @@ class RowPlaces:
             state = self._state(path)
             why_not = state if isinstance(state, str) else self._why_not(state, digest, found)
             if isinstance(state, str) or why_not is not None:
-                leave(tuple(rows), path, str(why_not))
+                self.leave(tuple(rows), path, str(why_not))
             else:
                 found.segments.append(Segment(states=(state,), first_row=first_row, rows=tuple(rows)))
         return found

@@ -135,7 +135,8 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
             return f"{name}: nothing to do, {result.reason or f'{result.output} is finished'}."
         case "done":
             rate = f" in {result.seconds:.2f} s" if result.seconds else ""
-            return f"{name}: {paint('done', GREEN)}{rate}: {counts}, in {result.output}."
+            said = f" {result.reason}." if result.reason else ""
+            return f"{name}: {paint('done', GREEN)}{rate}: {counts}, in {result.output}.{said}"
     color = YELLOW if result.status == "paused" else RED
     return f"{name}: {paint(result.status, color)}: {counts}. {result.reason}".rstrip(". ") + "."
 

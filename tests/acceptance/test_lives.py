@@ -111,12 +111,12 @@ class Life:
             self.world.apply()
 
     def retry(self) -> None:
-        if self.is_free and self.inbox.out.exists():
+        if self.is_free and self.world.is_known:
             self.world.model = self.draw.choice([refuse_negative, double])
             self.killed(self.world.retry)
 
     def compact(self) -> None:
-        if self.is_free and not (self.inbox.out / "_parts").exists() and self.inbox.out.exists():
+        if self.is_free and not (self.inbox.out / "_parts").exists() and self.world.is_known:
             self.killed(lambda: self.inbox.compact(self.draw.choice([4, 8])))
 
     def lose_and_restore(self) -> None:

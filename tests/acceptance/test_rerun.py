@@ -306,3 +306,16 @@ def test_shards_leave_changed_files_to_one_machine(cli: Cli, deployment: Path, m
     refused = cli("apply", plan, "--shard", "0/1")
     assert (refused.code, why in refused.words) == (64, True), refused.words
     assert rows(deployment / "out") == {0: ("a", 1)}
+
+
+def test_retry_says_that_apply_runs_the_rows_of_a_repaired_file(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path = manifest()
+    put(deployment, "a", 0, float("nan"), 2)
+    apply(cli, path)
+    put(deployment, "a", 0, 1, 2)
+    retried = cli("retry", path, "--job", "run")
+    assert retried.code == 0
+    said = "inbox/a.npy: the file has changed, and apply runs all of its rows again. 1 failed row of it has not run."
+    assert said in retried.words
+    apply(cli, path)
+    assert [value for _, value in rows(deployment / "out").values()] == [0, 1, 2]

@@ -18,6 +18,7 @@ from support.models import Shape, save_model, scale_model
 from ortdeploy import retries
 from ortdeploy.feeds import feeder
 from ortdeploy.files import object_store
+from ortdeploy.files.names import MARKER
 from ortdeploy.files.object_store import Fetched, Upload, fetched, mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
@@ -404,3 +405,40 @@ def test_a_bucket_that_is_not_there_is_named_and_not_made(
     refused = cli("apply", deployment(tmp_path, "*.npy", "memory://typo-bucket/out"))
     assert (refused.code, made) == (1, [])
     assert 'there is no bucket "typo-bucket". Correct its name, or make the bucket' in refused.words
+
+
+@pytest.mark.parametrize("moment", ["claim", "_check_owner"], ids=["before it claims", "before it looks"])
+def test_of_two_machines_that_begin_one_output_on_a_store_at_once_one_makes_it(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Their files that name the ledger are alike but for the run, and both found the place empty."""
+    for number in range(3):
+        store.pipe_file(f"/in/{number}.jsonl", b'{"x": [%d, 1, 1, 1]}\n' % (1 + number))
+    machines = [tmp_path / name for name in ("slower", "quicker")]
+    manifests = []
+    for factor, folder in zip((5.0, 2.0), machines, strict=True):
+        folder.mkdir()
+        manifests.append(deployment(folder, "memory://in/*.jsonl", "memory://out/run"))
+        scale_model(folder / "double.onnx", factor=factor)
+    real, ended = getattr(Upload, moment), list[int]()
+
+    def later(self: Upload, *arguments: Any) -> Any:
+        if not ended and (self._folder / MARKER).exists():
+            ended.append(0)
+            ended[0] = cli("apply", manifests[1]).code
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Upload, moment, later)
+        slower = cli("apply", manifests[0])
+    is_quicker = moment == "claim"
+    assert sorted([slower.code, *ended]) == [0, 1]
+    assert (slower.code, "is the output of another machine" in slower.words) == (int(is_quicker), is_quicker)
+    winner, loser = reversed(manifests) if is_quicker else manifests
+    factor = 2.0 if is_quicker else 5.0
+    assert sorted(row["y"][0] for row in rows_of(store, "/out/run")) == [factor, 2 * factor, 3 * factor]
+    assert cli("verify", winner).code == 0
+    again = cli("apply", loser)
+    words = "is the output of another machine" if is_quicker else "holds files already"
+    assert (again.code, words in again.words) == (1, True), again.words
+    assert cli("apply", winner).code == 0

@@ -22,8 +22,8 @@ from support.specs import make_spec
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.feeds import feeder
-from ortdeploy.files.names import REPORT
-from ortdeploy.ledger.opening import MARKER, open_ledger, read_outputs
+from ortdeploy.files.names import MARKER, REPORT
+from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.plan.timing import JobTiming

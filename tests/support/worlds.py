@@ -72,6 +72,12 @@ class World:
         """The plans whose parts are not all in the ledger."""
         return open_plans(SharedFolder(self.inbox.out))
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the ledger knows the output."""
+        with read_ledger(self.state) as ledger:
+            return ledger is not None and ledger.output(self.output) is not None
+
     def save_plan(self) -> None:
         """Save a plan for shards, unless one is open, as planning does."""
         if self.open() or not self.inbox.files:

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.files.names import MARKER
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.opening import MARKER, read_ledger
+from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.plan.part_table import part_table

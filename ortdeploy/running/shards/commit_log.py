@@ -28,10 +28,9 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.names import BOUND
+from ortdeploy.files.names import BOUND, MARKER
 from ortdeploy.files.shared_place import GIVEN_UP, SharedPlace, beside, beside_name
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, KEPT, open_plans
-from ortdeploy.ledger.opening import MARKER
 from ortdeploy.ledger.records import part_name
 from ortdeploy.plan.part_table import PartTable, PlannedPart, read_part_table
 from ortdeploy.plan.plan_file import decode, encode
