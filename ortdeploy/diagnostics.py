@@ -164,6 +164,11 @@ def _clear(name: str) -> str:
     return name if name.isprintable() and name == name.strip() and name and "," not in name else f'"{name}"'
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with its article: `a sequence`, `an optional`."""
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
 def did_you_mean(name: str, known: Iterable[str], most: int = 15) -> str:
     """Return a sentence that names the nearest known name, or lists `most` of those that there are."""
     names = sorted(known)

@@ -7,9 +7,9 @@ import numpy as np
 from ortdeploy.adapters.training_formats import Weights
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.tensors import conversion
 from ortdeploy.tensors.columns import Array
-from ortdeploy.tensors.elements import narrowed, numpy_dtype
-from ortdeploy.tensors.types import WIDER, dimensions_agree, format_shape
+from ortdeploy.tensors.types import dimensions_agree, format_shape
 
 _DROPPED = ("base_model.model.",)
 """Beginnings of names that PEFT puts before the layer's own."""
@@ -67,7 +67,7 @@ def _scaled(name: str, array: Array, weights: Weights) -> Array:
         return array
     rank = array.shape[1] if weights.transposed else array.shape[0]
     factor = weights.scaling.factor(layer, rank)
-    return array if factor == 1 else array.astype(np.float64) * factor
+    return array if factor == 1 else conversion.convert(array, "float64") * factor
 
 
 def _fitted(name: str, array: Array, value: ValueFacts, *, transposed: bool) -> Array:
@@ -82,6 +82,6 @@ def _fitted(name: str, array: Array, value: ValueFacts, *, transposed: bool) -> 
     if dtype is None or dtype == turned.dtype.name:
         return turned
     try:
-        return narrowed(turned, dtype) if dtype in WIDER else turned.astype(numpy_dtype(dtype))
+        return conversion.convert(turned, dtype)
     except ValueError as error:
         raise OrtdeployError(f"{name} does not fit {value.name}: {error}") from error

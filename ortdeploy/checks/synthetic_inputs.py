@@ -7,8 +7,7 @@ import numpy as np
 
 from ortdeploy.plan.steps import SyntheticInput
 from ortdeploy.tensors.columns import Array
-from ortdeploy.tensors.elements import narrowed, numpy_dtype
-from ortdeploy.tensors.types import WIDER
+from ortdeploy.tensors.conversion import cast
 
 _ROWS = (1, 3, 2, 4)
 _SIZES = (8, 16, 4, 12)
@@ -38,6 +37,4 @@ def _array(one: SyntheticInput, shape: tuple[int, ...], random: np.random.Genera
         return np.full(shape, "a", dtype=object)
     low, high = one.limits or (0.0, 1.0)
     numbers = random.uniform(low, high, size=shape)
-    if one.dtype in WIDER:
-        return narrowed(numbers, one.dtype)
-    return np.asarray(numbers.astype(numpy_dtype(one.dtype)))
+    return cast(numbers, one.dtype)

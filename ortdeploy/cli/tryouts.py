@@ -10,7 +10,9 @@ from typing import Any
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
+from ortdeploy.files.opening import open_text
 from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.planning.workflow import plan_manifests
@@ -39,6 +41,8 @@ def run_tryout(tryout: Tryout, planned: Planned, arguments: argparse.Namespace) 
     stopped = StopFlag()
     with stopped.installed():
         for plan in planned.plans:
+            if stopped():
+                raise KeyboardInterrupt
             run_id = uuid.uuid4().hex[:12]
             results += run_plan(plan, tryout.folder / STATE, run_id, arguments, stopped, most_rows=tryout.rows)
     if any(one.status is Status.INTERRUPTED for one in results):
@@ -53,8 +57,16 @@ def failed_rows(planned: Planned) -> Iterator[dict[str, Any]]:
             yield from json_lines(Path(step.output.path) / FAILED)
 
 
+def tried_rows(planned: Planned) -> Iterator[tuple[RunJob, list[dict[str, Any]]]]:
+    """Yield a tryout's jobs with the rows that they have written."""
+    for plan in planned.plans:
+        for step in run_jobs(plan):
+            output = Path(step.output.path)
+            yield step, [row for part in sorted(output.glob("part-*.jsonl")) for row in json_lines(part)]
+
+
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of JSON lines, which may not be there."""
     if path.is_file():
-        with path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             yield from map(json.loads, file)

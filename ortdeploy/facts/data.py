@@ -212,9 +212,10 @@ class DeclaredInput:
 
     `patterns` are paths, relative to the manifest's `folder`; they may lead only into the folder or `roots`. `row_type`
     is the type of raw tensors' rows, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
-    EXIF orientation says. `memory_limit` is the job's, in bytes. `only`: of the files that are there, those of a plan,
-    by path from the manifest; the others are left for the next run, whatever they are. `sets_aside`: a file of many
-    rows that cannot be read may fail as one row, without the others. `dialect` is how tables are written.
+    EXIF orientation says; `background`: what lies behind transparent ones. `memory_limit` is the job's, in bytes.
+    `only`: of the files that are there, those of a plan, by path from the manifest; the others are left for the next
+    run, whatever they are. `sets_aside`: a file of many rows that cannot be read may fail as one row, without the
+    others. `dialect` is how tables are written.
     """
 
     folder: str
@@ -225,6 +226,7 @@ class DeclaredInput:
     rate: int | None = None
     exif: bool | None = None
     dialect: Dialect | None = None
+    background: str | None = None
     arrivals: ArrivalPolicy = STRICT_ARRIVALS
     memory_limit: int | None = None
     only: frozenset[str] | None = None

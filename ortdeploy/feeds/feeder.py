@@ -17,6 +17,7 @@ import numpy as np
 from ortdeploy.facts.data import Dialect
 from ortdeploy.files.room import room
 from ortdeploy.files.urls import is_url
+from ortdeploy.plan.narrowed import because_narrowed
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.process.cores import usable_cores
@@ -43,6 +44,7 @@ def wanted_columns(job: RunJob) -> Wanted:
         rate=job.input.rate,
         exif=job.input.exif,
         dialect=_dialect(job),
+        background=job.input.background,
         ends=_ends(job),
     )
 
@@ -265,7 +267,7 @@ class Feeder:
         column = self._choice.column
         if column is None:
             return self._choice.always
-        text = str(block.columns[column][row])
+        text = str(block.key(column)[row])
         adapters = self._choice.of(text)
         if adapters is None:
             raise StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')
@@ -474,7 +476,8 @@ class _PreparedInput:
 
     def _checked(self, array: Array) -> Array:
         if array.dtype != self._dtype:
-            message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
+            wanted = self._planned.dtype
+            message = f"input {self.name} takes {wanted} and gets {array.dtype}; prepare it with cast: {wanted}"
             raise StageError("contract", "element-type", message)
         self._check_limits(array)
         return np.ascontiguousarray(array) if array.ndim else array
@@ -503,6 +506,7 @@ class _PreparedInput:
         if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
             first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
             message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
+            message += because_narrowed(self._planned.narrowed_by)
             raise StageError("contract", "range", message)
 
 

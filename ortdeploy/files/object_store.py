@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.names import BOUND, DECISIONS, MARK, MIRRORS
+from ortdeploy.files.store_errors import advice_on
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
 from ortdeploy.shell import pip_install
@@ -62,10 +63,25 @@ def in_words(url: Url, what: str) -> Iterator[None]:
         ) from error
     except OrtdeployError:
         raise
-    except FileNotFoundError as error:
-        raise OrtdeployError(f"{url} cannot be {what}: there is no such file") from error
     except Exception as error:
-        raise OrtdeployError(f"{url} cannot be {what}: {url.mask(str(error) or type(error).__name__)}") from error
+        refused = _refused_by_gate(error)
+        said = "there is no such file" if isinstance(error, FileNotFoundError) else str(error) or type(error).__name__
+        advice = None if refused else advice_on(error)
+        if advice is not None and isinstance(error, FileNotFoundError):
+            said, advice = advice, None
+        why = f"{refused or url.mask(said)}{'' if advice is None else f'. In other words, {advice}'}"
+        raise OrtdeployError(f"{url} cannot be {what}: {why}") from error
+
+
+def _refused_by_gate(error: BaseException) -> OrtdeployError | None:
+    """Return what the gate has said of a connection; packages wrap it in exceptions of their own."""
+    one: BaseException | None = error
+    while one is not None:
+        inner = getattr(one, "kwargs", {}).get("error") if isinstance(getattr(one, "kwargs", None), dict) else None
+        if isinstance(one, OrtdeployError):
+            return one
+        one = inner if isinstance(inner, BaseException) else one.__cause__ or one.__context__
+    return None
 
 
 def is_web(url: Url) -> bool:
@@ -82,7 +98,12 @@ def open_store(url: Url) -> tuple[Any, str]:
     import fsspec  # noqa: PLC0415  an extra, for URLs only
 
     kind = fsspec.get_filesystem_class(url.scheme)  # of this one scheme: fsspec itself would follow a chain
-    system = kind(**kind._get_kwargs_from_urls(url.full))  # noqa: SLF001  what a file system is to override
+    settings = kind._get_kwargs_from_urls(url.full)  # noqa: SLF001  what a file system is to override
+    if SCHEMES[url.scheme].package == "s3fs":
+        from ortdeploy.files.s3_gate import gated_settings  # noqa: PLC0415  only for S3
+
+        settings = {**settings, **gated_settings()}
+    system = kind(**settings)
     system.invalidate_cache()
     return system, str(kind._strip_protocol(url.full))  # noqa: SLF001  as above
 

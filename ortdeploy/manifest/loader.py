@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.files.names import is_folder
+from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.empty_options import drop_empty_options
 from ortdeploy.manifest.read_spec import build_spec
@@ -147,7 +148,7 @@ def _read(path: str, texts: Mapping[str, bytes]) -> tuple[bytes | None, Diagnost
     if kept is not None:
         return kept, None
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_BYTES + 1), None
     except FileNotFoundError:
         return None, _unreadable(f"There is no file {path}.", path)

@@ -314,6 +314,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         rate=data.get("rate"),
         exif=data.get("exif"),
         dialect=_dialect(data),
+        background=data.get("background"),
         columns=columns,
         key=tuple(data.get("key", ())),
         at=at,

@@ -197,9 +197,9 @@ class InputSpec:
 
     Without `paths` they are the committed rows of another job: `jobs` are those that are written, of which one may be.
     `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
-    EXIF orientation says, None if the manifest does not say. `missing` says by column, or by pattern, what an
-    empty value stands for; None: its row fails. `values` are by model input those that no row carries. `dialect` is how
-    tables are written, None if the manifest does not say.
+    EXIF orientation says, None if the manifest does not say; `background`: what lies behind transparent ones. `missing`
+    says by column, or by pattern, what an empty value stands for; None: its row fails. `values` are by model input
+    those that no row carries. `dialect` is how tables are written, None if the manifest does not say.
     """
 
     paths: tuple[str, ...]
@@ -208,6 +208,7 @@ class InputSpec:
     rate: int | None
     exif: bool | None
     dialect: Dialect | None
+    background: str | None
     columns: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, Any]
     key: tuple[str, ...]

@@ -25,6 +25,7 @@ from ortdeploy.tensors.contracts import (
     forms,
     image_size,
 )
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
@@ -72,16 +73,16 @@ def build(options: Options, types: Types) -> Call:
     changes, to_pixels = options.get("to_unit", unit) != unit, unit == NORMALISED
     fixed = np.asarray(options.get("size", [1, 1]), np.float64)
 
-    def convert(boxes: Array, size: Array = fixed) -> tuple[Array]:
-        corners = read(np.asarray(boxes, np.float64))
+    def change(boxes: Array, size: Array = fixed) -> tuple[Array]:
+        corners = read(convert(boxes, "float64"))
         if changes:
-            scale = np.asarray(size, np.float64)[[1, 0, 1, 0]]
+            scale = convert(size, "float64")[[1, 0, 1, 0]]
             if not (scale > 0).all():
                 raise ValueError(f"an image of {size[0]} x {size[1]} has no size to measure boxes by")
             corners = corners * scale if to_pixels else corners / scale
-        return (write(corners).astype(np.float32),)
+        return (convert(write(corners), "float32"),)
 
-    return by_row(convert, 1, "boxes", *(["sizes"] if "sizes" in types else []))
+    return by_row(change, 1, "boxes", *(["sizes"] if "sizes" in types else []))
 
 
 Way = Callable[[Array], Array]

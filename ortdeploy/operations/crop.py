@@ -28,7 +28,8 @@ from ortdeploy.tensors.contracts import (
     forms,
     image_size,
 )
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.transforms.protocol import Options, computable, rounded
 from ortdeploy.transforms.sampling import cubic_weights, sampler
 
 PACKAGE = None
@@ -81,7 +82,7 @@ def build(options: Options, types: Types) -> Call:
     axes = (1, 2) if types["image"].layout == "NCHW" else (0, 1)
 
     def crops(image: Array, boxes: Any) -> tuple[Any]:
-        boxes = np.asarray(boxes, dtype=np.float64)
+        boxes = convert(np.asarray(boxes), "float64")
         take = _cut if boxes.ndim == _BOXES else _set_upright
         pictures = [take(image, box, axes) for box in boxes]
         if shrink is not None and size:
@@ -149,15 +150,13 @@ def _sampled(pixels: Array, x: Array, y: Array) -> Array:
     for place, size in ((x, pixels.shape[1]), (y, pixels.shape[0])):
         near = place.clip(-size, 2 * size)
         first = np.floor(near)
-        parts.append((first.astype(int), size, cubic_weights((near - first).astype(np.float32))))
+        parts.append((convert(first, "int64"), size, cubic_weights((near - first).astype(np.float32))))
     (left, width, across), (top, height, down) = parts
-    made = np.zeros((x.size, pixels.shape[2]), np.float32)
+    values = computable(pixels)
+    made = np.zeros((x.size, pixels.shape[2]), values.dtype)
     for row in range(4):
         from_row = (top + row - 1).clip(0, height - 1)
         for column in range(4):
             share = (down[:, row] * across[:, column])[:, np.newaxis]
-            made += pixels[from_row, (left + column - 1).clip(0, width - 1)] * share
-    if pixels.dtype.kind in "iu":
-        limits = np.iinfo(pixels.dtype)
-        made = np.rint(made).clip(limits.min, limits.max)
-    return made.astype(pixels.dtype)
+            made += values[from_row, (left + column - 1).clip(0, width - 1)] * share
+    return rounded(made, pixels)

@@ -26,7 +26,7 @@ from ortdeploy.tensors.contracts import (
     Types,
     forms,
 )
-from ortdeploy.transforms.protocol import Options, as_floating
+from ortdeploy.transforms.protocol import Options, computable
 from ortdeploy.transforms.softmax import softmax
 
 PACKAGE = None
@@ -94,7 +94,7 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
     def decode(logits: Array) -> tuple[str, Array]:
         best = logits.argmax(axis=-1)
         kept = (np.diff(best, prepend=-1) != 0) & (best != blank)
-        chosen = _probabilities(as_floating(logits))[kept, best[kept]]
+        chosen = _probabilities(computable(logits))[kept, best[kept]]
         confidence = np.float32(chosen.mean() if len(chosen) else 0)
         return "".join(letters[index] for index in best[kept]), np.asarray(confidence)
 
@@ -111,4 +111,4 @@ def _probabilities(scores: Array) -> Array:
         return scores
     sums = scores.sum(axis=-1, dtype=np.float64)
     given = scores.min() >= 0 and np.abs(sums - 1).max() <= _HALF_PRECISION
-    return scores if given else softmax(scores.astype(np.float32))
+    return scores if given else softmax(scores)

@@ -5,7 +5,8 @@ import numpy as np
 from ortdeploy.operations.protocol import Call, Types, one_by_one
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import REALS, Contract, FormalParameter, forms
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.transforms.protocol import Options, computable
 
 PACKAGE = None
 
@@ -24,5 +25,12 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no op
 
 
 def _normalize(array: Array) -> Array:
-    length = np.linalg.norm(array, axis=-1, keepdims=True)
-    return np.asarray(array / np.maximum(length, np.finfo(array.dtype).tiny), dtype=array.dtype)
+    wide = computable(array)
+    length = np.linalg.norm(wide, axis=-1, keepdims=True)
+    small = np.finfo(wide.dtype).tiny
+    odd = (length < np.sqrt(small)) | np.isinf(length)  # squares of very small or large numbers are 0 or infinities
+    if odd.any():
+        largest = np.abs(wide).max(axis=-1, keepdims=True, initial=0)
+        wide = np.where(odd & (largest > 0) & np.isfinite(largest), wide / np.maximum(largest, small), wide)
+        length = np.linalg.norm(wide, axis=-1, keepdims=True)
+    return convert(np.asarray(wide / np.maximum(length, small)), array.dtype.name)

@@ -7,8 +7,9 @@ import numpy as np
 from ortdeploy.operations.protocol import Call, Types, by_row
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contracts import MASK, REALS, Contract, FormalParameter, TypeConstraint, forms
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import FLOATING, INTEGERS
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.transforms.protocol import Options, computing_type
 
 PACKAGE = None
 
@@ -39,5 +40,5 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no op
 
 def _mean(x: Array, mask: Array) -> Array:
     """Return the means, float [rows, width], of x [rows, tokens, width] under a mask [rows, tokens]."""
-    weights = mask[..., np.newaxis].astype(x.dtype)
-    return np.asarray((x * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1))
+    weights = convert(mask[..., np.newaxis], computing_type(x).name)
+    return convert(np.asarray((x * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)), x.dtype.name)

@@ -32,6 +32,7 @@ from ortdeploy.tensors.contracts import (
     Solved,
     forms,
 )
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
@@ -106,15 +107,15 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
     best_alone, by_class = options["labels"] == "best", options["among"] == "class"
 
     def suppress(boxes: Array, scores: Array) -> tuple[Array, ...]:
-        boxes = np.asarray(boxes, dtype=np.float32)
-        table = np.asarray(scores[:, np.newaxis] if scores.ndim == 1 else scores, dtype=np.float32)
+        boxes = convert(boxes, "float32")
+        table = convert(scores[:, np.newaxis] if scores.ndim == 1 else scores, "float32")
         places, classes = np.nonzero(_counts(table, options, best_alone=best_alone) & (table >= least))
         order = np.argsort(-table[places, classes], kind="stable")
         places, classes = places[order], classes[order]
         groups = classes if by_class else np.zeros_like(classes)
         kept = _keep(boxes[places], classes, groups, overlap, options["max"], options.get("max_per_class"))
         places, classes = places[kept], classes[kept]
-        return boxes[places], table[places, classes], classes.astype(np.int64), places.astype(np.int64)
+        return boxes[places], table[places, classes], convert(classes, "int64"), convert(places, "int64")
 
     return by_row(suppress, 4, "boxes", "scores")
 

@@ -5,7 +5,8 @@ import numpy as np
 from ortdeploy.operations.protocol import Call, Types, one_by_one
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import MASK, NORMALISED, PROBABILITY, REALS, Contract, FormalParameter, forms
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.transforms.protocol import Options, computable
 
 PACKAGE = None
 
@@ -28,4 +29,4 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no op
 
 
 def _pixels(array: Array) -> Array:
-    return np.round(np.clip(array, 0, 1) * 255).astype(np.uint8)
+    return convert(np.round(np.clip(computable(array), 0, 1) * 255), "uint8")

@@ -35,6 +35,7 @@ from ortdeploy.tensors.contracts import (
     TypeConstraint,
     forms,
 )
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
@@ -82,7 +83,7 @@ def build(options: Options, types: Types) -> Call:
     axes = (1, 2) if "image" in types and types["image"].layout == "NCHW" else (0, 1)
 
     def detect(heat: Array, image: Array | None = None) -> tuple[Array, Array]:
-        heat = np.asarray(heat.reshape(heat.shape[-2:]), np.float32)
+        heat = convert(heat.reshape(heat.shape[-2:]), "float32")
         height, width = heat.shape if image is None else (image.shape[axis] for axis in axes)
         scale = np.array([width / heat.shape[1], height / heat.shape[0]])
         found, scores = [], []

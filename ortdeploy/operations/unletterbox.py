@@ -11,6 +11,7 @@ import numpy as np
 from ortdeploy.operations.protocol import BOXES, Call, Types, by_row
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import COORDINATES, FIT, PIXELS, REALS, Contract, FormalParameter, forms
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
@@ -36,7 +37,7 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no op
         across, down, left, top, height, width = how if len(how) > _WITHOUT_SIZE else (how[0], *how, 0, 0)
         if across <= 0 or down <= 0:
             raise ValueError(f"the factor of how is {min(across, down):g}; it takes what letterbox gives")
-        moved = np.asarray(boxes, dtype=np.float32) - np.array([left, top, left, top], dtype=np.float32)
+        moved = convert(boxes, "float32") - np.array([left, top, left, top], dtype=np.float32)
         scaled = moved / np.array([across, down, across, down], dtype=np.float32)
         if len(how) == _WITHOUT_SIZE:
             return (scaled,)

@@ -33,8 +33,9 @@ from ortdeploy.tensors.contracts import (
     forms,
     image_size,
 )
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import Dimension
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.transforms.protocol import Options, computable
 
 PACKAGE = None
 
@@ -148,13 +149,13 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
     grids = {n: _grids(size, strides) for n, strides in cells(size).items()} if size is not None else {}
 
     def decode(x: Array) -> tuple[Array, ...]:
-        x = x.T if first else x
+        x = computable(x.T if first else x)
         x = _in_pixels(x, grids) if grids else x
         boxes, scores, classes, more = split(x, head, options.get("classes"))
         if least > 0:
             kept = (scores if scores.ndim == 1 else scores.max(axis=1)) >= least
             boxes, scores, classes, more = boxes[kept], scores[kept], classes[kept], more[kept]
-        return boxes.astype(np.float32), scores.astype(np.float32), classes, more.astype(np.float32)
+        return (*(convert(one, "float32") for one in (boxes, scores)), classes, convert(more, "float32"))
 
     return by_row(decode, 4, "x")
 
@@ -171,7 +172,7 @@ def _grids(size: Sequence[int], strides: Sequence[int]) -> Array:
 
 def _in_pixels(x: Array, grids: Mapping[int, Array]) -> Array:
     """Return x [n, values] with centers and sizes in pixels; they come in cells, the sizes as logarithms."""
-    grid, x = grids[len(x)], x.astype(np.float32)
+    grid, x = grids[len(x)], convert(x, "float32")
     stride = grid[:, 2:]
     return np.concatenate([(x[:, :2] + grid[:, :2]) * stride, np.exp(x[:, 2:4]) * stride, x[:, 4:]], axis=1)
 
@@ -186,7 +187,7 @@ def _split_raw(x: Array, head: str, classes: int | None) -> tuple[Array, Array, 
 
 def _split_decided(x: Array, head: str, classes: int | None) -> tuple[Array, Array, Array, Array]:
     """Return boxes [n, 4], scores [n], classes [n] and the rest [n, more] of x [n, values]."""
-    named = np.rint(x[:, 5]).astype(np.int64)
+    named = convert(np.rint(x[:, 5]), "int64")
     if classes is not None and ((named < 0) | (named >= classes)).any():
         raise ValueError(f"a box is of class {named.max() if (named >= classes).any() else named.min()} of {classes}")
     return x[:, :4], x[:, 4], named, x[:, _BEFORE_CLASSES[head] :]

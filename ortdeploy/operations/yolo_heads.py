@@ -27,7 +27,9 @@ from ortdeploy.tensors.contracts import (
     Solved,
     forms,
 )
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
+from ortdeploy.transforms.sigmoid import sigmoid
 
 PACKAGE = None
 
@@ -150,8 +152,8 @@ def _decoded(head: Array, stride: int, anchors: Array, is_inside: bool) -> Array
     if head.ndim == _PLANES:
         height, width = head.shape[1:]
         head = head.reshape(len(anchors), len(head) // len(anchors), height, width).transpose(0, 2, 3, 1)
-    head = head.astype(np.float32)
-    values = head if is_inside else 1 / (1 + np.exp(-head))
+    head = convert(head, "float32")
+    values = head if is_inside else sigmoid(head)
     height, width = values.shape[1:3]
     across, down = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
     cells = np.stack([across, down], axis=-1)

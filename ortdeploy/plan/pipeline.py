@@ -12,13 +12,17 @@ from ortdeploy.tensors.types import Shape, TensorType
 
 @record
 class PlannedValue:
-    """A value by its name, with what is known of it; `limits` are those of an index into a constant table."""
+    """A value by its name, with what is known of it; `limits` are those of an index into a constant table.
+
+    `narrowed_by` is the provider from which `limits` follow.
+    """
 
     name: str
     dtype: str | None
     shape: Shape | None
     layout: str | None
     limits: tuple[float, float] | None = None
+    narrowed_by: str | None = None
 
     @property
     def tensor(self) -> TensorType:

@@ -164,7 +164,8 @@ class PlannedInput:
     """One model input: the columns it is fed from, the steps, and what must arrive at the session.
 
     `shape` is that of a whole run, rows first. `read_dtype` is the element type that text formats are read as; None:
-    nothing tells one, so that numbers become float32 if that holds them.
+    nothing tells one, so that numbers become float32 if that holds them. `narrowed_by` is the provider from which
+    `limits` follow.
     """
 
     name: str
@@ -175,6 +176,7 @@ class PlannedInput:
     dtype: str
     shape: Shape | None
     limits: tuple[float, float] | None
+    narrowed_by: str | None = None
 
 
 @record
@@ -183,13 +185,15 @@ class RowCheck:
 
     `agree` is relative to the largest value, and absolute; None: results are not compared, for what `why_not` says.
     `counts`: each output must have one row for each that was fed. `declared` are the models that declare that their
-    rows depend on each other, or by how much: their batches are never cut anew without a note.
+    rows depend on each other, or by how much: their batches are never cut anew without a note. `may_trap`: the
+    processor may end the process if other rows run together, as by an integer division by zero.
     """
 
     counts: bool
     agree: tuple[float, float] | None = None
     why_not: str | None = None
     declared: tuple[str, ...] = ()
+    may_trap: bool = False
 
 
 @record
@@ -221,11 +225,10 @@ class JobInput:
     there were `rerun_rows`. `unreadable` files cannot be read, and each fails as one row. `first_row` rows came from
     others, in runs that are finished, and `rows` counts these too; the last `rows_before` of them are the first of the
     first file. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in Hz; pictures are turned by
-    their `exif` orientation. `missing` says by column what an empty value stands for. The columns of `key` are written
-    beside the results.
-    `dialect` is how tables are written.
-    With an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the
-    data was not looked at; such a plan is shown, and neither saved nor run.
+    their `exif` orientation, and lie on a `background` where they are transparent. `missing` says by column what an
+    empty value stands for; `dialect`, how tables are written. The columns of `key` are written beside the results. With
+    an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the data
+    was not looked at; such a plan is shown, and neither saved nor run.
     """
 
     format: str
@@ -241,6 +244,7 @@ class JobInput:
     on_change: str
     exif: bool = True
     dialect: Dialect = PLAIN
+    background: str | None = None
     upstream: UpstreamJob | None = None
     rerun: Sequence[FileState] = ()
     rerun_rows: int = 0

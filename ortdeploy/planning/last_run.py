@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
@@ -30,7 +31,7 @@ _COMPARED = ("manifest", "model", "components", "adapters", "sessions", "device"
 
 @record
 class Changes:
-    """How a job differs from its last run; `run` is None if it has not run."""
+    """How a job differs from the last run of its output, whatever it was called; `run` is None if there was none."""
 
     job: str
     run: str | None
@@ -58,13 +59,14 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
     output = output_key(Path(deployment.spec.folder) / job.spec.output.path, state_dir)
     with read_ledger(state_dir) as ledger:
         record = ledger.output(output) if ledger else None
-        if ledger is None or record is None or (record.deployment, record.job) != (deployment.spec.name, job.spec.name):
+        if ledger is None or record is None:
             return Changes(job=job.spec.name, run=None)
         origins = ledger.provenance(record.origins)
         known = {one.state.path: one.state for one in ledger.inputs(output)}
     then = _then(record, origins)
     now = _now(deployment, job, then)
-    found = [*_of_the_text(deployment.spec, record.run, text_of(state_dir, output))]
+    found = [*_of_the_names(record, deployment, job)]
+    found += _of_the_text(deployment.spec, record.run, text_of(state_dir, output))
     found += find_differences(Value.plain(then), Value.plain(now))
     sizes = {state.path: state for state in job.input.present}
     found += [
@@ -74,10 +76,17 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
     return Changes(job=job.spec.name, run=record.run, differences=tuple(found))
 
 
+def _of_the_names(record: OutputRecord, deployment: Deployment, job: ResolvedJob) -> Iterator[Difference]:
+    """Yield that the output was made under another name: it is still that of the job, which goes on with it."""
+    for path, old, new in (("name", record.deployment, deployment.spec.name), ("job", record.job, job.spec.name)):
+        if old != new:
+            yield Difference(path=path, old=old, new=new)
+
+
 def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:
     """Yield what differs between the manifest's text and that of a run; nothing if another run's text is kept."""
     try:
-        known = read_json(kept.read_bytes())
+        known = read_json(read_whole(kept))
         then = known["manifest"] if known["run"] == run else None
     except (OSError, ValueError, KeyError, TypeError):
         return

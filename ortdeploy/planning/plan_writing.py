@@ -2,7 +2,7 @@
 
 These are left out of the file, because a run changes them or another machine forecasts them differently: how much of a
 job is done, its run, memory forecasts, predicted placement, thread layouts to measure or to try, and the place of a
-plugin's library.
+plugin's library. So is what follows from the models again: which provider narrows an input, whether a batch may trap.
 """
 
 import json
@@ -19,7 +19,7 @@ from ortdeploy.files.digests import file_digest
 from ortdeploy.files.names import relative
 from ortdeploy.files.urls import is_url
 from ortdeploy.plan.masked import masked_step
-from ortdeploy.plan.pipeline import PlannedPlace, PlannedPreset, PlannedWireStep
+from ortdeploy.plan.pipeline import PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep
 from ortdeploy.plan.plan_file import STEP_NAMES, is_unsaid, without_folder
 from ortdeploy.plan.steps import (
     FORMAT_VERSION,
@@ -32,8 +32,10 @@ from ortdeploy.plan.steps import (
     Plan,
     PlannedCheck,
     PlannedDevice,
+    PlannedInput,
     PlannedProvider,
     PlannedSession,
+    RowCheck,
     RunJob,
     UpstreamJob,
 )
@@ -60,6 +62,9 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     PlannedDevice: frozenset({"library"}),
     PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),
     FinishedJob: frozenset({"rows", "new_run", "left_over", "unwritten", "unmade"}),
+    PlannedInput: frozenset({"narrowed_by"}),
+    PlannedValue: frozenset({"narrowed_by"}),
+    RowCheck: frozenset({"may_trap"}),
 }
 """The fields of a plan that are left out of the file, by class."""
 

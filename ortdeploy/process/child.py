@@ -335,7 +335,9 @@ def _print_traceback(error: BaseException | None) -> None:
         with suppress(OSError, ValueError):
             import traceback  # noqa: PLC0415  only when something is wrong
 
-            sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
+            from ortdeploy.terminal_text import safe  # noqa: PLC0415
+
+            sys.stderr.write(safe(without_secrets("".join(traceback.format_exception(error)))))
             sys.stderr.flush()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ortdeploy.providers.catalogue import Provider
 from ortdeploy.providers.options import option_facts, options_schema
 from ortdeploy.records import record
-from ortdeploy.schemas import is_document_file
+from ortdeploy.schemas import is_document_file, matches
 
 Way = tuple[str, ...]
 _Change = Callable[[Way, str, str], str]
@@ -112,7 +112,7 @@ def _schema_of(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     if key in schema.get("properties", {}):
         known: Mapping[str, Any] = schema["properties"][key]
         return known
-    return {"allOf": [one for pattern, one in schema.get("patternProperties", {}).items() if re.search(pattern, key)]}
+    return {"allOf": [one for pattern, one in schema.get("patternProperties", {}).items() if matches(pattern, key)]}
 
 
 def _changed_text(text: str, facts: Mapping[str, Any], change: _Change, at: Way) -> str:

@@ -48,7 +48,8 @@ class Block:
 
     `places` say of each of them where it stands, if its file has lines. `contents` is what files held that were read
     whole for these rows, in their order; None if the source reads none whole. `decoding_cpu` are the processor seconds
-    in which other threads than the one that reads decoded them.
+    in which other threads than the one that reads decoded them. `carried` are keys as their file has them, for those
+    that are in `columns` in the element type of the model's input.
     """
 
     start: int
@@ -59,10 +60,16 @@ class Block:
     places: Sequence[str] = ()
     contents: "ContentColumns | None" = None
     decoding_cpu: float = 0.0
+    carried: "dict[str, Column]" = field(default_factory=dict)
+
+    def key(self, name: str) -> "Column":
+        """Return a column [rows, …] as its file has it."""
+        return self.carried[name] if name in self.carried else self.columns[name]
 
     def without_values(self) -> "Block":
         """Return the block without what its rows held, which may be megabytes and is of no use once they ran."""
-        return replace(self, columns={name: self.columns[name] for name in HIDDEN if name in self.columns})
+        hidden = {name: self.columns[name] for name in HIDDEN if name in self.columns}
+        return replace(self, columns=hidden, carried={})
 
     def source(self, index: int) -> str:
         """Return where the row at this index of the columns came from: its file, with the line where there is one."""

@@ -17,10 +17,10 @@ from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running.exploded import check_lists
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
+from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.protocol import ends_in_zero
+from ortdeploy.sinks.lost import lost_key, why_lost
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners
 from ortdeploy.tensors.types import TensorType
 
@@ -79,7 +79,7 @@ class BatchRunner:
         self._counts = counts
         self._fatal = fatal
         self._on_run = on_run
-        self._keeps_zeros = SINKS[job.output.format].KEEPS_ZEROS
+        self._sink = SINKS[job.output.format]
         self._postprocess = [(step, _build_postprocess(step, ops)) for step in job.postprocess]
         self.feeder = Feeder(job, ops)
         self.runs = SessionRuns(job, session, probe, proof)
@@ -94,24 +94,20 @@ class BatchRunner:
             else:
                 run.feeds = self.feeder.cut_batch(prepared.feeds, rows)
             self._refuse_fatal(prepared.block, rows)
-            if not self.can_write_keys(prepared.block, rows):
-                raise self._unwritable("a key")
+            lost = self.lost_key(prepared.block, rows)
+            if lost is not None:
+                raise self._unwritable("a key", lost)
             run.results = self._run_told(run.feeds, prepared.block, rows, adapters)
         except StageError as error:
             run.error = error
-        except MixedRowsError as error:
-            if error.place is None:
-                raise
-            raise error.with_row(prepared.block.rows[rows[error.place]]) from error
         return run
 
-    def can_write_keys(self, block: Block, rows: Sequence[int] | None = None) -> bool:
-        """Return whether the output's format has all keys of a block, or of some of its rows."""
-        keys = [] if self._keeps_zeros else [block.columns[name] for name in self._job.input.key]
-        return not any(ends_in_zero(key if rows is None else [key[row] for row in rows]) for key in keys)
+    def lost_key(self, block: Block, rows: Sequence[int] | None = None) -> str | None:
+        """Return what the output's format does not hold of the keys of a block, or of some of its rows, in words."""
+        return lost_key(self._sink, {name: block.key(name) for name in self._job.input.key}, rows)
 
-    def _unwritable(self, what: str) -> StageError:
-        message = f"{what} is text that ends in U+0000, which {self._job.output.format} loses; use another format"
+    def _unwritable(self, what: str, lost: str) -> StageError:
+        message = f"{what} is {lost}, which {self._job.output.format} loses; use another format"
         return StageError("postprocess", "unwritable-text", message)
 
     def _refuse_fatal(self, block: Block, rows: Sequence[int]) -> None:
@@ -127,11 +123,19 @@ class BatchRunner:
     ) -> dict[str, Column]:
         """Run feeds, and say which rows run and that they have run, if somebody wants to know."""
         self.runs.running = rows
+
+        def number(place: int) -> int:
+            return block.rows[rows[place]]
+
         if self._on_run is None:
-            return self.runs.run(feeds, len(rows), adapters)
+            self.runs.lane.run(block.rows[rows[0]], block.rows[rows[-1]])
+            try:
+                return self.runs.run(feeds, len(rows), adapters, number)
+            finally:
+                self.runs.lane.rest()
         self._on_run([block.rows[row] for row in rows])
         try:
-            return self.runs.run(feeds, len(rows), adapters)
+            return self.runs.run(feeds, len(rows), adapters, number)
         finally:
             self._on_run(())
 
@@ -159,10 +163,10 @@ class BatchRunner:
                 check_lists(results, self._job.output.explode)
             except ValueError as error:
                 raise StageError("postprocess", "explode", f"output: explode: {error}") from error
-        if not self._keeps_zeros:
-            lost = next((name for name in self._job.output.columns if ends_in_zero(results[name])), None)
+        for name in self._job.output.columns:
+            lost = why_lost(self._sink, results[name])
             if lost is not None:
-                raise self._unwritable(f'"{lost}"')
+                raise self._unwritable(f'"{name}"', lost)
         return results
 
     def finite(self, results: dict[str, Column], rows: int) -> Array | None:

@@ -23,8 +23,10 @@ from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
+from ortdeploy.running.proven import first_in_doubt, in_doubt
 from ortdeploy.running.resume import Position
 from ortdeploy.running.statistics import JobStatistics
+from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.units import format_size
 
@@ -65,6 +67,7 @@ class PartLoop:
         self._committed_state: str | None = position.statistics.get("state")
         self._contents = InputContents.for_job(context)
         self._taken = TakenBytes(context)
+        self._doubt: dict[str, int] | None = None
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -74,6 +77,8 @@ class PartLoop:
                 self._write_parts(blocks)
         except (OSError, MemoryError, OrtdeployError) as error:
             self._context.files.check()  # numbers that changed under a session explain what it did
+            if isinstance(error, DisagreementError):
+                raise self._doubted(error) from error
             if isinstance(error, FileNotFoundError) and not self._context.folder.exists():
                 raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
             raise
@@ -130,7 +135,11 @@ class PartLoop:
             begun_part.note_loss(self._part, str(error))
             raise until.error from error
         if until.error is not None:
-            self._keep(name, totals)
+            if isinstance(until.error, DisagreementError) and until.error.since is not None:
+                self._writer.remove(name)
+                begun_part.note_loss(self._part, "rows that were not compared may be wrong")
+            else:
+                self._keep(name, totals)
             raise until.error
         self._add_contents(totals)
         part = replace(
@@ -151,6 +160,16 @@ class PartLoop:
         if self._context.trace is not None:
             told = {"part": part.number, "rows": part.rows, "failed": part.failed, "file": part.file}
             self._context.trace.part(began, **told)
+
+    def _doubted(self, error: DisagreementError) -> OrtdeployError:
+        """Return an error that says which rows are in doubt: those committed or kept since the last good comparison."""
+        record = self._context.ledger.output(self._context.output)
+        done = 0 if record is None else record.begun.end if record.begun is not None else record.rows
+        since = first_in_doubt(error.since, self._statistics.earlier)
+        if since is None or since >= done:
+            return OrtdeployError(str(error))
+        self._doubt = {"first": since, "last": done - 1}
+        return OrtdeployError(f"{error}. {in_doubt(self._doubt, self._step.output.shown)}")
 
     def _add_contents(self, totals: Totals) -> None:
         """Add to a whole part what the files hold that it is made of and that their source has not read whole."""
@@ -216,8 +235,11 @@ class PartLoop:
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def kept(self) -> dict[str, Any]:
-        """Return what the ledger keeps with a commit: statistics, thread layout, and the state after the last row."""
-        kept = {"state": self._committed_state, "layout": self._context.layout}
+        """Return what the ledger keeps with a commit: statistics, thread layout, the state after the last row.
+
+        Rows in doubt are noted too.
+        """
+        kept = {"state": self._committed_state, "layout": self._context.layout, "doubt": self._doubt}
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
 
     def _check_sum(self) -> None:

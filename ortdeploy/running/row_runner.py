@@ -5,7 +5,7 @@ All batches of a block run first and are postprocessed together, so that the wor
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ortdeploy.running.fatal_runs import FatalRun
     from ortdeploy.running.salvage import Salvage
     from ortdeploy.sessions.cpu_comparison import CpuComparison
+    from ortdeploy.sessions.evidence import Evidence
 
 
 @mutable_record
@@ -156,6 +157,15 @@ class RowRunner:
         self.run_times.cpu += time.thread_time() - begin - (self.postprocess_times.cpu - before)
         return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped, state=state)
 
+    def finish(self) -> None:
+        """Compare the last rows with other batches and with the CPU. Raises DisagreementError, ProviderFailedError."""
+        self._runs.finish()
+
+    @property
+    def proven(self) -> "Mapping[str, Sequence[Evidence]]":
+        """On what each kind of comparison is proven."""
+        return self._runs.proven
+
     def go_on_from(self, state: Any) -> None:
         """Continue with the state of the last committed row."""
         self._runs.go_on_from(state)
@@ -173,7 +183,7 @@ class RowRunner:
     def _key(self, block: Block, row: int) -> tuple[str, ...]:
         """Return the reset key of a row: if it changes, the state begins with zeros."""
         reset = self._job.pipeline.reset if self._job.pipeline else ()
-        return tuple(str(block.columns[name][row]) for name in reset)
+        return tuple(str(block.key(name)[row]) for name in reset)
 
     def _run_smoothly(self, prepared: Prepared) -> list[Piece] | None:
         """Run a block the fast way; None if a row fails or chooses an adapter."""
@@ -182,10 +192,12 @@ class RowRunner:
             return None
         if self._is_told or not self._unsafe.isdisjoint(prepared.block.rows):
             return None
-        if not self._batches.can_write_keys(prepared.block):
+        if self._batches.lost_key(prepared.block) is not None:
             return None
         batches = cut(prepared.block, self._batches.size)
-        results = self._runs.run_each(prepared.feeds, batches, chosen.always)
+        self._runs.lane.block(prepared.block.rows)
+        results = self._runs.run_each(prepared.feeds, batches, chosen.always, prepared.block.rows.__getitem__)
+        self._runs.lane.rest()
         if results is None:
             return None
         rows = range(len(prepared.block.rows))
@@ -257,12 +269,12 @@ class RowRunner:
         if not pieces:
             return {}
         if len(pieces) == 1 and pieces[0][0] == range(len(block.rows)):
-            keys = {name: block.columns[name] for name in self._job.input.key}
+            keys = {name: block.key(name) for name in self._job.input.key}
             return {**keys, **{name: pieces[0][1][name] for name in self._job.output.columns}}
         chosen = [row for rows, _ in pieces for row in rows]
         order = None if chosen == sorted(chosen) else sorted(range(len(chosen)), key=chosen.__getitem__)
         chosen.sort()
-        columns = {name: pick(block.columns[name], chosen) for name in self._job.input.key}
+        columns = {name: pick(block.key(name), chosen) for name in self._job.input.key}
         for name in self._job.output.columns:
             column = join([results[name] for _, results in pieces])
             columns[name] = column if order is None else pick(column, order)

@@ -136,7 +136,7 @@ def failed_row(job: RunJob, block: Block, row: int, error: StageError, attempts:
         stage=error.stage,
         code=error.code,
         message=str(error),
-        key={name: json_value(block.columns[name][row]) for name in job.input.key},
+        key={name: json_value(block.key(name)[row]) for name in job.input.key},
         attempts=attempts,
         path=str(block.columns[FILE_PATH][row]) if FILE_PATH in block.columns else "",
         file_row=int(block.columns[FILE_ROW][row]) if FILE_ROW in block.columns else None,

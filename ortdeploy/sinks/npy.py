@@ -9,14 +9,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ortdeploy.files.opening import regular_path
 from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape, as_rows
+from ortdeploy.sinks.protocol import Order, RowShape, as_array, of_one_type
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npy"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 0, 0, 0, 0
 KEEPS_ZEROS = False
+KEEPS_NULLS, KEEPS_SURROGATES = False, True
 PACKAGE = None
 
 
@@ -31,10 +33,10 @@ class _NpySink:
         self._held: list[np.ndarray[Any, Any]] = []
 
     def take_up(self, path: Path) -> None:
-        self.write({self._column: np.load(path, mmap_mode="r", allow_pickle=False)})
+        self.write({self._column: np.load(regular_path(path), mmap_mode="r", allow_pickle=False)})
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        array = as_rows(self._column, columns[self._column])
+        array = as_array(self._column, columns[self._column])
         if self._first is None:
             self._first = array[:0].copy()  # keeps neither a block in memory nor a file mapped
             self._write_header(array, rows=0)
@@ -81,5 +83,7 @@ def row_numbers(path: Path) -> list[int]:
 
 def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
     """Write chosen rows of several parts of one job as one part, in the given order."""
-    arrays = [np.load(path, allow_pickle=False) for path in parts]
-    np.lib.format.write_array(file, np.concatenate(arrays)[list(order)], version=(1, 0), allow_pickle=False)
+    arrays = [np.load(regular_path(path), allow_pickle=False) for path in parts]
+    np.lib.format.write_array(
+        file, np.concatenate(of_one_type("its column", arrays))[list(order)], version=(1, 0), allow_pickle=False
+    )

@@ -7,14 +7,16 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
+from ortdeploy.files.opening import regular_path
 from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape, as_rows
+from ortdeploy.sinks.protocol import Order, RowShape, as_array, of_one_type
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npz"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 0, 0, 0, 1
 KEEPS_ZEROS = False
+KEEPS_NULLS, KEEPS_SURROGATES = False, True
 PACKAGE = None
 
 
@@ -31,7 +33,7 @@ class _NpzSink:
         return all(len({part.dtype for part in parts}) <= 1 for parts in self._parts.values())
 
     def take_up(self, path: Path) -> None:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(regular_path(path), allow_pickle=False) as arrays:
             self.write({name: arrays[name] for name in self._parts})
 
     def write(self, columns: Mapping[str, Column]) -> None:
@@ -39,28 +41,26 @@ class _NpzSink:
             self._empty = dict(columns)
             return
         for name, parts in self._parts.items():
-            column = as_rows(name, columns[name])
+            column = as_array(name, columns[name])
             if parts and column.shape[1:] != parts[0].shape[1:]:
                 raise ValueError(f"rows of {name} differ in shape, which an array cannot hold; use jsonl")
             parts.append(column)
 
     def close(self) -> None:
         """Write the archive; text gets numpy's unicode type, which needs no pickle."""
-        empty = {name: [as_rows(name, column)] for name, column in self._empty.items()}
+        empty = {name: [as_array(name, column)] for name, column in self._empty.items()}
         with zipfile.ZipFile(self._file, "w") as archive:
             for name, parts in self._parts.items():
                 entry = zipfile.ZipInfo(f"{name}.npy")  # unlike numpy's, without the time: equal rows, equal bytes
                 with archive.open(entry, "w", force_zip64=True) as file:
-                    _write_array(file, _of_one_type(parts or empty[name]))
+                    _write_array(file, _joined(name, parts or empty[name]))
             archive.comment = self._origin.encode()
 
 
-def _of_one_type(parts: list[Array]) -> list[Array]:
-    """Return the batches of a column as they are if they have one type of numbers, else joined."""
-    if len({part.dtype for part in parts}) == 1 and parts[0].dtype != object:
-        return parts
-    array = np.concatenate(parts)
-    return [text_array(array) if array.dtype == object else array]
+def _joined(name: str, parts: list[Array]) -> list[Array]:
+    """Return the batches of a column in one type of numbers, or joined as text."""
+    parts = of_one_type(name, parts)
+    return [text_array(np.concatenate(parts))] if parts[0].dtype == object else parts
 
 
 def _write_array(file: IO[bytes], parts: list[Array]) -> None:
@@ -81,7 +81,7 @@ def open_sink(
 
 def row_numbers(path: Path) -> list[int]:
     """Return the column `row` of a part."""
-    with np.load(path, allow_pickle=False) as arrays:
+    with np.load(regular_path(path), allow_pickle=False) as arrays:
         return [int(number) for number in arrays["row"]]
 
 
@@ -89,14 +89,15 @@ def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
     """Write chosen rows of several parts of one job as one part, in the given order."""
     found: dict[str, list[Column]] = {}
     for path in parts:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(regular_path(path)) as archive:
             origin = archive.comment.decode()
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(regular_path(path), allow_pickle=False) as arrays:
             for name in arrays.files:
                 found.setdefault(name, []).append(arrays[name])
     sink = _NpzSink(file, tuple(found), origin)
     for columns in found.values():
         columns[:] = [column for column in columns if len(column)] or columns[-1:]
     places = np.array(order, dtype=np.int64)
-    sink.write({name: np.concatenate([np.asarray(one) for one in columns])[places] for name, columns in found.items()})
+    arrays = {name: of_one_type(name, [np.asarray(one) for one in columns]) for name, columns in found.items()}
+    sink.write({name: np.concatenate(columns)[places] for name, columns in arrays.items()})
     sink.close()

@@ -9,6 +9,9 @@ import numpy as np
 from ortdeploy.facts.problems import Package
 from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.tensors.columns import Array, Column
+from ortdeploy.tensors.conversion import convert, joint_type
+from ortdeploy.tensors.types import FLOATING
+from ortdeploy.tensors.written_numbers import rounded_places
 
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
@@ -51,6 +54,69 @@ def as_rows(name: str, column: Column) -> Array:
     return array.astype(object) if array.dtype.kind in "US" else array
 
 
+def as_array(name: str, column: Column) -> Array:
+    """Return a column as one array [rows, …] that holds each value as it is, text and bytes as objects.
+
+    Raises ValueError if rows differ in shape, or if no element type holds all of their values.
+    """
+    if isinstance(column, np.ndarray) or not column or isinstance(column[0], np.ndarray):
+        return as_rows(name, column)
+    objects = as_rows(name, _objects(column))
+    values = objects.ravel().tolist()
+    kinds = {type(value) for value in values}
+    if kinds & {list, dict, tuple}:
+        raise ValueError(f"rows of {name} differ in shape or hold maps, which an array cannot hold; use jsonl")
+    dtype = joint_type(values)
+    if dtype is None and (len(kinds) > 1 or kinds & {int, type(None)}):
+        raise ValueError(f"no element type holds all values of {name} as they are ({_unlike(values)}); use jsonl")
+    return objects if dtype in {None, "string"} else convert(objects, str(dtype))
+
+
+def _objects(column: Sequence[Any]) -> Array:
+    """Return values, or nested lists of one shape, as objects [rows, …]."""
+    try:
+        return np.array(column, dtype=object)
+    except ValueError:  # the first sizes of lists agree and others do not
+        return np.array([None, *column], dtype=object)[1:]
+
+
+def _unlike(values: Sequence[Any]) -> str:
+    """Return two values that are not of one kind, or the least and the largest whole number."""
+    of_kind = {type(value): value for value in values}
+    shown = list(of_kind.values())[:2] if len(of_kind) > 1 else [min(values), max(values)]
+    return " and ".join("null" if value is None else repr(value) for value in shown)
+
+
+def of_one_type(name: str, arrays: Sequence[Array]) -> list[Array]:
+    """Return arrays [rows, …] of one column in one element type that holds each value as it is. Raises ValueError."""
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) <= 1:
+        return list(arrays)
+    kinds = {"number" if dtype.kind in "iuf" else "text" if dtype.kind in "OU" else dtype.name for dtype in dtypes}
+    if kinds == {"text"}:
+        return list(arrays)
+    if kinds != {"number"}:
+        called = " and ".join(sorted(map(_called, dtypes)))
+        raise ValueError(f"rows of {name} are {called}, of which an array holds one")
+    whole = [array for array in arrays if array.dtype.kind in "iu"]
+    if len(whole) == len(arrays):
+        dtype = joint_type(value for array in arrays for value in _ends_of(array)) or "float64"
+    else:
+        dtype = np.result_type(*dtypes).name
+    if dtype in FLOATING and any(rounded_places(array.reshape(-1)) for array in whole):
+        raise ValueError(f"no element type holds all values of {name} as they are; use jsonl")
+    return [convert(array, dtype) for array in arrays]
+
+
+def _ends_of(array: Array) -> list[Any]:
+    """Return the least and the largest value of an array […], which decide what holds it."""
+    return [array.min().item(), array.max().item()] if array.size else []
+
+
+def _called(dtype: "np.dtype[Any]") -> str:
+    return "text" if dtype.kind == "O" else dtype.name
+
+
 def in_pieces(columns: Mapping[str, Column]) -> Iterator[Mapping[str, Column]]:
     """Yield a block's columns [rows, …] in pieces of some rows, one at least; a block without rows is one.
 
@@ -63,15 +129,6 @@ def in_pieces(columns: Mapping[str, Column]) -> Iterator[Mapping[str, Column]]:
     step = max(1, _TEXT_VALUES // max(values, 1))
     for start in range(0, max(rows, 1), step):
         yield {name: column[start : start + step] for name, column in columns.items()}
-
-
-def ends_in_zero(value: Any) -> bool:
-    """Return whether a text ends in U+0000: a value, or one of those in a column or list of them."""
-    if isinstance(value, str):
-        return value.endswith("\0")
-    if isinstance(value, np.ndarray):
-        return value.dtype == object and any(map(ends_in_zero, value.flat))
-    return isinstance(value, list | tuple) and any(map(ends_in_zero, value))
 
 
 def encoded(text: str) -> bytes:
@@ -96,7 +153,9 @@ class SinkModule(Protocol):
     PART_COPIES: int
     """Memory that a part takes until it is complete, as a multiple of its size."""
     KEEPS_ZEROS: bool
-    """Whether texts may end in U+0000; numpy fills texts of an array up with them."""
+    KEEPS_NULLS: bool
+    KEEPS_SURROGATES: bool
+    """What values may be, as `lost.Holds` has it."""
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant

@@ -16,6 +16,7 @@ from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
 from ortdeploy.units import format_size
 
@@ -77,8 +78,8 @@ def _element_type(array: Typed) -> str:
 def _converted(rows: Array) -> Array:
     """Return rows in native byte order, text as Python's strings."""
     if rows.dtype.kind in _KINDS_OF_TEXT:
-        return rows.astype(str).astype(object)
-    return rows if rows.dtype.isnative else rows.astype(rows.dtype.newbyteorder("="))
+        return convert(rows, "string")
+    return rows if rows.dtype.isnative else convert(rows, rows.dtype.newbyteorder("=").name)
 
 
 def probe_arrays(files: Sequence[str], facts: InputFacts, look: Callable[[str], Typed]) -> InputFacts:

@@ -6,17 +6,24 @@ Columns are `samples`, float32, and `rate`, as of the format wav. Whole numbers 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from io import BufferedReader
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.recordings import Header, hold_rate, in_words, probe_recordings, row_of
+from ortdeploy.sources.riff import missing_end
 from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.tensors.columns import Array
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus")
 FIRST_ROWS = 4
@@ -24,12 +31,18 @@ PACKAGE = Package(module="soundfile", name="soundfile", extra="audio")
 
 _DECODED = 12
 """What a sample takes while it is decoded, in bytes: float32 as it is read, by channel, and the row's own."""
+_OPEN, _PIECE = 2**62, 65536
+"""From here on, libsndfile's number of samples says that the header does not tell; and how many are then read at once.
+"""
 _WHAT, _CODE = "a recording that can be decoded", "not-audio"
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Look at the headers."""
-    return probe_recordings(files, facts, _header)
+    """Look at the headers; what libmpg123 notes of damaged ones is no line of a log."""
+    from ortdeploy.process.native_output import put_aside  # noqa: PLC0415  for such recordings only
+
+    with put_aside():
+        return probe_recordings(files, facts, _header)
 
 
 def _header(path: str) -> Header:
@@ -43,10 +56,17 @@ def _opened(path: str) -> Iterator[Any]:
     """Open a file. Raises OSError, and ValueError for its content."""
     import soundfile  # noqa: PLC0415  an extra, for such recordings only
 
-    with open(path, "rb") as stream:  # noqa: PTH123  libsndfile hides why it fails
+    with open_regular(path) as stream:
         content = _Content(stream)
+
+        class Forward(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped
+            """A file that is read from its begin to its end: soundfile cannot seek in one of open length."""
+
+            def seekable(self) -> bool:
+                return False
+
         try:
-            with soundfile.SoundFile(content) as file:
+            with Forward(content) as file:
                 yield file
         except soundfile.LibsndfileError as error:
             raise content.failure or ValueError(error.error_string) from error
@@ -85,12 +105,34 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
     with in_words(raw.value, "audio", _WHAT, _CODE), _opened(raw.value) as file:
         header = Header(file.channels, file.samplerate, file.frames)
         hold_rate(header, wanted)
-        what = f"a recording of {header.frames:,} samples in {header.channels} channels"
-        check_room(_DECODED * header.frames * header.channels, what, wanted.memory_limit)
-        samples = file.read(header.frames, dtype="float32")
+        if header.frames >= _OPEN:
+            samples = _all_samples(file, wanted.memory_limit)
+            header = replace(header, frames=len(samples))
+        else:
+            _check_room(header.frames, header.channels, wanted.memory_limit)
+            samples = file.read(header.frames, dtype="float32")
     if len(samples) != header.frames:
         raise RowError(f"the file ends after {len(samples)} of {header.frames} frames", _CODE)
+    with Path(raw.value).open("rb") as stream:
+        lacks = missing_end(stream) or (None if len(samples) else "it holds no samples")
+    if lacks is not None:
+        raise RowError(f"the recording is cut off: {lacks}", _CODE)
     return row_of(samples.reshape(-1), header)
+
+
+def _check_room(frames: int, channels: int, limit: int | None) -> None:
+    what = f"a recording of {frames:,} samples in {channels} channels"
+    check_room(_DECODED * frames * channels, what, limit)
+
+
+def _all_samples(file: Any, limit: int | None) -> Array:
+    """Return the samples [frames, …] of a file whose header leaves the length open, as ffmpeg does in pipes."""
+    pieces, frames = [], 0
+    while not pieces or len(pieces[-1]) == _PIECE:
+        _check_room(frames + _PIECE, file.channels, limit)
+        pieces.append(file.read(_PIECE, dtype="float32"))
+        frames += len(pieces[-1])
+    return np.concatenate(pieces)
 
 
 @contextmanager

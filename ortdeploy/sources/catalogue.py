@@ -1,6 +1,9 @@
 """The input formats by name, and what they share: how files are found, probed and opened."""
 
+import glob
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,8 +64,12 @@ SOURCES: Modules[SourceModule] = Modules(
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
 
+_SHOWN_GLOBS = 3
 FILE_IS_ROW = ("audio", "image", "wav")
 """Formats of which each file is a row: one that holds something else fails alone, within the job's error budget."""
+
+PRINTING = ("audio",)
+"""Formats whose native library prints what it notes of damaged files."""
 
 RECORDINGS = ("audio", "wav")
 """Formats whose files have a sample rate."""
@@ -106,7 +113,7 @@ def probe_input(
     if not files:
         return _without_files(declared, known, later, unsettled, progress)
     some = one_of_each_suffix(files)
-    name, problem = (declared.format, None) if declared.format else _format(some, folder)
+    name, problem = (declared.format, None) if declared.format else _format(some, files, folder)
     if name is None:
         return InputFacts(files=files, problem=problem)
     package = SOURCES[name].PACKAGE
@@ -542,6 +549,9 @@ def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem 
     if key is not None:
         detail = f"{key}: is for tables ({', '.join(_OF_TABLES[key])}), and the format is {name}. Remove it."
         return Problem(kind="tabled", detail=detail)
+    if declared.background is not None and name != "image":
+        detail = f"background: is for pictures (image); {name} files have no transparency. Remove it."
+        return Problem(kind="laid", detail=detail)
     if declared.row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)
@@ -576,19 +586,37 @@ def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -
     return Problem(kind="mistaken", detail=f"{shown(opened.last, folder)} {found}")
 
 
-def _format(files: Iterable[str], folder: str) -> tuple[str | None, Problem | None]:
-    """Return the format from the suffixes, which must all agree."""
+def _format(some: Iterable[str], files: Sequence[str], folder: str) -> tuple[str | None, Problem | None]:
+    """Return the format from the suffixes, which must all agree; `some` has a file of each."""
     found: dict[str | None, str] = {}
-    for path in files:
+    for path in some:
         found.setdefault(_format_of(format_suffix(path)), path)
     if None in found:
+        narrower = f" Or write path: {_patterns(files, folder)}." if len(found) > 1 else ""
         detail = (
             f"The format of {shown(found[None], folder)} cannot be told from its suffix. Add format: to the input. "
-            f"{did_you_mean('', SOURCES)}"
+            f"{did_you_mean('', SOURCES)}{narrower}"
         )
         return None, Problem(kind="unknown-format", detail=detail)
     if len(found) > 1:
         examples = " and ".join(f"{shown(path, folder)} ({name})" for name, path in found.items())
-        detail = f"The input mixes formats: {examples}. A job reads one; narrow the path."
+        detail = f"The input mixes formats: {examples}. A job reads one; write path: {_patterns(files, folder)}."
         return None, Problem(kind="mixed-formats", detail=detail)
     return next(iter(found)), None
+
+
+def _patterns(files: Sequence[str], folder: str) -> str:
+    """Return globs for the files of the format that most of some files have, as a manifest has them."""
+    formats = Counter(_format_of(format_suffix(path)) for path in files)
+    del formats[None]
+    chosen = min(formats, key=lambda name: (-formats[name], str(name)))
+    chosen_files = (path for path in files if _format_of(format_suffix(path)) == chosen)
+    globs = Counter(os.path.join(*_place(shown(path, folder))) for path in chosen_files)  # noqa: PTH118  text
+    first, *others = (json.dumps(pattern, ensure_ascii=False) for pattern, _ in globs.most_common(_SHOWN_GLOBS))
+    return f"[{', '.join([first, *others])}]" if others else first
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return the folder of a file, as it stands in a glob, and a glob for its suffix."""
+    place, name = os.path.split(path)
+    return glob.escape(place), f"*{os.path.splitext(name)[1]}"  # noqa: PTH122  text

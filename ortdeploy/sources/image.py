@@ -1,7 +1,8 @@
-"""Image files, one a row: column `pixels`, uint8 (16-bit grey: uint16) in NHWC, one channel or three.
+"""Image files, one a row: column `pixels`, uint8 in NHWC, one channel or three.
 
-Beside it are `height` and `width`, int64. Decoded by Pillow. Palettes, transparency and CMYK become RGB; a picture is
-turned as its EXIF orientation says, unless the manifest says `exif: false`.
+Grey pictures of more than 8 bits are uint16, int16, uint32, int32 or float32, as their files have them. Beside it are
+`height` and `width`, int64. Decoded by Pillow. Palettes, transparency and CMYK become RGB. A picture is turned as its
+EXIF orientation says, unless the manifest says `exif: false`, and laid on the manifest's `background`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +21,19 @@ from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
-from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.pixels import element_type, pillow, pixels_of, uses_transparency
+from ortdeploy.sources.protocol import TRANSPARENT, Wanted
 from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
 from ortdeploy.sources.whole_files import WholeFiles, open_whole
-from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FIRST_ROWS = 4
 PACKAGE = Package(module="PIL", name="Pillow", extra="images")
 
-_DECODED = 12
-"""Memory for decoding an image, in bytes a pixel: Pillow's picture, its turned and converted copies, the array."""
+_DECODED, _LAID = 12, 24
+"""Memory for decoding an image, in bytes a pixel: Pillow's picture, its turned and converted copies, the array; and
+beside the ground that a transparent one is laid on."""
 
 _SIDES = ("height", "width")
 
@@ -46,8 +48,6 @@ _FORMATS = {b"\x89PN": ("PNG",), b"\xff\xd8\xff": ("JPEG",)}
 _SIGN = 3
 """How files of the two usual formats begin: else Pillow tries formats in turn, a tenth of a small picture's time."""
 
-_GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
-
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Probe images: one row per file; sizes and channels differ from file to file."""
@@ -59,12 +59,18 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles) -> dict[str, Any]:
     try:
         with open_whole(raw.value, raw.path, whole) as file:
-            image = _pillow().open(file, formats=_FORMATS.get(file.read(_SIGN)))
+            image = pillow().open(file, formats=_FORMATS.get(file.read(_SIGN)))
             width, height = image.size
             limit = wanted.memory_limit
-            check_room(_DECODED * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
-            pixels = _upright(image) if wanted.exif else _pixels(image)
-            return {"pixels": pixels, **{side: np.asarray(pixels.shape[_SIDES.index(side)]) for side in sides}}
+            pixel = _DECODED if wanted.background is None else _LAID
+            check_room(pixel * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
+            dtype = element_type(image)
+            upright = _upright(image) if wanted.exif else image
+            pixels = pixels_of(upright, dtype, wanted.background)
+            row = {"pixels": pixels, **{side: np.asarray(pixels.shape[_SIDES.index(side)]) for side in sides}}
+            return row | ({TRANSPARENT: uses_transparency(upright, dtype)} if TRANSPARENT in wanted.keys else {})
+    except RowError:
+        raise
     except OrtdeployError as error:
         raise RowError(str(error), TOO_LARGE) from error
     except FileNotFoundError as error:
@@ -84,14 +90,6 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles
 
 
 @cache
-def _pillow() -> Any:
-    """Return Pillow's Image module; an import statement for each picture would take longer than running a small one."""
-    from PIL import Image  # noqa: PLC0415  an extra, for images only
-
-    return Image
-
-
-@cache
 def _pillow_error() -> type[OSError]:
     """Return the error that Pillow raises over files that are no image it knows."""
     from PIL import UnidentifiedImageError  # noqa: PLC0415  as above
@@ -105,22 +103,21 @@ def _undecodable(raw: RawRow, error: Exception) -> RowError:
     return RowError(f"not an image that can be decoded: {reason}", "not-an-image")
 
 
-def _upright(image: Any) -> Array:
-    """Return the pixels of a picture, turned as its EXIF orientation says."""
+def _upright(image: Any) -> Any:
+    """Return a picture, turned as its EXIF orientation says."""
     if image.format in _TOLD_IN_INFO and _OF_EXIF.isdisjoint(image.info):
-        pixels = _pixels(image)  # which loads it: a PNG may tell of its orientation behind its pixels
+        image.load()  # a PNG may tell of its orientation behind its pixels
         if _OF_EXIF.isdisjoint(image.info):
-            return pixels
-        del pixels
+            return image
     image.load()  # of a TIFF, Pillow turns what it loads, and then says that nothing is to be turned
     method = _turns().get(image.getexif().get(_ORIENTATION))
-    return _pixels(image if method is None else image.transpose(method))
+    return image if method is None else image.transpose(method)
 
 
 @cache
 def _turns() -> Mapping[int, Any]:
     """Return Pillow's transposition that turns a picture upright, by the number of its EXIF orientation."""
-    turn = _pillow().Transpose
+    turn = pillow().Transpose
     return {
         2: turn.FLIP_LEFT_RIGHT,
         3: turn.ROTATE_180,
@@ -130,20 +127,6 @@ def _turns() -> Mapping[int, Any]:
         7: turn.TRANSVERSE,
         8: turn.ROTATE_90,
     }
-
-
-def _pixels(image: Any) -> Array:
-    if image.mode in _GREY_16:
-        return np.asarray(image).astype(np.uint16)[..., None]
-    if image.mode == "L":
-        return _bytes_of(image, 1)
-    return _bytes_of(image if image.mode == "RGB" else image.convert("RGB"), 3)
-
-
-def _bytes_of(image: Any, channels: int) -> Array:
-    """Return an image's bytes as uint8 [height, width, channels]; numpy's way through Pillow's interface is slower."""
-    width, height = image.size
-    return np.ndarray((height, width, channels), np.uint8, image.tobytes())
 
 
 @contextmanager

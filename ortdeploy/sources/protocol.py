@@ -27,19 +27,22 @@ Pillow's own picture takes four bytes a pixel, and its bytes three. Samples are 
 DATA = "data"
 """The column of the format `bytes` that has the files' content."""
 
+TRANSPARENT = "\0transparent"
+"""A column of pictures that is never written: whether a pixel is not opaque."""
+
 
 @record
 class Wanted:
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
     If a column has no type, its numbers are read as float32, and a whole number that would be rounded fails its row.
-    `missing` gives by column the value that stands for an empty cell of a text format; None: its row fails.
-    `first_row` is the number of the files' first row in the job, if other files had the rows before it. `only`: the
-    numbers of the rows to read, if not all are wanted. `row_type` is the manifest's type for files that do not have
-    one. `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`:
-    how many of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation
-    says. `threads`: how many may decode rows at once. `processes`: how many other ones may decode small files.
-    `dialect`: how tables are written.
+    `missing` gives by column the value that stands for an empty cell of a text format; None: its row fails. `first_row`
+    is the number of the files' first row in the job, if other files had the rows before it. `only`: the numbers of the
+    rows to read, if not all are wanted. `row_type` is the manifest's type for files that do not have one.
+    `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`: how many
+    of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation says;
+    `background`: white or black, on which transparent ones are laid. `threads`: how many may decode rows at once.
+    `processes`: how many other ones may decode small files. `dialect`: how tables are written.
     """
 
     dtypes: Mapping[str, str | None]
@@ -52,6 +55,7 @@ class Wanted:
     rate: int | None = None
     ends: tuple[int, int] | None = None
     exif: bool = True
+    background: str | None = None
     threads: int = 1
     processes: int = 0
     dialect: Dialect = PLAIN

@@ -41,7 +41,10 @@ class Renamed:
             columns = {name: found[self.names.get(name, name)] for name in asked if name != _ROW}
             if _ROW in asked:
                 columns[_ROW] = numbers(block.rows)
-            yield replace(block, columns=columns, failed=[self._named(row) for row in block.failed])
+            olds = {name: self.names.get(name, name) for name in asked}
+            carried = {name: block.carried[old] for name, old in olds.items() if old in block.carried}
+            failed = [self._named(row) for row in block.failed]
+            yield replace(block, columns=columns, failed=failed, carried=carried)
 
     def _named(self, row: FailedRow) -> FailedRow:
         """Return a failed row with the job's names for the keys that could be read."""

@@ -24,8 +24,10 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import PLAIN, Dialect
-from ortdeploy.files.atomic import TEMPORARY
+from ortdeploy.files.atomic import open_cached
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.object_store import UNVERSIONED
+from ortdeploy.files.opening import open_regular, read_whole
 from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.records import record
 from ortdeploy.sources.files import shown
@@ -174,7 +176,7 @@ class KeptIndexes:
 
     def _read(self, path: str, prefix: str = "") -> FileIndex:
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            document = json.loads(self._place(path, prefix).read_bytes())
+            document = json.loads(read_whole(self._place(path, prefix)))
             if document["seal"] == _seal(document["told"]) and document["told"]["of"] == self._of(path):
                 marks = tuple(Mark(*mark) for mark in document["told"]["marks"])
                 if self._is_sound(path, marks):
@@ -198,11 +200,10 @@ class KeptIndexes:
         """Write an index. It need not outlive a loss of power, so nothing waits for the disk. Raises OSError."""
         told = {"of": self._of(path), "rows": index.rows, "marks": [list(mark) for mark in index.marks]}
         place = self._place(path, prefix)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = place.with_name(f".{place.name}.{os.getpid()}{TEMPORARY}")
+        make_folders(self._folder)
         document = {"format_version": _FORMAT_VERSION, "told": told, "seal": _seal(told)}
-        temporary.write_bytes(json.dumps(document).encode())
-        temporary.replace(place)
+        with open_cached(place) as file:
+            file.write(json.dumps(document).encode())
         if self._kept % _LOOKED_AT_EVERY == 0:
             self._forget_oldest()
         self._kept += 1
@@ -229,7 +230,7 @@ class KeptIndexes:
         """Return whether the bytes in front of the last mark are unchanged."""
         if isinstance(path, StoredFile):
             return True
-        with open(path, "rb") as file:  # noqa: PTH123  any file name
+        with open_regular(path) as file:
             return not marks or check_of(file, marks[-1].offset) == marks[-1].check
 
 
@@ -344,7 +345,7 @@ def _contradicted(path: str, found: str, told: int) -> OrtdeployError:
 def _check_in(path: str, offset: int) -> int:
     if isinstance(path, StoredFile):
         return 0
-    with open(path, "rb") as file:  # noqa: PTH123  any file name
+    with open_regular(path) as file:
         return check_of(file, offset)
 
 

@@ -15,6 +15,7 @@ from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.tensors.columns import Array, Column, pick
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.types import FLOATING, INTEGERS, USUAL
 from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers, rounded_wholes
@@ -152,11 +153,17 @@ def _block_of(decoded: list[tuple[RawRow, Found]], wanted: Wanted, start: int, a
         columns = {name: pick(columns[name], kept) if name in columns else alone[name] for name in read}
         rows, table = [rows[place] for place in kept], [table[place] for place in kept]
     failed.sort(key=lambda row: row.row)
+    carried: dict[str, Column] = {}
     for key in wanted.keys:
+        values = [row[key] for row in table]
         if key not in columns:
-            columns[key] = [row[key] for row in table]
+            columns[key] = values
+        elif values and not isinstance(values[0], np.ndarray):  # an array is fed as it was read
+            carried[key] = values
     places = [pending[number - start].source for number in rows]
-    return Block(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
+    return Block(
+        start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places, carried=carried
+    )
 
 
 def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
@@ -246,16 +253,14 @@ def _at_once(values: list[Any], dtype: str) -> Column | None:
 
 
 def _held(array: Array, dtype: str) -> Array | None:
-    """Return what numpy has made of values as numbers of a type; None if they must be looked at alone."""
-    if not array.size:
-        return array.astype(dtype)
-    if array.dtype.kind not in ("iu" if dtype in INTEGERS else "fiub"):
+    """Return what numpy has made of values as numbers of a type; None if they must be looked at alone.
+
+    So must whole numbers that are written with decimals, which numpy may have rounded, and infinities: 1e400 is one.
+    """
+    if array.size and array.dtype.kind not in ("iu" if dtype in INTEGERS else "fiub"):
         return None
-    if dtype in INTEGERS:
-        return array.astype(dtype) if _fits(array, dtype) else None
-    with np.errstate(over="ignore"):
-        array = array.astype(dtype, copy=False)
-    return None if np.isinf(array).any() else array  # one that is written, 1e400, or a number that is too large
+    held = convert(array, dtype)
+    return None if dtype in FLOATING and np.isinf(held).any() else held
 
 
 def _texts_as_numbers(values: list[str], dtype: str) -> Array | None:
@@ -263,11 +268,6 @@ def _texts_as_numbers(values: list[str], dtype: str) -> Array | None:
     if not is_plain("".join(values)):
         return None
     return np.array(list(map(int, values)) if dtype in INTEGERS else list(map(float, values)))
-
-
-def _fits(array: Array, dtype: str) -> bool:
-    limits = np.iinfo(dtype)
-    return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
 
 
 def _as_written(
@@ -324,7 +324,7 @@ def read_array(value: Any, dtype: str | None) -> Array:
         array = np.array(value, dtype=object)
         if any(item is None or item == "" for item in array.flat):
             raise RowError("a value is empty where a number is wanted", "empty-value")
-        numbers = read_numbers(array, np.dtype(name))
+        numbers = read_numbers(array, name)
         rounded = next(rounded_wholes(array, numbers), None) if dtype is None else None
     except (ValueError, TypeError, OverflowError) as error:
         raise RowError(f"{_short(value)} is not {name}: {error}", "not-a-number") from error

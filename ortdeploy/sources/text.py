@@ -1,5 +1,6 @@
-"""Text: one row a line, column `text`, UTF-8 without the line's end. Empty lines are rows too."""
+"""Text: one row a line, column `text`, UTF-8 without the line's end and a byte order mark. Empty lines are rows too."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,8 +42,9 @@ def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None, dialect:
 
 
 def _decode(raw: RawRow) -> dict[str, Any]:
+    line = raw.value.removesuffix(b"\n").removesuffix(b"\r")
     try:
-        return {COLUMN: raw.value.removesuffix(b"\n").removesuffix(b"\r").decode()}
+        return {COLUMN: (line if raw.number else line.removeprefix(BOM_UTF8)).decode()}
     except UnicodeDecodeError as error:
         raise RowError("the line is not UTF-8 text", "not-utf8") from error
 

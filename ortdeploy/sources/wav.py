@@ -1,24 +1,25 @@
 """WAV files of whole numbers (PCM, 8 to 32 bits), one a row: column `samples`, float32 from -1 to 1, and `rate`.
 
 Samples are [frames] of one channel, or [channels, frames]. Files of different lengths make rows of different shapes.
-A row whose file has another sample rate than the job's input declares fails. Files of floating samples are read by the
-format audio.
+A row whose file has another sample rate than the job's input declares fails. The header may be an extensible one, and
+may leave the length open, as ffmpeg does in pipes. Files of floating samples are read by the format audio.
 """
 
-import wave
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.recordings import Header, hold_rate, in_words, probe_recordings, row_of
+from ortdeploy.sources.riff import Wav, read_wav
 from ortdeploy.sources.rows import RawRow, RowError
 from ortdeploy.tensors.columns import Array
 
@@ -39,45 +40,45 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[wave.Wave_read]:
-    """Open a file. Raises RowError."""
-    with in_words(path, "wav", _WHAT, _CODE):
+def _opened(path: str) -> Iterator[tuple[BinaryIO, Wav]]:
+    """Open a file and read its header. Raises RowError."""
+    with in_words(path, "wav", _WHAT, _CODE), open_regular(path) as file:
         try:
-            file = wave.open(path, "rb")  # noqa: SIM115  closed below
-        except wave.Error as error:
+            wav = read_wav(file)
+        except ValueError as error:
             if "unknown format" not in str(error):
                 raise
             advice = "Of other kinds of WAV, such as floating samples, say format: audio (extra audio)"
             raise RowError(f"not {_WHAT}: {error}. {advice}", _CODE) from error
-        with file:
-            yield file
+        if wav.width not in _WIDTHS or wav.rate < 1:
+            raise RowError(f"it says {wav.width} bytes a sample at {wav.rate} Hz", _CODE)
+        yield file, wav
 
 
 def _header(path: str) -> Header:
     """Return what a file's header says. Raises RowError."""
-    with _opened(path) as file:
-        return _checked(file)
+    with _opened(path) as (file, wav):
+        return _as_header(wav, file)
 
 
-def _checked(file: wave.Wave_read) -> Header:
-    params = file.getparams()
-    if params.sampwidth not in _WIDTHS or params.framerate < 1:
-        raise RowError(f"it says {params.sampwidth} bytes a sample at {params.framerate} Hz", _CODE)
-    return Header(params.nchannels, params.framerate, params.nframes)
+def _as_header(wav: Wav, file: BinaryIO) -> Header:
+    size = os.fstat(file.fileno()).st_size - wav.begin if wav.size is None else wav.size
+    return Header(wav.channels, wav.rate, size // (wav.channels * wav.width))
 
 
 def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
     """Read a file. Raises RowError."""
-    with _opened(raw.value) as file:
-        header, width = _checked(file), file.getsampwidth()
+    with _opened(raw.value) as (file, wav):
+        header = _as_header(wav, file)
         hold_rate(header, wanted)
-        frame = header.channels * width
-        there = min(header.frames * frame, Path(raw.value).stat().st_size)
-        check_room(_DECODED * there // width, f"a recording of {there:,} bytes", wanted.memory_limit)
-        data = file.readframes(there // frame)
+        frame = header.channels * wav.width
+        there = min(header.frames * frame, os.fstat(file.fileno()).st_size)
+        check_room(_DECODED * there // wav.width, f"a recording of {there:,} bytes", wanted.memory_limit)
+        file.seek(wav.begin)
+        data = file.read(there)
         if len(data) != header.frames * frame:
             raise RowError(f"the file ends after {len(data) // frame} of {header.frames} frames", _CODE)
-        return row_of(_samples(data, width), header)
+        return row_of(_samples(data, wav.width), header)
 
 
 def _samples(data: bytes, width: int) -> Array:

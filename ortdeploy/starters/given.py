@@ -24,11 +24,11 @@ def look_at_data(path: Path, folder: Path) -> Data:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise OrtdeployError(f"--from: {path} must lie below the manifest's folder {folder}; choose another with -o")
     shown = path.resolve().relative_to(folder.resolve()).as_posix()
-    pattern, left_out = _of_folder(path, shown) if path.is_dir() else (shown, "")
+    patterns, left_out = _of_folder(path, shown) if path.is_dir() else ((shown,), "")
     packages = frozenset(
         module.PACKAGE.module for module in SOURCES.values() if module.PACKAGE and is_installed(module.PACKAGE.module)
     )
-    declared = DeclaredInput(folder=str(folder), patterns=(pattern,), roots=(str(folder),))
+    declared = DeclaredInput(folder=str(folder), patterns=patterns, roots=(str(folder),))
     facts = probe_input(declared, packages)
     delimiter = likely_delimiter(facts)
     if delimiter is not None:
@@ -40,7 +40,7 @@ def look_at_data(path: Path, folder: Path) -> Data:
         raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
     texts = _texts(facts, folder) if facts.format == "csv" else frozenset[str]()
     return Data(
-        path=pattern,
+        patterns=patterns,
         format=facts.format or "",
         columns=facts.columns,
         texts=texts,
@@ -67,12 +67,20 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _of_folder(path: Path, shown: str) -> tuple[str, str]:
-    """Return the pattern of the most frequent suffix in a folder, and which files it leaves out."""
-    suffixes = Counter(one.suffix for one in path.iterdir() if format_suffix(str(one)) in _FORMATS)
-    if not suffixes:
+def _of_folder(path: Path, shown: str) -> tuple[tuple[str, ...], str]:
+    """Return a pattern for each suffix of the most frequent format in a folder, and which files they leave out."""
+    found = [(_FORMATS.get(format_suffix(str(one))), one.suffix) for one in path.iterdir()]
+    formats = Counter(name for name, _ in found if name is not None)
+    if not formats:
         known = ", ".join(sorted(_FORMATS))
         raise OrtdeployError(f"--from: no file in {path} ends as one of the formats does: {known}")
-    (suffix, _), *others = sorted(suffixes.items(), key=lambda one: (-one[1], one[0]))
-    left_out = ", ".join(f"{number} of *{other}" for other, number in others)
-    return f"{glob.escape(shown)}/*{suffix}" if shown != "." else f"*{suffix}", left_out
+    chosen = min(formats, key=lambda name: (-formats[name], name))
+    suffixes = Counter(suffix for name, suffix in found if name == chosen)
+    others = Counter(suffix for name, suffix in found if name not in {chosen, None})
+    folder = "" if shown == "." else f"{glob.escape(shown)}/"
+    taken = tuple(f"{folder}*{suffix}" for suffix in _most_first(suffixes))
+    return taken, ", ".join(f"{others[suffix]} of *{suffix}" for suffix in _most_first(others))
+
+
+def _most_first(numbers: Counter[str]) -> list[str]:
+    return sorted(numbers, key=lambda name: (-numbers[name], name))

@@ -10,6 +10,7 @@ import numpy as np
 
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contracts import Contract, ContractError, FormalParameter, Options, Types
+from ortdeploy.tensors.elements import widened
 from ortdeploy.tensors.types import ROWS, TensorType
 
 Look = tuple[np.dtype[Any], tuple[int, ...]]
@@ -131,9 +132,10 @@ def _check_text(parameter: FormalParameter, column: Column) -> None:
 def _check_numbers(parameter: FormalParameter, column: Column) -> None:
     """Refuse NaN, and infinities where the parameter is to be finite."""
     for array in column if isinstance(column, list) else (column,):
-        if array.size and array.dtype.kind == "f":
-            low = array.min()  # NaN if any of them is
+        numbers = widened(array)
+        if numbers.size and numbers.dtype.kind == "f":
+            low = numbers.min()  # NaN if any of them is
             if np.isnan(low):
                 raise ContractError(f"{parameter.name} holds NaN")
-            if parameter.finite and (np.isinf(low) or np.isinf(array.max())):
+            if parameter.finite and (np.isinf(low) or np.isinf(numbers.max())):
                 raise ContractError(f"{parameter.name} holds an infinity")

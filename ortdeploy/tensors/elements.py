@@ -1,7 +1,7 @@
 """Arrays of element types by name, with those that numpy does not have: ml_dtypes' arrays, which onnx brings along.
 
 ml_dtypes wraps whole numbers that do not fit ([300] becomes [-4] as int4) and turns large ones into infinities or NaN;
-`narrowed` refuses both.
+`conversion` refuses both.
 """
 
 from typing import Any
@@ -31,20 +31,3 @@ def is_narrow(array: Array) -> bool:
 def widened(array: Array) -> Array:
     """Return the same values […] in a type of numpy."""
     return array.astype(WIDER[array.dtype.name]) if is_narrow(array) else array
-
-
-def narrowed(array: Array, name: str) -> Array:
-    """Return an array […] in a type that numpy does not have. Raises ValueError for values that it cannot hold."""
-    import ml_dtypes  # noqa: PLC0415  only for such tensors
-
-    dtype = numpy_dtype(name)
-    whole = WIDER[name] in {"int8", "uint8"}
-    limits = ml_dtypes.iinfo(dtype) if whole else ml_dtypes.finfo(dtype)
-    numbers = np.asarray(array, dtype=np.float64)
-    known = numbers if whole else numbers[np.isfinite(numbers)]
-    low, high = (known.min(), known.max()) if known.size else (limits.min, limits.max)
-    if not (float(limits.min) <= low and high <= float(limits.max)):  # also catches NaN
-        raise ValueError(
-            f"{name} holds {float(limits.min):g} to {float(limits.max):g}; the row has {low:g} to {high:g}"
-        )
-    return numbers.astype(np.int8 if whole else np.float32).astype(dtype)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.tensors.columns import Array
-from ortdeploy.tensors.elements import narrowed, numpy_dtype
-from ortdeploy.tensors.types import WIDER, Shape, format_shape
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.tensors.types import Shape, format_shape
 
 
 def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:
@@ -20,7 +20,7 @@ def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:
         raise ValueError("its nested lists differ in length") from error
     if written.dtype.kind not in ("U" if dtype == "string" else "b" if dtype == "bool" else "iuf"):
         raise ValueError(f"it is no {dtype}")
-    array = _converted(written, dtype)
+    array = convert(written, dtype)
     if shape is None:
         return array
     sizes = [size for size in shape if isinstance(size, int)]
@@ -31,14 +31,4 @@ def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:
     )
     if not fits:
         raise ValueError(f"it is {format_shape(array.shape)}, and {format_shape(shape)} is wanted")
-    return array
-
-
-def _converted(written: Array, dtype: str) -> Array:
-    """Return an array in another element type. Raises ValueError if that would change a whole number."""
-    if dtype in WIDER:
-        return narrowed(written, dtype)
-    array = written.astype(numpy_dtype(dtype))
-    if np.issubdtype(array.dtype, np.integer) and not np.array_equal(array, written):
-        raise ValueError(f"{dtype} does not hold {written.tolist()}")
     return array

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.conversion import convert, is_whole
 
 
 class JsonNumber(str):
@@ -27,20 +28,17 @@ def is_plain(text: str) -> bool:
     return text.isascii() and "_" not in text
 
 
-def read_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
+def read_numbers(array: Array, name: str) -> Array:
     """Return texts and numbers […] as numbers or booleans of one type.
 
     Raises ValueError, TypeError or OverflowError for what is none, or more than the type holds. A floating number is
     the nearest one that the type has to the nearest one of float64.
     """
-    if dtype.kind == "b":
+    if name == "bool":
         return np.array([_boolean(item) for item in array.flat], dtype=bool).reshape(array.shape)
-    if dtype.kind in "iu":
-        numbers = np.array([_whole(item) for item in array.flat], dtype=object)
-        if numbers.size:
-            check_whole(numbers.min(), numbers.max(), dtype)
-        return numbers.astype(dtype).reshape(array.shape)
-    return narrowed_floats(np.array([_real(item) for item in array.flat], np.float64), dtype).reshape(array.shape)
+    if is_whole(name):
+        return convert(np.array([_whole(item) for item in array.flat], dtype=object).reshape(array.shape), name)
+    return convert(np.array([_real(item) for item in array.flat], np.float64).reshape(array.shape), name)
 
 
 def rounded_wholes(written: Array, numbers: Array) -> Iterator[Any]:
@@ -62,22 +60,6 @@ def rounded_places(whole: Array) -> list[int]:
     """Return the places of whole numbers [rows] that float64 would round."""
     beyond = np.flatnonzero((whole > _EXACT) | (whole < -_EXACT))
     return [int(place) for place in beyond if int(float(whole[place])) != int(whole[place])]
-
-
-def check_whole(low: float, high: float, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError if a type of whole numbers does not hold all from `low` to `high`, or if these are NaN."""
-    limits = np.iinfo(dtype)
-    if not (low >= limits.min and high <= limits.max):
-        raise ValueError(f"{dtype} holds {limits.min} to {limits.max}; the row has {low} to {high}")
-
-
-def narrowed_floats(numbers: Array, dtype: np.dtype[Any]) -> Array:
-    """Return numbers […] in a floating type. Raises ValueError if one is more than it holds."""
-    with np.errstate(over="ignore"):
-        held = numbers.astype(dtype, copy=False)
-    if held is not numbers and not np.isfinite(held).all() and (np.isinf(held) & np.isfinite(numbers)).any():
-        raise ValueError(f"{dtype} holds up to {np.finfo(dtype).max:g}")
-    return held
 
 
 def _boolean(item: Any) -> bool:

@@ -1,9 +1,15 @@
-"""`center_crop: [HEIGHT, WIDTH]` — cuts the middle out of each image; a smaller image is an error."""
+"""`center_crop: [HEIGHT, WIDTH]` — cuts the middle out of each image; a smaller image is an error.
+
+If an odd number of pixels is cut off, the middle lies half a pixel from its place. transformers (ImageProcessingMixin)
+begins half a pixel earlier. With `like: torchvision`, Python's round decides, as in its functional.center_crop: every
+other odd difference begins half a pixel later.
+"""
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     ANY,
     IMAGE,
+    Attribute,
     Contract,
     FormalParameter,
     SizeConstraint,
@@ -12,6 +18,8 @@ from ortdeploy.tensors.contracts import (
 )
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options, image_axes
+
+TRANSFORMERS, TORCHVISION = "transformers", "torchvision"
 
 CONTRACT = Contract(
     name="center_crop",
@@ -26,19 +34,29 @@ CONTRACT = Contract(
             keeps=("layout", "unit"),
         ),
     ),
-    attributes=(image_size("center_crop", binds=("cut_height", "cut_width")),),
+    attributes=(
+        image_size("center_crop", binds=("cut_height", "cut_width")),
+        Attribute(
+            "like",
+            "STRING",
+            "whose middle it is, where it lies between two pixels",
+            default=TRANSFORMERS,
+            choices=(TRANSFORMERS, TORCHVISION),
+        ),
+    ),
     types=(ANY,),
     sizes=(SizeConstraint("height", least="cut_height"), SizeConstraint("width", least="cut_width")),
 )
 
 
 def build(options: Options, tensor: TensorType) -> Apply:
-    axes = image_axes(tensor)[:2]
+    axes, by_round = image_axes(tensor)[:2], options["like"] == TORCHVISION
 
     def apply(array: Array) -> tuple[Array, ...]:
         cut = [slice(None)] * array.ndim
         for axis, size in zip(axes, options["center_crop"], strict=True):
-            start = (array.shape[axis] - size) // 2
+            rest = array.shape[axis] - size
+            start = round(rest / 2) if by_round else rest // 2
             cut[axis] = slice(start, start + size)
         return (array[tuple(cut)],)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import Attribute, ContractError
+from ortdeploy.tensors.conversion import convert
 
 _MOST = 65536
 
@@ -120,4 +121,4 @@ def padded(image: Array, axes: tuple[int, int], sizes: tuple[int, int], place: s
     for axis, size in zip(axes, sizes, strict=True):
         missing = max(size - image.shape[axis], 0)
         widths[axis] = (before(missing, place), missing - before(missing, place))
-    return np.pad(image, widths, constant_values=np.asarray(value, image.dtype))
+    return np.pad(image, widths, constant_values=convert(np.asarray(value), image.dtype.name))

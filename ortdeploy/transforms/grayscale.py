@@ -5,7 +5,7 @@ import numpy as np
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import IMAGE, NUMBERS, Contract, FormalParameter, SizeConstraint, forms
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, image_axes
+from ortdeploy.transforms.protocol import Apply, Options, computable, image_axes, rounded
 
 CONTRACT = Contract(
     name="grayscale",
@@ -41,4 +41,5 @@ def _luma(rgb: Array) -> Array:
     if rgb.dtype == np.uint8:  # Pillow's fixed point: L24 of its Convert.c
         wide = red.astype(np.uint32) * 19595 + green.astype(np.uint32) * 38470 + blue.astype(np.uint32) * 7471
         return ((wide + 0x8000) >> 16).astype(np.uint8)
-    return (red * 0.299 + green * 0.587 + blue * 0.114).astype(rgb.dtype)
+    red, green, blue = (computable(one) for one in (red, green, blue))
+    return rounded(red * 0.299 + green * 0.587 + blue * 0.114, rgb)

@@ -4,8 +4,9 @@ import numpy as np
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import REALS, Contract, FormalParameter, SizeConstraint, forms
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options
+from ortdeploy.transforms.protocol import Apply, Options, computing_type
 
 CONTRACT = Contract(
     name="mono",
@@ -22,6 +23,8 @@ _MONO = 2
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options
     def apply(array: Array) -> tuple[Array, ...]:
-        return (array if array.ndim == _MONO else np.asarray(array.mean(axis=1, dtype=array.dtype)),)
+        if array.ndim == _MONO:
+            return (array,)
+        return (convert(np.asarray(array.mean(axis=1, dtype=computing_type(array))), array.dtype.name),)
 
     return apply

@@ -15,8 +15,10 @@ from ortdeploy.tensors.contracts import (
     Types,
     forms,
 )
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.tensors.elements import widened
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, floating_type, image_axes
+from ortdeploy.transforms.protocol import Apply, Options, computing_type, image_axes, result_type
 
 
 def _hold_channels(solved: Solved, types: Types) -> None:
@@ -53,10 +55,10 @@ def build(options: Options, tensor: TensorType) -> Apply:
     axis = _channel_axis(tensor)
 
     def apply(array: Array) -> tuple[Array, ...]:
-        dtype = floating_type(array)
+        dtype = computing_type(array)
         mean, std = (_along(options["normalize"][key], axis, array.ndim, dtype) for key in ("mean", "std"))
-        normalized = np.subtract(array, mean, dtype=dtype)
-        return (np.divide(normalized, std, out=normalized),)
+        normalized = np.subtract(widened(array), mean, dtype=dtype)
+        return (convert(np.divide(normalized, std, out=normalized), result_type(array)),)
 
     return apply
 

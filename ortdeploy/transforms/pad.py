@@ -20,7 +20,8 @@ from ortdeploy.tensors.contracts import (
     Types,
     forms,
 )
-from ortdeploy.tensors.types import INTEGERS, TensorType
+from ortdeploy.tensors.conversion import ConversionError, convert
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.fitting import PLACE, padded
 from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
@@ -54,12 +55,10 @@ def _at_least(wanted: Mapping[str, int] | list[int] | int, place: int, have: int
 def _hold_value(solved: Solved) -> None:
     """Refuse to fill up with a number that the element type cannot hold. Raises ContractError."""
     value, dtype = solved.options.get("value", 0), solved.types.get("T")
-    if dtype not in INTEGERS:
-        return
-    limits = np.iinfo(dtype)
-    if not float(value).is_integer() or not limits.min <= value <= limits.max:
-        held = f"{dtype} holds whole numbers from {limits.min} to {limits.max}"
-        raise ContractError(f"{held}, and value is {value}; cast before")
+    try:
+        convert(np.asarray(value), dtype or "float64")
+    except ConversionError as error:
+        raise ContractError(f"value: {error}; cast before") from error
 
 
 CONTRACT = Contract(
@@ -110,4 +109,4 @@ def _fill_up(array: Array, length: int, options: Options) -> Array:
     """Return rows [rows, values, …] with at least `length` values each."""
     missing = max(length - array.shape[1], 0)
     widths = (missing, 0) if options["side"] == "start" else (0, missing)
-    return np.pad(array, [(0, 0), widths], constant_values=options["value"])
+    return np.pad(array, [(0, 0), widths], constant_values=convert(np.asarray(options["value"]), array.dtype.name))

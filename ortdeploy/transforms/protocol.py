@@ -15,7 +15,8 @@ from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contract_checks import ContractCheck
 from ortdeploy.tensors.contracts import Contract, ContractError, Types
-from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.tensors.conversion import convert, is_whole, whole_limits
+from ortdeploy.tensors.types import FLOATING, InapplicableError, TensorType
 
 Options = Mapping[str, Any]
 Apply = Callable[[Array], tuple[Array, ...]]
@@ -84,15 +85,40 @@ def image_axes(tensor: TensorType) -> tuple[int, int, int]:
     return (2, 3, 1) if tensor.layout == "NCHW" else (1, 2, 3)
 
 
-def floating_type(array: Array) -> "np.dtype[Any]":
-    """Return the type in which a step computes on an array […]: float32 for integers and booleans, else its own.
+_OF_FEW_BITS = 2
+"""Bytes of a number up to which float32 holds all whole ones."""
 
-    numpy converts piece by piece on the way, if it is told the type; a converted copy of large pictures takes longer to
-    make than the step itself.
+
+def result_type(array: Array) -> str:
+    """Return the floating element type of what a step computes of an array […]: its own, or float32 for others."""
+    return array.dtype.name if array.dtype.name in FLOATING else "float32"
+
+
+def computing_type(array: Array) -> "np.dtype[Any]":
+    """Return the type in which a step computes on an array […]: float32 at least, or float64 if it is that.
+
+    A sum of float16 ends at 65,504, and loses what it adds from 2,048 on. numpy converts piece by piece on the way, if
+    it is told the type; a converted copy of large pictures takes longer to make than the step itself.
     """
-    return array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float32)
+    return np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
 
 
-def as_floating(array: Array) -> Array:
-    """Return an array […] of any rank in the type in which a step computes."""
-    return array.astype(floating_type(array), copy=False)
+def computable(array: Array) -> Array:
+    """Return an array […] in the type in which sums, norms and exponentials are computed.
+
+    Whole numbers of more bits than float32 keeps become float64, in which their differences are what they were.
+    """
+    is_long = array.dtype.kind in "iu" and array.dtype.itemsize > _OF_FEW_BITS
+    return convert(array, "float64" if is_long else computing_type(array).name)
+
+
+def rounded(made: Array, like: Array) -> Array:
+    """Return computed numbers […] in the element type of what they were computed of, whole ones within its limits."""
+    name = like.dtype.name
+    if not is_whole(name):
+        return convert(made, name)
+    least, most = whole_limits(name)
+    upper = made.dtype.type(most)
+    if int(upper) > most:  # the type has no number between
+        upper = np.nextafter(upper, made.dtype.type(0))
+    return convert(np.rint(made).clip(least, upper), name)

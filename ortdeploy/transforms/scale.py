@@ -3,8 +3,10 @@
 import numpy as np
 
 from ortdeploy.tensors.contracts import NUMBERS, Attribute, Contract, FormalParameter, forms
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.tensors.elements import widened
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, floating_type
+from ortdeploy.transforms.protocol import Apply, Options, computing_type, result_type
 
 CONTRACT = Contract(
     name="scale",
@@ -20,7 +22,8 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
     factor = float(options["scale"])
 
     def apply(array: np.ndarray) -> tuple[np.ndarray, ...]:
-        dtype = floating_type(array)
-        return (np.multiply(array, dtype.type(factor), dtype=dtype),)
+        dtype = computing_type(array)
+        scaled = np.multiply(widened(array), dtype.type(factor), dtype=dtype)
+        return (convert(scaled, result_type(array)),)
 
     return apply

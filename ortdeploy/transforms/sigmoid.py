@@ -4,8 +4,9 @@ import numpy as np
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import NUMBERS, PROBABILITY, Contract, FormalParameter, forms
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, as_floating
+from ortdeploy.transforms.protocol import Apply, Options, computable, result_type
 
 CONTRACT = Contract(
     name="sigmoid",
@@ -21,10 +22,10 @@ CONTRACT = Contract(
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options
-    return lambda array: (sigmoid(as_floating(array)),)
+    return lambda array: (convert(sigmoid(computable(array)), result_type(array)),)
 
 
 def sigmoid(values: Array) -> Array:
     """Return 1 / (1 + exp(-x)) of floats […]; each sign of x uses the form whose exponential is at most 1."""
     small = np.exp(-np.abs(values))
-    return np.asarray(np.where(values >= 0, 1 / (1 + small), small / (1 + small)).astype(values.dtype))
+    return np.asarray(np.where(values >= 0, 1 / (1 + small), small / (1 + small)))

@@ -4,8 +4,9 @@ import numpy as np
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import NUMBERS, PROBABILITY, Contract, FormalParameter, SizeConstraint, forms
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, as_floating
+from ortdeploy.transforms.protocol import Apply, Options, computable, result_type
 
 CONTRACT = Contract(
     name="softmax",
@@ -27,7 +28,7 @@ CONTRACT = Contract(
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options
-    return lambda array: (softmax(as_floating(array)),)
+    return lambda array: (convert(softmax(computable(array)), result_type(array)),)
 
 
 def softmax(scores: Array) -> Array:

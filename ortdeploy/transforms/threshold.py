@@ -1,6 +1,7 @@
 """`threshold: COLUMN, at: LIMIT, as: NAME` — whether each value is at least the limit, as booleans."""
 
 from ortdeploy.tensors.contracts import NUMBERS, Attribute, Contract, FormalParameter, forms
+from ortdeploy.tensors.elements import widened
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options
 
@@ -16,4 +17,4 @@ CONTRACT = Contract(
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor
     limit = options["at"]
-    return lambda array: (array >= limit,)
+    return lambda array: (widened(array) >= limit,)

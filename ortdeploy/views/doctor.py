@@ -9,9 +9,10 @@ from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.records import record
 from ortdeploy.shell import pip_install
+from ortdeploy.terminal_text import safe
 from ortdeploy.units import format_size
 from ortdeploy.versions import package_version, versions
-from ortdeploy.views.text import GREEN, RED, WIDTH, Paint, painter, safe, wrapped
+from ortdeploy.views.text import GREEN, RED, WIDTH, Paint, painter, wrapped
 
 FORMAT_VERSION = 1
 _INDENT = "         "

@@ -20,8 +20,9 @@ from ortdeploy.plan.steps import (
     RunJob,
 )
 from ortdeploy.tensors.types import LINE_COLUMNS, format_shape
+from ortdeploy.terminal_text import safe
 from ortdeploy.units import format_size
-from ortdeploy.views.text import BOLD, GREEN, YELLOW, Paint, count, painter, safe
+from ortdeploy.views.text import BOLD, GREEN, YELLOW, Paint, count, painter
 from ortdeploy.views.tree import DIM, Node, branches, broken
 
 _LARGE = 16 * 1024 * 1024  # bytes of a model from which it is said what they take of the disk

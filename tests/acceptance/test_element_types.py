@@ -12,7 +12,8 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import save_model
 
-from ortdeploy.tensors.elements import narrowed, numpy_dtype
+from ortdeploy.tensors.conversion import convert
+from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ELEMENT_TYPES, WIDER
 
 MANIFEST = """\
@@ -100,17 +101,17 @@ def test_a_value_that_the_type_cannot_hold_fails_its_row_alone(cli: Cli, tmp_pat
     assert apply(cli, tmp_path, "data.jsonl", "errors: {max_failed: 1}").code == 0
     assert [row["y"] for row in rows(tmp_path)] == [[1, 2], [-8, 7]]
     (failed,) = map(json.loads, (tmp_path / "out/_failed.jsonl").read_text().splitlines())
-    assert failed["message"] == "x: int4 holds -8 to 7; the row has 3 to 8"
+    assert failed["message"] == "x: 8 does not fit int4, which holds whole numbers from -8 to 7"
 
 
 def test_infinities_and_nan_are_no_whole_numbers_and_are_floating_ones() -> None:
     for value in (np.nan, np.inf):
-        with pytest.raises(ValueError, match="int4 holds -8 to 7"):
-            narrowed(np.array([value]), "int4")
-    assert narrowed(np.array([np.inf, -np.inf]), "bfloat16").tolist() == [np.inf, -np.inf]
-    assert np.isnan(narrowed(np.array([np.nan]), "float8_e4m3fn").astype(np.float32)).all()
-    with pytest.raises(ValueError, match="float8_e4m3fn holds -448 to 448"):
-        narrowed(np.array([449.0]), "float8_e4m3fn")
+        with pytest.raises(ValueError, match="does not fit int4, which holds whole numbers from -8 to 7"):
+            convert(np.array([value]), "int4")
+    assert convert(np.array([np.inf, -np.inf]), "bfloat16").tolist() == [np.inf, -np.inf]
+    assert np.isnan(convert(np.array([np.nan]), "float8_e4m3fn").astype(np.float32)).all()
+    with pytest.raises(ValueError, match=r"465\.0 does not fit float8_e4m3fn, which holds numbers up to 448"):
+        convert(np.array([465.0]), "float8_e4m3fn")
     assert numpy_dtype("string") == np.dtype(object)
     assert numpy_dtype("int4") == np.dtype(ml_dtypes.int4)
 

@@ -128,7 +128,7 @@ def test_text_is_a_constant(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("wires", "values", "words"),
     [
-        ("x: $x, k: 3.5, b: 1", "", 'Input "k" (int64 []) of model "m" cannot take it: int64 does not hold 3.5'),
+        ("x: $x, k: 3.5, b: 1", "", 'Input "k" (int64 []) of model "m" cannot take it: 3.5 does not fit int64'),
         ("x: $x, k: three, b: 1", "", 'Input "k" (int64 []) of model "m" cannot take it: it is no int64'),
         ("x: $x, k: [3], b: 1", "", "it is [1], and [] is wanted"),
         ("x: $x, k: 3, b: [1, 2]", "", "it is [2], and [4] is wanted"),

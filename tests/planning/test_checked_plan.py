@@ -577,7 +577,7 @@ def test_what_data_decides_is_known_here() -> None:
         "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state"
     )
     assert _fields(JobInput) == (
-        "dialect elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "
+        "background dialect elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "
         "rows_before unreadable upstream"
     )
     assert _fields(JobOutput) == (

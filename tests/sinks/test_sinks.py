@@ -7,6 +7,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,3 +216,22 @@ def test_two_npy_parts_are_merged_in_the_order_of_their_rows(tmp_path: Path, val
     with (tmp_path / "alone.npy").open("wb") as file:
         SINKS["npy"].merge([tmp_path / "new.npy"], [1, 0], file)
     assert np.load(tmp_path / "alone.npy").tolist() == [values.tolist()[2], values.tolist()[1]]
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+@pytest.mark.parametrize(
+    "values",
+    [[True, 2], [1, None], [-1, 2**63 + 1], [2**53 + 1, 0.5], ["a", 1], [[1, 2], [True, 3]], [{"a": 1}, {"b": 2}]],
+)
+def test_an_array_takes_no_values_that_would_change(kind: str, values: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"rows of k|values of k"):
+        write(kind, [{"k": values}], ["k"])
+
+
+def test_blocks_of_several_types_are_joined_as_they_are() -> None:
+    blocks = [{"k": [1, 2**53 + 1]}, {"k": [2**63 + 1]}]
+    with np.load(io.BytesIO(write("npz", blocks, ["k"]))) as arrays:
+        assert arrays["k"].tolist() == [1, 2**53 + 1, 2**63 + 1]
+    for other in ([0.5], [True], ["a"], [-1]):
+        with pytest.raises(ValueError, match=r"of which an array holds one|no element type holds"):
+            write("npz", [{"k": [2**53 + 1]}, {"k": [2**63 + 1]}, {"k": other}], ["k"])

@@ -46,7 +46,7 @@ def test_cast() -> None:
 
 @pytest.mark.parametrize("value", [256, -1, 1e9, float("nan"), float("inf")])
 def test_cast_never_wraps_a_number(value: float) -> None:
-    with pytest.raises(ValueError, match="uint8 holds 0 to 255"):
+    with pytest.raises(ValueError, match="does not fit uint8, which holds whole numbers from 0 to 255"):
         run({"cast": "uint8"}, np.array([[value]], dtype=np.float64))
 
 
@@ -54,7 +54,7 @@ def test_cast_never_wraps_a_number(value: float) -> None:
     ("name", "value"), [("float32", 1e39), ("float16", 70000.0), ("float32", -1e300), ("float16", np.float32(1e20))]
 )
 def test_cast_makes_no_number_infinite(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} holds up to"):
+    with pytest.raises(ValueError, match=f"does not fit {name}, which holds numbers up to"):
         run({"cast": name}, np.array([[value, 1]]))
     assert run({"cast": name}, np.array([[np.inf, 1]])).tolist() == [[np.inf, 1]]
 
@@ -72,7 +72,7 @@ def test_cast_reads_text_as_csv_does() -> None:
 def test_cast_takes_the_largest_number_of_a_type() -> None:
     largest = np.array([[2**63 - 1]], dtype=np.uint64)
     assert run({"cast": "int64"}, largest).tolist() == [[2**63 - 1]]
-    with pytest.raises(ValueError, match="int64 holds"):
+    with pytest.raises(ValueError, match="9223372036854775808 does not fit int64"):
         run({"cast": "int64"}, largest + np.uint64(1))
 
 
@@ -136,6 +136,16 @@ def test_center_crop() -> None:
     assert "height must be at least 100 (center_crop) and is 9" in refuse(
         {"center_crop": [100, 4]}, TensorType("uint8", (ROWS, 9, 12, 3), NHWC)
     )
+
+
+@pytest.mark.parametrize("like", ["transformers", "torchvision"])
+def test_the_middle_between_two_pixels_is_that_of_a_library(like: str) -> None:
+    for width in range(4, 40):
+        wide = np.arange(width, dtype=np.uint8)[None, None, :, None].repeat(4, 1)
+        left = round((width - 4) / 2.0) if like == "torchvision" else (width - 4) // 2
+        assert run({"center_crop": [4, 4], "like": like}, wide)[0, 0, :, 0].tolist() == list(range(left, left + 4))
+        if like == "transformers":
+            assert np.array_equal(run({"center_crop": [4, 4]}, wide), run({"center_crop": [4, 4], "like": like}, wide))
 
 
 def test_center_crop_of_an_image_that_is_too_small_fails() -> None:

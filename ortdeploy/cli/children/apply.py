@@ -19,6 +19,7 @@ from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.process import last_words
 from ortdeploy.process.crash_note import crashes_noted_in
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
@@ -29,6 +30,7 @@ from ortdeploy.running.executor import Execution
 from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.job_report import recorded_result
+from ortdeploy.running.row_proofs import may_end_its_process
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
@@ -60,7 +62,7 @@ def run_plan(
     most_rows: int | None = None,
     shard: "Shard | None" = None,
 ) -> tuple[JobResult, ...]:
-    """Run a plan in a child if a provider or a file that is cut might end the process, else in this process.
+    """Run a plan in a child if a provider, a proof or a file that is cut might end the process, else in this process.
 
     So is a plan with an output, or a shard of one, whose last run was ended by a crash of native code.
 
@@ -69,6 +71,7 @@ def run_plan(
     """
     crash = _last_crash(plan, state_dir, shard)
     in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
+    in_child = in_child or (sys.platform != "win32" and may_end_its_process(plan, TuningCache(state_dir)))
     if crash is None and not in_child:
         with closing(NativeOutput()) as native, native.taking():
             return tuple(
@@ -79,6 +82,7 @@ def run_plan(
                     observer=choose_progress(arguments),
                     stopped=stopped,
                     native=native,
+                    on_native_call=lambda what: last_words.doing(**what),
                     most_rows=most_rows,
                     shard=shard,
                 )
@@ -125,6 +129,8 @@ def execute(
     fatal: "Mapping[str, FatalRuns] | None" = None,
     on_run: Callable[[str, Sequence[int]], None] | None = None,
     began: Mapping[str, float] | None = None,
+    on_proof: Callable[[str, bool], None] | None = None,
+    unproven: Mapping[str, str] | None = None,
 ) -> Iterator[JobResult]:
     """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
@@ -155,10 +161,13 @@ def execute(
             fatal=fatal or {},
             on_run=on_run,
             began=began or {},
+            on_proof=on_proof,
+            unproven=unproven or {},
         )
         ended: dict[str, str] = {}
         for result in execution.results():
             ended[result.job] = str(result.status)
+            last_words.doing()
             yield result
         log.info("run.finished", jobs=ended)
 
@@ -289,6 +298,8 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             fatal=decode_fatal_runs(request["fatal"]),
             on_run=(lambda job, rows: say(kind="running", job=job, rows=list(rows))) if request["closely"] else None,
             began=request["began"],
+            on_proof=lambda job, begins: say(kind="proving", job=job, begins=begins),
+            unproven=request["unproven"],
         ):
             say(**result_message(result))
             if result.stuck:  # a thread is left in native code; the end of this process ends it

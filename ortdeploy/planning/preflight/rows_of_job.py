@@ -3,7 +3,7 @@
 Nothing is run. What is wrong with the rows is a fact; rules decide what it means.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from itertools import islice, repeat
@@ -15,21 +15,32 @@ from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom
 from ortdeploy.feeds.feeder import Feeder, Made, decoding_bytes, open_wanted, prepared_at_once, wanted_columns
 from ortdeploy.feeds.in_flight import BLOCK_BYTES
 from ortdeploy.feeds.prepared import Prepared
+from ortdeploy.manifest.pipelines import StepOfPipeline
+from ortdeploy.operations.windows import DROP
+from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.lost import lost_key
 from ortdeploy.sources.catalogue import SOURCES, at_hand
-from ortdeploy.tensors.columns import Array, Column, OpRunners, size_bytes
+from ortdeploy.sources.protocol import TRANSPARENT, Wanted
+from ortdeploy.tensors.columns import Array, Column, OpRunners, pick, size_bytes
 
 
 def look(
-    step: RunJob, files: Sequence[str], folder: str, rows: int | None, runners: Callable[[], OpRunners]
+    step: RunJob,
+    files: Sequence[str],
+    folder: str,
+    rows: int | None,
+    runners: Callable[[], OpRunners],
+    least: Mapping[str, int],
 ) -> FirstRows:
     """Return what the first rows of some files, of which there are `rows` in all, are for a job.
 
-    `runners` opens the sessions of its op steps. Raises nothing: what is wrong with the rows is a fact.
+    `runners` opens the sessions of its op steps. `least` says by input how many values a row must have to be more than
+    dropped. Raises nothing: what is wrong with the rows is a fact.
     """
-    looker = _Looker(step)
+    looker = _Looker(step, least)
     stopped = False
     module = SOURCES[step.input.format]
     size = min(step.batching.run_size, module.FIRST_ROWS)
@@ -37,7 +48,7 @@ def look(
         looker.feed_with(runners())
         with (
             at_hand(step.input.format, files, step.input.patterns) as there,
-            open_wanted(step, there, folder, wanted_columns(step)) as source,
+            open_wanted(step, there, folder, _wanted(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)
             taken = 0
@@ -54,21 +65,33 @@ def look(
         first=step.input.first_row,
         refused=tuple(refused[row] for row in sorted(refused)),
         not_finite=tuple(looker.not_finite),
+        transparent=tuple(looker.transparent),
+        windowless=tuple(dict.fromkeys(looker.windowless)),
         complete=complete,
         stopped=stopped,
         room=looker.room,
     )
 
 
+def _wanted(step: RunJob) -> Wanted:
+    """Return what to read: of pictures also whether transparency is in use, if nothing says what lies behind it."""
+    wanted = wanted_columns(step)
+    asks = step.input.format == "image" and step.input.background is None
+    return replace(wanted, keys=(*wanted.keys, TRANSPARENT)) if asks else wanted
+
+
 class _Looker:
     """Checks rows against the model, block by block."""
 
-    def __init__(self, step: RunJob) -> None:
+    def __init__(self, step: RunJob, least: Mapping[str, int]) -> None:
         self._step = step
+        self._least = least
         self.rows = 0
         self.room = RowRoom()
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
+        self.transparent: list[int] = []
+        self.windowless: list[int] = []
 
     def feed_with(self, ops: OpRunners) -> None:
         """Build the steps; `ops` run those that are operators."""
@@ -81,17 +104,23 @@ class _Looker:
         self.refused += [
             RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
         ]
+        hidden = block.columns.get(TRANSPARENT, ())
+        self.transparent += [row for row, is_used in zip(block.rows, hidden, strict=False) if is_used]
         self._look_for_adapters(block)
         self._feed(block, range(len(block.rows)))
 
     def _try_keys(self, block: Block) -> None:
         """Write keys as the run would, into memory, unless every format has their type."""
-        keys = {name: block.columns[name] for name in self._step.input.key if _is_odd(block.columns[name])}
-        if not keys:
+        module, keys = SINKS[self._step.output.format], {name: block.key(name) for name in self._step.input.key}
+        kept = list(range(len(block.rows)))
+        if lost_key(module, keys) is not None:  # such rows fail alone
+            kept = [row for row in kept if lost_key(module, keys, [row]) is None]
+        odd = {name: pick(key, kept) for name, key in keys.items() if _is_odd(key)}
+        if not odd or not kept:
             return
-        sink = SINKS[self._step.output.format].open_sink(BytesIO(), dict.fromkeys(keys), "{}")
+        sink = module.open_sink(BytesIO(), dict.fromkeys(odd), "{}")
         try:
-            sink.write(keys)
+            sink.write(odd)
             sink.close()
         except ValueError as error:
             raise OrtdeployError(f"its key cannot be written: {error}") from error
@@ -127,6 +156,9 @@ class _Looker:
             self._measure(Prepared(block=block, feeds=feeds), len(rows))
         finite = self._feeder.finite_rows(feeds, len(rows))
         self.not_finite += [block.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
+        for name, least in self._least.items():
+            pairs = zip(rows, feeds.get(name, ()), strict=False)  # what is fed may be filled up behind the rows
+            self.windowless += [block.rows[row] for row, fed in pairs if len(fed) < least]
 
     def _measure(self, prepared: Prepared, rows: int) -> None:
         """Note how much room rows took that were prepared together."""
@@ -150,6 +182,12 @@ class _Looker:
         made = room.made * (1 if room.by_row else batch)
         block = batch * room.read + max(batch * room.fed, made) + room.scratch
         return (prepared_at_once(self._step, block) - 1) * block
+
+
+def dropped_below(steps: Iterable[StepOfPipeline | PlannedWireStep]) -> dict[str, int]:
+    """Return by value how many values a row must have: a shorter one gives no window, so nothing is computed of it."""
+    windows = [one for one in steps if one.kind == "do" and one.name == "windows" and one.options.get("last") == DROP]
+    return {dict(one.wires)["x"]: one.options["size"] for one in windows if "x" in dict(one.wires)}
 
 
 def _is_odd(column: Column) -> bool:

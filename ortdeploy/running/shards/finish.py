@@ -76,7 +76,8 @@ class Finish:
 
     def _fold(self) -> tuple[Ending, Shares]:
         """Return how the job ends, and the share of each worker. Raises OSError, OrtdeployError."""
-        place, record = place_of(self.step.output, self._folder), self.ledger.output(self._output)
+        place = place_of(self.step.output, self._folder, (self.plan.folder, *self.plan.roots))
+        record = self.ledger.output(self._output)
         if record is None:
             suffix, removable = SINKS[self.step.output.format].SUFFIX, self.step.output.removable
             record = rebuild(place, self.ledger, self._output, suffix=suffix, removable=removable)
@@ -297,7 +298,7 @@ def _is_planned(table: PartTable, number: int) -> bool:
 def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:
     """Return the decisions about the parts of a job; nothing is touched."""
     return CommitLog(
-        place_of(step.output, folder),
+        place_of(step.output, folder, (plan.folder, *plan.roots)),
         bound_digest(plan, step),
         part_table(step, first_number(record, step)),
         suffix=SINKS[step.output.format].SUFFIX,

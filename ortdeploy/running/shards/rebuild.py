@@ -52,7 +52,7 @@ def copied_afterwards(context: JobContext) -> Iterator[None]:
 
     After a kill, or if that fails, the next run does. Raises OSError, OrtdeployError before the block.
     """
-    place = SharedFolder(context.folder)
+    place = SharedFolder(context.folder, context.roots)
     if context.step.output.aside is None and _is_shared(context):
         place.create(AHEAD, json.dumps({"format_version": 1, "run": context.run_id}).encode())
     yield

@@ -228,7 +228,7 @@ class ShardRun:
         context = replace(self._context, observer=_Shifted(self._context.observer, self._rows_done - part.start))
         stream = Stream(context)
         with decisions.staging(part) as path:
-            writer = PartWriter(step, beside(path), provenance(context), self._earlier)
+            writer = PartWriter(step, beside(path), provenance(context), self._earlier, context.roots)
             statistics = JobStatistics({}, stream, writer)
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
