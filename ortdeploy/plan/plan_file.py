@@ -13,12 +13,29 @@ from typing import Any, ForwardRef, Union, get_args, get_origin, get_type_hints
 from ortdeploy.facts.data import PLAIN, FileState, FileStates
 from ortdeploy.files.packed import Packed
 from ortdeploy.plan.masked import masked_step
+from ortdeploy.plan.pipeline import PlannedValue
 from ortdeploy.plan.selection import keep_jobs
-from ortdeploy.plan.steps import JobInput, LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedSession, RunJob, Step
+from ortdeploy.plan.steps import (
+    JobInput,
+    LoadAdapter,
+    OpenSession,
+    Plan,
+    PlannedCheck,
+    PlannedInput,
+    PlannedSession,
+    RowCheck,
+    RunJob,
+    Step,
+)
 from ortdeploy.records import field_names
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
-LATER: Mapping[type, Mapping[str, Any]] = {JobInput: {"background": None, "dialect": PLAIN}}
+LATER: Mapping[type, Mapping[str, Any]] = {
+    JobInput: {"background": None, "dialect": PLAIN},
+    PlannedInput: {"narrowed_by": None},
+    PlannedValue: {"narrowed_by": None},
+    RowCheck: {"may_trap": False},
+}
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
@@ -52,7 +69,8 @@ def encode(value: Any, *, packed: bool = False) -> Any:
         return value
     kind: Any = type(value)
     if (names := field_names(kind)) is not None:
-        data = {name: encode(getattr(value, name), packed=packed) for name in names if not is_unsaid(value, name)}
+        said = names if kind not in LATER else [name for name in names if not is_unsaid(value, name)]
+        data = {name: encode(getattr(value, name), packed=packed) for name in said}
         return {"step": STEP_NAMES[kind], **data} if kind in STEP_NAMES else data
     if isinstance(value, Mapping):
         return {key: encode(item, packed=packed) for key, item in value.items()}

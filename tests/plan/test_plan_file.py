@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from support.specs import MANIFEST, make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.facts.data import FileState
-from ortdeploy.plan.plan_file import decode_plan, encode, plan_digest
-from ortdeploy.plan.steps import FinishedJob, Plan, RunJob
+from ortdeploy.plan.plan_file import decode, decode_plan, encode, plan_digest
+from ortdeploy.plan.steps import FinishedJob, Plan, RunJob, Step
 from ortdeploy.planning.make.plan import make_plan
 
 RICH = (
@@ -106,3 +107,10 @@ def test_a_digest_is_the_same_however_far_a_job_is() -> None:
     assert plan_digest(moved, job.job) == plan_digest(one, job.job)
     others = replace(one, steps=(*one.steps[:-1], replace(job, input=replace(later, patterns=("x",)))))
     assert plan_digest(others, job.job) != plan_digest(one, job.job)
+
+
+def test_plans_of_earlier_versions_stay_what_they_are() -> None:
+    """Fields that came later are not in them, nor in what is made of them: their digests are in outputs and parts."""
+    steps = json.loads((Path(__file__).parent.parent / "data/plan_steps.json").read_text())
+    assert {one["step"] for one in steps} == {"open-session", "run-job"}
+    assert [encode(decode(Step, one)) for one in steps] == steps
