@@ -157,7 +157,7 @@ class _Walk:
         if target is not None:
             return self.open_file(target)
         self.require()
-        require_regular(f"{_DESCRIPTORS}/{self.here}/{name}")  # before it is opened: that alone may do something
+        regular_path(f"{_DESCRIPTORS}/{self.here}/{name}")  # before it is opened: that alone may do something
         return os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=self.here)
 
     def _enter(self, name: str, *, make: bool) -> None:
