@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, LockedError, OrtdeployError, Severity, UsageError
-from ortdeploy.process.child import program_command
+from ortdeploy.files.opening import open_regular, read_whole
+from ortdeploy.process.child import how_it_ended, program_command
 from ortdeploy.records import record
 from ortdeploy.results.results import Status
 
@@ -164,14 +165,14 @@ class JobResult:
         path = None if self.folder is None else self.folder / "_run.json"
         if path is None or not path.is_file():
             return {}
-        report: dict[str, Any] = json.loads(path.read_bytes())
+        report: dict[str, Any] = json.loads(read_whole(path))
         return report
 
     def failures(self) -> Iterator[dict[str, Any]]:
         """Read the rows without a result, line by line of `_failed.jsonl`."""
         path = None if self.folder is None else self.folder / "_failed.jsonl"
         if path is not None and path.is_file():
-            with path.open("rb") as lines:
+            with open_regular(path) as lines:
                 yield from map(json.loads, lines)
 
 
@@ -249,8 +250,8 @@ def plan(
         file = Path(folder) / _SAVED
         saving = ["--out", str(file), "--root", path.anchor]
         answer = _run("plan", [str(path), *asked, *kept, *saving])
-        text = file.read_bytes() if file.exists() else None
-        tables = {one.name: one.read_bytes() for one in file.parent.iterdir() if one != file}
+        text = read_whole(file) if file.exists() else None
+        tables = {one.name: read_whole(one) for one in file.parent.iterdir() if one != file}
     return Plan(
         manifest=path,
         findings=_findings(answer),
@@ -417,7 +418,7 @@ def _event(line: bytes) -> Event | None:
 
 def _failure(code: int, said: str) -> Exception:
     """Return the exception for a program that ended without a result."""
-    words = said.removeprefix("ortdeploy: ").removesuffix(".") or f"ortdeploy ended with code {code}"
+    words = said.removeprefix("ortdeploy: ").removesuffix(".") or f"ortdeploy {how_it_ended(code)}"
     if code == _USAGE:
         return UsageError(words)
     if code == _LOCKED:

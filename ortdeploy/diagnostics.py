@@ -159,6 +159,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
+def _clear(name: str) -> str:
+    """Return a name of a list, in quotes if nobody would see where it ends."""
+    return name if name.isprintable() and name == name.strip() and name and "," not in name else f'"{name}"'
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its article: `a sequence`, `an optional`."""
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
 def did_you_mean(name: str, known: Iterable[str], most: int = 15) -> str:
     """Return a sentence that names the nearest known name, or lists `most` of those that there are."""
     names = sorted(known)
@@ -167,5 +177,5 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 15) -> str:
         return f'Did you mean "{found}"?'
     if not names:
         return "There is none to choose from."
-    shown = ", ".join(names[:most]) + (f", and {len(names) - most:,} more" if len(names) > most else "")
+    shown = ", ".join(map(_clear, names[:most])) + (f", and {len(names) - most:,} more" if len(names) > most else "")
     return f"Known: {shown}."

@@ -23,6 +23,22 @@ def is_document_file(text: str) -> bool:
     return text.endswith(".json")
 
 
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern of JSON Schema, whose `$` is the end of a text; that of Python is before a last newline too."""
+    ended = _SIGN.sub(lambda found: r"\Z" if found[0] == "$" else found[0], pattern)
+    return re.compile(ended)
+
+
+_SIGN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
+"""An escape, a set of characters, or the end of a text: only the last one is a `$` with a meaning."""
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a text matches a pattern of a schema, anywhere in it, as JSON Schema has it."""
+    return _compiled(pattern).search(text) is not None
+
+
 def schema_names() -> tuple[str, ...]:
     """Return the names that `ortdeploy schema` takes."""
     folder = schema_folder()

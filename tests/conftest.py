@@ -24,7 +24,7 @@ from support.effort import effort
 from support.models import scale_model
 
 from ortdeploy.autotune import batch_size, thread_layout
-from ortdeploy.cli import arguments
+from ortdeploy.cli import arguments, tryouts
 from ortdeploy.cli.main import main
 from ortdeploy.deployment.threads import SPINNING
 from ortdeploy.events import log
@@ -197,7 +197,7 @@ def models_are_opened_once(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not request.node.get_closest_marker("opens_models"):
             patch.setattr(openings, "_Remembered", RememberedByAll)
-            for module in (trial_opening, trial_run):
+            for module in (trial_opening, trial_run, tryouts):
                 patch.setattr(module, "ask_fork", answer_here)
         if not request.node.get_closest_marker("reads_graphs"):
             patch.setattr(known_graphs, "_Entry", KnownByAll)

@@ -15,6 +15,7 @@ from typing import Any
 from ortdeploy.facts.models import AdapterFacts, ParameterFacts
 from ortdeploy.facts.problems import Problem, unnameable, unreadable
 from ortdeploy.files.content import HEAD, recognise
+from ortdeploy.files.opening import open_regular
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ELEMENT_NUMBERS
 
@@ -40,7 +41,7 @@ def read_adapter(path: Path, shown: str) -> AdapterFacts:
         problem = unnameable(str(path), shown) or _look_at_file(path, shown)
         if problem is not None:
             return AdapterFacts(path=str(path), problem=problem)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return _facts(path, mapped)
     except OSError as error:
@@ -57,7 +58,7 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
         peft = (path / "adapter_config.json").is_file()
         detail = f"{shown} is a PEFT folder. {_CONVERT}." if peft else f"{shown} is a folder. Name the file in it."
         return Problem(kind="folder", detail=detail)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(HEAD)
     if head[4:8] == _MAGIC:
         return None

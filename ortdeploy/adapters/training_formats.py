@@ -10,6 +10,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.numpy_archives import read_npz
+from ortdeploy.files.opening import open_regular, read_text, regular_path
 from ortdeploy.records import record
 from ortdeploy.shell import pip_install
 from ortdeploy.tensors.columns import Array
@@ -56,7 +57,7 @@ def read_weights(path: Path, alpha: float | None) -> Weights:
     if is_folder(path):
         return _read_peft(path, path / _WEIGHTS, alpha)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(9)
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be read: {error.strerror}") from error
@@ -73,12 +74,12 @@ def read_weights(path: Path, alpha: float | None) -> Weights:
 
 def _matching(patterns: Mapping[str, Any] | None, layer: str, otherwise: Any) -> Any:
     """Return the value of the pattern that a layer's name ends with, as PEFT chooses it."""
-    return next((value for key, value in (patterns or {}).items() if re.match(rf"(.*\.)?({key})$", layer)), otherwise)
+    return next((value for key, value in (patterns or {}).items() if re.match(rf"(.*\.)?({key})\Z", layer)), otherwise)
 
 
 def _read_peft(folder: Path, weights: Path, alpha: float | None) -> Weights:
     try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = json.loads(read_text(folder / _CONFIG))
     except (OSError, ValueError, RecursionError) as error:
         raise OrtdeployError(f"{folder / _CONFIG} cannot be read: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("r"), int):
@@ -105,7 +106,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         ) from None
     with decoding(str(path), "safetensors"):
         try:
-            with safe_open(path, "numpy") as file:
+            with safe_open(regular_path(path), "numpy") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         except AttributeError as error:  # an element type that NumPy does not have
             raise ValueError(str(error)) from error

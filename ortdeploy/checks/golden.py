@@ -1,6 +1,7 @@
 """Reads and writes golden inputs and outputs, and compares results with them. `files/golden_sets` has the layouts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ortdeploy.files.golden_sets import INPUTS, OUTPUTS
 from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_archives import read_npz, write_npz
 from ortdeploy.files.onnx_data import KINDS
+from ortdeploy.files.opening import read_whole
+from ortdeploy.files.walk import held_file, held_folder
 from ortdeploy.plan.steps import GoldenValue
 from ortdeploy.records import record
 
@@ -28,34 +31,49 @@ class GoldenSet:
     outputs: Mapping[str, Any]
 
 
-def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
-    """Read one data set. Raises OrtdeployError if a file of it cannot be read."""
-    if is_file(folder / INPUTS):
-        answers = _read_npz(folder / OUTPUTS) if is_file(folder / OUTPUTS) else {}
-        return GoldenSet(inputs=_read_npz(folder / INPUTS), outputs=answers)
-    files = sorted(folder.glob("input_*.pb"), key=_number)
+@contextmanager
+def in_folder(folder: Path, roots: Sequence[str]) -> Iterator[Path]:
+    """Yield a path to a folder of golden data that stays this folder. Raises OrtdeployError if it leaves the roots."""
+    with ExitStack() as stack:
+        try:
+            held = stack.enter_context(held_folder(folder, roots))
+        except OSError as error:
+            raise OrtdeployError(f"{folder.name} cannot be opened: {error.strerror}") from error
+        yield held
+
+
+def read_set(
+    folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue], roots: Sequence[str]
+) -> GoldenSet:
+    """Read one data set. Raises OrtdeployError if a file of it cannot be read, or leads out of the roots."""
+    with in_folder(folder, roots) as held:
+        if is_file(held / INPUTS):
+            answers = _read_npz(folder / OUTPUTS, roots) if is_file(held / OUTPUTS) else {}
+            return GoldenSet(inputs=_read_npz(folder / INPUTS, roots), outputs=answers)
+        files, answered = (sorted(held.glob(f"{one}_*.pb"), key=_number) for one in ("input", "output"))
     required = [value for value in inputs if not value.optional]
     names = required if len(files) <= len(required) else inputs
+    inside, given = ([folder / path.name for path in paths] for paths in (files, answered))
     return GoldenSet(
-        inputs={value.name: _read_pb(path, value) for path, value in zip(files, names, strict=False)},
-        outputs={
-            value.name: _read_pb(path, value)
-            for path, value in zip(sorted(folder.glob("output_*.pb"), key=_number), outputs, strict=False)
-        },
+        inputs={value.name: _read_pb(path, value, roots) for path, value in zip(inside, names, strict=False)},
+        outputs={value.name: _read_pb(path, value, roots) for path, value in zip(given, outputs, strict=False)},
     )
 
 
-def write_outputs(folder: Path, outputs: Mapping[str, Any], values: Sequence[GoldenValue]) -> None:
+def write_outputs(
+    folder: Path, outputs: Mapping[str, Any], values: Sequence[GoldenValue], roots: Sequence[str]
+) -> None:
     """Write what a model answers beside its inputs, in their layout. Raises OrtdeployError."""
     try:
-        if is_file(folder / INPUTS):
-            arrays = {name: _storable(name, value) for name, value in outputs.items()}
-            with open_whole(folder / OUTPUTS) as file:
-                write_npz(file, arrays)
-            return
-        for index, value in enumerate(values):
-            with open_whole(folder / f"output_{index}.pb") as file:
-                file.write(_pb(value, outputs[value.name]))
+        with in_folder(folder, roots) as held:
+            if is_file(held / INPUTS):
+                arrays = {name: _storable(name, value) for name, value in outputs.items()}
+                with open_whole(held / OUTPUTS) as file:
+                    write_npz(file, arrays)
+                return
+            for index, value in enumerate(values):
+                with open_whole(held / f"output_{index}.pb") as file:
+                    file.write(_pb(value, outputs[value.name]))
     except OSError as error:
         raise OrtdeployError(f"the outputs cannot be written: {error.strerror}") from error
 
@@ -86,17 +104,22 @@ def _number(path: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
-    return {name: _feedable(array) for name, array in read_npz(path, path.name).items()}
+def _read_npz(path: Path, roots: Sequence[str]) -> dict[str, Any]:
+    try:
+        with held_file(path, roots) as held:
+            return {name: _feedable(array) for name, array in read_npz(held, path.name).items()}
+    except OSError as error:
+        raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
 
 
-def _read_pb(path: Path, value: GoldenValue) -> Any:
+def _read_pb(path: Path, value: GoldenValue, roots: Sequence[str]) -> Any:
     """Read a value of the kind that the graph has there."""
     if value.kind not in KINDS:
         raise OrtdeployError(f"{path.name} belongs to {value.name}, and {value.kind} values cannot be compared")
     kind, read, _ = KINDS[value.kind]
     try:
-        return _feedable(read(kind.FromString(path.read_bytes())))
+        with held_file(path, roots) as held:
+            return _feedable(read(kind.FromString(read_whole(held))))
     except OSError as error:
         raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
     except Exception as error:

@@ -25,13 +25,17 @@ _TOLERANCE = 0.05  # providers that compute in half precision, or with integers,
 
 @record
 class ProviderTrial:
-    """How a provider did: `nodes` of two that it took, and seconds to open a session; or the problem."""
+    """How a provider did: `nodes` of two that it took, and seconds to open a session; or the problem.
+
+    `absent`: the problem is that it has no device on this machine.
+    """
 
     provider: str
     device: str | None
     nodes: int = 0
     seconds: float = 0.0
     problem: str | None = None
+    absent: bool = False
 
 
 def device_name(provider: PlannedProvider) -> str | None:

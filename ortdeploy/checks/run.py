@@ -1,13 +1,14 @@
 """Runs the golden checks of one session: every data set, compared. A data set that cannot run is a result too."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.checks.golden import GoldenSet, difference, read_set, write_outputs
+from ortdeploy.checks.golden import GoldenSet, difference, in_folder, read_set, write_outputs
 from ortdeploy.checks.synthetic_inputs import synthetic_feeds
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.files.golden_sets import find_sets
+from ortdeploy.files.names import is_folder
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.process.leaks import look_for_leak
 from ortdeploy.records import record
@@ -33,8 +34,12 @@ class CheckResult:
     adapter: str | None = None
 
 
-def run_check(check: PlannedCheck, opener: ModelOpener) -> Iterator[CheckResult]:
-    """Open the session of a check, and yield a result for every data set of its folders."""
+def run_check(check: PlannedCheck, opener: ModelOpener, roots: Sequence[str]) -> Iterator[CheckResult]:
+    """Open the session of a check, and yield a result for every data set of its folders.
+
+    `roots` are those that the command line allows; golden data lies below them, or below the manifest's folder.
+    """
+    allowed = (check.root, *roots)
     try:
         (opened,) = opener.open_model(check.opening, check.opening.candidates).sessions
         if check.adapter is not None:
@@ -43,15 +48,27 @@ def run_check(check: PlannedCheck, opener: ModelOpener) -> Iterator[CheckResult]
         yield from (result_of(check, folder, ERROR, str(error)) for folder in check.folders)
         return
     if check.leak_runs:
-        yield _look_for_leak(check, opened.session)
+        yield _look_for_leak(check, opened.session, allowed)
         return
     for folder, tolerances in zip(check.folders, check.tolerances, strict=True):
-        sets = find_sets(Path(check.root) / folder)
+        try:
+            sets = _sets_in(Path(check.root) / folder, allowed)
+        except OrtdeployError as error:
+            yield result_of(check, folder, ERROR, str(error))
+            continue
         if not sets:
             yield result_of(check, folder, ERROR, f"there is no test_data_set_N, input_0.pb or inputs.npz in {folder}")
         for path in sets:
             shown = path.relative_to(check.root).as_posix() if path.is_relative_to(check.root) else str(path)
-            yield _run_set(check, opened.session, path, shown, tolerances)
+            yield _run_set(check, opened.session, path, shown, tolerances, allowed)
+
+
+def _sets_in(folder: Path, roots: Sequence[str]) -> list[Path]:
+    """Return the data sets of a folder. Raises OrtdeployError if it leads out of the roots."""
+    if not is_folder(folder):
+        return []
+    with in_folder(folder, roots) as held:
+        return [folder / path.relative_to(held) for path in find_sets(held)]
 
 
 def result_of(
@@ -78,12 +95,17 @@ def _adapters(check: PlannedCheck) -> tuple[str, ...]:
 
 
 def _run_set(
-    check: PlannedCheck, session: Session, path: Path, shown: str, tolerances: Mapping[str, Any]
+    check: PlannedCheck,
+    session: Session,
+    path: Path,
+    shown: str,
+    tolerances: Mapping[str, Any],
+    roots: Sequence[str],
 ) -> CheckResult:
     try:
-        golden = read_set(path, check.inputs, check.outputs)
+        golden = read_set(path, check.inputs, check.outputs, roots)
         if check.record:
-            return _record(check, session, path, shown, golden)
+            return _record(check, session, path, shown, golden, roots)
         if not golden.outputs:
             return result_of(check, shown, ERROR, "it has no outputs to compare with")
         unknown = (golden.outputs.keys() - {value.name for value in check.outputs}) or None
@@ -96,18 +118,20 @@ def _run_set(
     return _compare(check, shown, golden, values, tolerances)
 
 
-def _record(check: PlannedCheck, session: Session, path: Path, shown: str, golden: GoldenSet) -> CheckResult:
+def _record(
+    check: PlannedCheck, session: Session, path: Path, shown: str, golden: GoldenSet, roots: Sequence[str]
+) -> CheckResult:
     names = [value.name for value in check.outputs]
     values = dict(zip(names, session.run(names, golden.inputs, _adapters(check)), strict=True))
-    write_outputs(path, values, check.outputs)
+    write_outputs(path, values, check.outputs, roots)
     return result_of(check, shown, PASSED, "recorded")
 
 
-def _look_for_leak(check: PlannedCheck, session: Session) -> CheckResult:
+def _look_for_leak(check: PlannedCheck, session: Session, roots: Sequence[str]) -> CheckResult:
     """Run on the golden inputs, or on synthetic ones, and judge what memory does."""
     try:
-        paths = [path for folder in check.folders for path in find_sets(Path(check.root) / folder)]
-        feeds = [read_set(path, check.inputs, check.outputs).inputs for path in paths] or synthetic_feeds(
+        paths = [path for folder in check.folders for path in _sets_in(Path(check.root) / folder, roots)]
+        feeds = [read_set(path, check.inputs, check.outputs, roots).inputs for path in paths] or synthetic_feeds(
             check.synthetic_inputs
         )
         outputs = [value.name for value in check.outputs]

@@ -170,6 +170,8 @@ class _Parser(argparse.ArgumentParser):
             flag = "/".join(action.option_strings) or action.metavar
             if isinstance(path, str) and not path:
                 self.error(f"{flag} is empty; a variable that the shell replaced may not be set")
+            if path == "-":
+                self.error(f"{flag} takes the name of a file; standard input and output have none. Write - as ./-")
             if isinstance(path, str) and "://" in path:
                 from ortdeploy.files.urls import is_url, parse_url  # noqa: PLC0415  only when something may be wrong
 

@@ -16,8 +16,12 @@ _LACKING = {
 }
 """Faults of the machine that any command may meet, with the remedy for each."""
 
-_UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded")
-"""Messages of Linux, Windows and macOS when a package's library lacks memory or another library."""
+_UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded", "GLIBC", "undefined symbol", "ELF")
+"""Messages of Linux, Windows and macOS when a package's library lacks memory or another library, or fits no system."""
+
+_PACKAGES = {"google": "protobuf", "yaml": "pyyaml", "ml_dtypes": "ml-dtypes", "PIL": "pillow"}
+"""What to install for modules that are called otherwise."""
+_INSTEAD = {"onnxruntime": ", or onnxruntime-gpu for an NVIDIA GPU"}
 
 
 def fault_of_the_machine(error: Exception) -> str | None:
@@ -33,6 +37,21 @@ def fault_of_the_machine(error: Exception) -> str | None:
         return "memory ran out"
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return "no thread can be started, see ulimit -u, TasksMax and pids.max"
-    if isinstance(error, ImportError) and any(words in str(error) for words in _UNLOADABLE):
-        return f"a library cannot be loaded: {error}"
+    if isinstance(error, ImportError):
+        return _of_the_installation(error)
     return None
+
+
+def _of_the_installation(error: ImportError) -> str | None:
+    """Return which package is missing or broken; None if the module is one of ours."""
+    root = (error.name or "").partition(".")[0]
+    if root == "ortdeploy":
+        return None
+    package = _PACKAGES.get(root, root)
+    if isinstance(error, ModuleNotFoundError) and root:
+        others = _INSTEAD.get(package, "")
+        return f"{package} is not installed: pip install {package}{others}"
+    if any(words in str(error) for words in _UNLOADABLE):
+        return f"a library cannot be loaded: {error}"
+    again = f"; pip install --force-reinstall {package} brings it anew" if package else ""
+    return f"the package {package or 'of a module'} cannot be used as it is installed: {error}{again}"

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from ortdeploy.events import Write, log
+from ortdeploy.files.disk import make_folders
 from ortdeploy.redaction import masked
+from ortdeploy.terminal_text import printable
 
 
 class LogStream(Protocol):
@@ -76,7 +78,7 @@ class KeptLog:
         """Write events to a file in the state folder from now on, and delete the oldest files beyond fifty."""
         folder = state_dir / FOLDER
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             files = sorted(path for path in folder.iterdir() if path.suffix == ".jsonl")
             for path in files[: max(len(files) + 1 - _MOST_FILES, 0)]:
                 path.unlink(missing_ok=True)
@@ -141,6 +143,7 @@ def _for_people(*, color: bool) -> Callable[[dict[str, Any]], str]:
     render = ConsoleRenderer(colors=color)
 
     def line(event: dict[str, Any]) -> str:
-        return str(render(None, event["level"], {**event, "timestamp": time.strftime("%H:%M:%S")}))
+        shown = {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+        return str(render(None, event["level"], {**shown, "timestamp": time.strftime("%H:%M:%S")}))
 
     return line

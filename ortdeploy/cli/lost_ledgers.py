@@ -50,7 +50,7 @@ def _make_lost_ledger(spec: Spec, job: JobSpec, state_dir: str | None) -> None:
     with read_ledger(state) as ledger:
         if ledger is not None and ledger.output(output) is not None:
             return
-    place = _place(folder, job.output.url)
+    place = _place(folder, job.output.url, (spec.folder, *spec.roots))
     try:
         if place is None or not any(place.names(FOLDER)):
             return
@@ -60,10 +60,10 @@ def _make_lost_ledger(spec: Spec, job: JobSpec, state_dir: str | None) -> None:
         raise OrtdeployError(failure_at(place, error)) from error
 
 
-def _place(folder: Path, url: str | None) -> "SharedPlace | None":
+def _place(folder: Path, url: str | None, roots: tuple[str, ...]) -> "SharedPlace | None":
     """Return where shards may have made an output; None if they cannot have."""
     if url is None:
-        return SharedFolder(folder)
+        return SharedFolder(folder, roots)
     if not decides(url):
         return None
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store

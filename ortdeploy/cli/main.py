@@ -21,12 +21,26 @@ from ortdeploy.cli.exit_codes import (
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
+from ortdeploy.process import last_words
+from ortdeploy.process.held_signals import interrupt_again
 from ortdeploy.process.libraries import set_up_libraries
 from ortdeploy.process.own_modules import find_own_modules
 from ortdeploy.process.without_pandas import spare_pandas
 
 _ALLOCATIONS = 150_000
 """New objects before Python searches for cycles; its default causes hundreds of searches during imports."""
+
+MEANT = {
+    **dict.fromkeys(("execute", "exec", "infer", "predict", "run", "start"), "apply"),
+    **dict.fromkeys(("bench", "benchmark", "optimize", "profile"), "tune"),
+    **dict.fromkeys(("create", "new"), "init"),
+    **dict.fromkeys(("info", "list", "ls", "ps", "show"), "status"),
+    **dict.fromkeys(("lint", "test"), "validate"),
+    **dict.fromkeys(("dry-run", "dryrun", "preview"), "plan"),
+    "help": "--help",
+    "version": "--version",
+}
+"""What other programs call what a command does."""
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
@@ -79,7 +93,8 @@ def _fail(error: Exception) -> int:
     diagnostics = sys.modules.get("ortdeploy.diagnostics")  # where it is not loaded, nothing has raised its errors
     if diagnostics is not None and isinstance(error, diagnostics.OrtdeployError):
         if isinstance(error, diagnostics.UsageError):
-            return _complain(f"ortdeploy: {error}", EXIT_USAGE)
+            named = str(error).startswith("ortdeploy ")  # the command, as it was typed
+            return _complain(f"{error}" if named else f"ortdeploy: {error}", EXIT_USAGE)
         locked = isinstance(error, diagnostics.LockedError)
         return _complain(f"ortdeploy: {error}.", EXIT_LOCKED if locked else EXIT_REJECTED)
     reason = fault_of_the_machine(error)
@@ -92,11 +107,24 @@ def run() -> None:
     set_up_libraries()
     spare_pandas()
     gc.set_threshold(_ALLOCATIONS)
-    code = main()
+    interrupt_again()
+    code = _watched_main(sys.argv[1:])
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     if any(thread.name.startswith("ortdeploy-") for thread in others) or all(thread.daemon for thread in others):
         _end(code)
     sys.exit(code)
+
+
+def _watched_main(argv: "Sequence[str]") -> int:
+    """Run the command; whatever ends this process before it has answered, its watcher says so."""
+    try:
+        open_missing()
+        if argv and argv[0] in COMMANDS:
+            last_words.begin(argv[0])
+            atexit.register(last_words.leave)
+        return main()
+    except KeyboardInterrupt:  # while the watcher was forked
+        return EXIT_INTERRUPTED
 
 
 def _end(code: int) -> "NoReturn":
@@ -116,7 +144,8 @@ def _parse(argv: list[str]) -> "argparse.Namespace":
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         from ortdeploy.diagnostics import UsageError, did_you_mean  # noqa: PLC0415  only when something is wrong
 
-        known = did_you_mean(argv[0], COMMANDS, len(COMMANDS))
+        meant = MEANT.get(argv[0].lower())
+        known = f'Did you mean "{meant}"?' if meant else did_you_mean(argv[0], COMMANDS, len(COMMANDS))
         raise UsageError(f'there is no command "{argv[0]}". {known}\nortdeploy --help says what each command does.')
     arguments = build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
     arguments.words = argv
@@ -135,8 +164,9 @@ def _unwritten() -> int:
 def _complain(message: str, code: int) -> int:
     with suppress(OSError):  # no file may be left to load it from; then no secret was read either
         from ortdeploy.redaction import without_secrets  # noqa: PLC0415  only when something is wrong
+        from ortdeploy.terminal_text import safe  # noqa: PLC0415
 
-        message = without_secrets(message)
+        message = safe(without_secrets(message))
     sys.stderr.write(f"{message}\n")
     return code
 
@@ -145,10 +175,11 @@ def _report_bug(error: Exception) -> int:
     import traceback  # noqa: PLC0415  only when something is wrong
 
     from ortdeploy.redaction import without_secrets  # noqa: PLC0415
+    from ortdeploy.terminal_text import safe  # noqa: PLC0415
     from ortdeploy.versions import versions  # noqa: PLC0415
 
     facts = "".join(f"  {name}: {value}\n" for name, value in versions().items())
-    trace = without_secrets("".join(traceback.format_exception(error)))
+    trace = safe(without_secrets("".join(traceback.format_exception(error))))
     sys.stderr.write(
         f"ortdeploy: this is a bug of ortdeploy, not of your manifest. Please report it with this:\n{facts}{trace}"
     )

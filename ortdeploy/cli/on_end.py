@@ -19,8 +19,10 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files import web
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.gate import Use, admit, require_inside
 from ortdeploy.files.names import REPORT, TOLD
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.records import output_file
 from ortdeploy.manifest.spec import OnEnd, Spec
 from ortdeploy.plan.steps import Plan, RunJob
@@ -66,11 +68,11 @@ def tell_news(spec: Spec, told: Mapping[str, Any], state_dir: Path) -> None:
     """Tell how an apply has ended, unless the apply before ended the same way and that was told."""
     note, news = _note_of(spec, state_dir), f"{_gist(told)}\n{_full_path(spec)}\n"
     with suppress(OSError):
-        if note.read_bytes() == os.fsencode(news):
+        if read_whole(note) == os.fsencode(news):
             return
     if _tell(spec, told):
         with suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(note.parent)
             with open_whole(note) as file:
                 file.write(os.fsencode(news))
 

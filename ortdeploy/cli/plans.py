@@ -10,6 +10,7 @@ from ortdeploy.cli.commands.shared import load_options, plan_root
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.names import is_file
+from ortdeploy.files.opening import open_regular
 from ortdeploy.ledger.ledger import now
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter
@@ -165,7 +166,7 @@ def _plan_file(paths: Sequence[str]) -> bytes | None:
     if len(paths) != 1 or not is_file(path):
         return None
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(4096)
             return head + file.read(max(MAX_BYTES + 1 - len(head), 0)) if is_plan_file(head) else None
     except OSError:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from ortdeploy.process import last_words
+
 _SIGNALS_OF_PATIENCE = 2
 
 
@@ -44,6 +46,7 @@ class StopFlag:
         self.forward(number)
         self._signals += 1
         if self._signals > _SIGNALS_OF_PATIENCE:
+            last_words.leave()
             os._exit(128 + number)
         if self._signal is not None:
             raise KeyboardInterrupt

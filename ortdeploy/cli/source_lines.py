@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ortdeploy.diagnostics import Span
+from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES
 from ortdeploy.providers.secrets import shown_line
 
@@ -38,6 +39,6 @@ class SourceLines:
 def _lines(path: Path) -> list[str]:
     with suppress(OSError, ValueError):
         if stat.S_ISREG(path.stat().st_mode):  # a pipe is read once, and that was the manifest's
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 return _BREAKS.split(file.read(MAX_BYTES).decode("utf-8", errors="replace").removeprefix("\ufeff"))
     return []

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from ortdeploy.diagnostics import UsageError
+from ortdeploy.files.opening import open_regular
 
 
 class Target(Enum):
@@ -70,7 +71,7 @@ def _refuse_named(flag: str, path: str, arguments: argparse.Namespace) -> None:
 
 def _beginning(flag: str, path: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_MOST)
     except OSError as error:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ortdeploy.diagnostics import as_key
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.records import record
 from ortdeploy.tensors.fed_values import as_array
@@ -31,5 +32,20 @@ class FedValue:
         try:
             as_array(self.content, self.target.dtype, self.shape)
         except ValueError as error:
-            return str(error)
+            return f"{error}{self._unless_whole}"
         return None
+
+    @property
+    def _unless_whole(self) -> str:
+        """What to write if the value fits the input as a whole; empty if it does not."""
+        try:
+            as_array(self.content, self.target.dtype or "", None if self.axis is None else self.target.shape)
+        except ValueError:
+            return ""
+        if self.axis is None:
+            return ""
+        return (
+            f": its axis {self.axis} is taken for the rows, each of which would get this value. If the value is the "
+            "whole input, the same for all rows, write inputs: "
+            f"{{{as_key(self.value.name)}: {{row_axis: none}}}} of the model"
+        )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ortdeploy.diagnostics import with_article
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, FLOATING
 
 _ELEMENT_TYPE_ATTRIBUTES = {"dtype", "output_datatype", "output_dtype", "stash_type", "to"}
@@ -82,7 +83,9 @@ def attribute_value(name: str, written: Any, kind: str) -> Any:
         _kind(written)
         return written
     if kind not in _KINDS:
-        raise ConstantError(f"It is a {kind.lower()}, which a manifest cannot write. Put this operator into a model.")
+        raise ConstantError(
+            f"It is {with_article(kind.lower())}, which a manifest cannot write. Put this operator into a model."
+        )
     if kind == "INT" and isinstance(written, str) and name in _ELEMENT_TYPE_ATTRIBUTES:
         if written not in ELEMENT_NUMBERS:
             raise ConstantError(f'"{written}" is no element type. Known: {", ".join(ELEMENT_NUMBERS)}.')

@@ -14,13 +14,14 @@ from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
 from ortdeploy.deployment.wanted_types import wanted_types
-from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.diagnostics import did_you_mean, with_article
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.pipelines import FILES, PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.records import mutable_record, record
+from ortdeploy.tensors.layouts import fitting_layout, layout_step
 from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import (
     ROWS,
@@ -346,7 +347,8 @@ class _PipelineTyper:
             return TensorType()
         if output.kind != "tensor":
             self.complain(
-                (*step.at, "out", port), f'Output "{port}" is a {output.kind}; values of a pipeline are tensors.'
+                (*step.at, "out", port),
+                f'Output "{port}" is {with_article(output.kind)}; values of a pipeline are tensors.',
             )
             return TensorType()
         shape, dtype = output.tensor.shape, output.tensor.dtype
@@ -566,7 +568,11 @@ def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) ->
         return "It has no dimension for rows: one value is for a whole run. Write the value in its place."
     if len(have.shape) != len(want.shape):
         return f"A row is {row_in_words(have.shape[1:])}, and the model wants {row_in_words(want.shape[1:])}."
-    return _unsolved(have.shape[1:], want.shape[1:], solved)
+    problem = _unsolved(have.shape[1:], want.shape[1:], solved)
+    layout = fitting_layout(have, want.shape[1:]) if problem else None
+    if layout is not None:
+        return f"Add a step before: {{do: layout, in: {{x: $…, {layout_step(have, layout)}}}, out: …}}."
+    return problem
 
 
 def _unsolved(have: Sequence[Dimension], want: Sequence[Dimension], solved: dict[str, Dimension]) -> str | None:

@@ -137,7 +137,7 @@ def _arriving(
     stacked = _is_stacked(written, columns, source)
     tensor = _source_type(source, columns, TensorType(), stacked=stacked)
     steps = job.prepare.get(name, ())
-    if source.format in TEXT_FORMATS:
+    if _is_read_as_wanted(source, tensor):
         tensor = replace(tensor, dtype=read_type(steps, wanted, operators) or USUAL)
     return infer_prepare(steps, tensor, operators).stages[-1]
 
@@ -359,14 +359,15 @@ def _bind_all(
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
     only_column = source.only_column if len(unnamed) == 1 else None
     bindings = []
+    there = (*source.columns, *sorted(source.repeated))  # a repeated one that is meant is unknown
     for value in inputs:
         written = job.input.columns.get(value.name, ())
-        if not written and value.name in source.columns:
+        if not written and value.name in there:
             written = (value.name,)
         if not written and only_column and value.name == unnamed[0]:
             written = (only_column,)
         if written or not value.optional:
-            columns = expanded(written, source.columns, before.get(value.name, ()))
+            columns = expanded(written, there, before.get(value.name, ()))
             stacked = _is_stacked(written, columns, source)
             bound = _bind(
                 job,
@@ -405,9 +406,12 @@ def _bind(
     if not stacked and _needs_vector(source, columns, target):
         stacked = not _make_vector(steps, _source_type(source, columns, target, stacked=False), operators)
     start = _source_type(source, columns, target, stacked=stacked)
-    told = read_type(steps, wanted, operators) if source.format in TEXT_FORMATS else None
+    is_read_as_wanted = _is_read_as_wanted(source, start)
+    told = read_type(steps, wanted, operators) if is_read_as_wanted else None
+    if is_read_as_wanted and source.format not in TEXT_FORMATS:  # the next file may have lists where this one has nulls
+        start = TensorType(told or USUAL, start.shape if stacked else None)
     start = replace(start, dtype=told or start.dtype)
-    if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
+    if is_read_as_wanted and target.dtype in WIDER:  # text is read as the type that holds each value of it
         steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
     types = infer_prepare(steps, start, operators)
     return Binding(
@@ -464,6 +468,11 @@ def _make_vector(steps: Sequence[StepSpec], single: TensorType, operators: Known
     return of_values == (ROWS, 1) != of_vectors
 
 
+def _is_read_as_wanted(source: InputFacts, tensor: TensorType) -> bool:
+    """Return whether values have no element type of their own: those of text, and columns of nulls alone."""
+    return source.format in TEXT_FORMATS or (tensor.dtype is None and tensor.shape is not None)
+
+
 def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorType, *, stacked: bool) -> TensorType:
     known = [source.columns[name] for name in columns if name in source.columns]
     if not known:
@@ -481,7 +490,8 @@ def _common_type(columns: Sequence[TensorType], target: TensorType) -> str | Non
 
     Of those the one that the target does not have is named, so that a cast is asked for: it is done column by column.
     """
-    dtypes = list(dict.fromkeys(column.dtype for column in columns))
+    typed = [column for column in columns if column.dtype or column.shape is None]  # any type fits nulls alone
+    dtypes = list(dict.fromkeys(column.dtype for column in typed or columns))
     if len(dtypes) < 2 or None in dtypes:  # noqa: PLR2004  all of one type
         return dtypes[0]
     if "string" in dtypes:

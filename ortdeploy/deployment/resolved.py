@@ -105,6 +105,14 @@ class ResolvedModel:
         needs_all = self.spec.use == "all" and self.spec.on_unavailable == "fail"
         return () if needs_all and len(usable) < len(self.sessions) else usable
 
+    @property
+    def compared(self) -> tuple[float, float] | None:
+        """How much results may differ from the CPU's; None if they are not compared.
+
+        The CPU cannot open a model that a provider has compiled.
+        """
+        return None if self.facts.compiled_by else self.spec.probe
+
     def laid_out(self, layout: ThreadLayout) -> "ResolvedModel":
         """Return the model with as many sessions and callers as a layout has; threads that wait do not spin."""
         sessions = tuple(
@@ -233,6 +241,7 @@ class ResolvedJob:
                     *sorted(self.missing.items()),
                     *([one.value.name, one.axis, one.content] for one in self.values),
                     *([name, axis] for name, axis in self.moved_axes.items()),
+                    *spec.input.dialect_identity,
                 ]
             ),
             "prepare": json_digest(

@@ -1,7 +1,8 @@
 """Facts about data: input files and their columns, output folders, files that operations read."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -184,6 +185,28 @@ STRICT_ARRIVALS = ArrivalPolicy()
 
 
 @record
+class Dialect:
+    """How a table is written.
+
+    `delimiter` stands between the cells of a CSV record, which has at most `lines_per_record` lines, None if the
+    manifest does not say. A text of `empty` is an empty cell, in every format.
+    """
+
+    delimiter: str = ","
+    empty: tuple[str, ...] = ()
+    lines_per_record: int | None = None
+
+    @property
+    def records(self) -> tuple[str, int | None]:
+        """What decides where records begin."""
+        return self.delimiter, self.lines_per_record
+
+
+PLAIN = Dialect()
+"""The default of manifests."""
+
+
+@record
 class DeclaredInput:
     """An input as its manifest declares it: where its files are, and what the files do not tell.
 
@@ -192,7 +215,7 @@ class DeclaredInput:
     EXIF orientation says; `background`: what lies behind transparent ones. `memory_limit` is the job's, in bytes.
     `only`: of the files that are there, those of a plan, by path from the manifest; the others are left for the next
     run, whatever they are. `sets_aside`: a file of many rows that cannot be read may fail as one row, without the
-    others.
+    others. `dialect` is how tables are written.
     """
 
     folder: str
@@ -202,6 +225,7 @@ class DeclaredInput:
     row_type: TensorType | None = None
     rate: int | None = None
     exif: bool | None = None
+    dialect: Dialect | None = None
     background: str | None = None
     arrivals: ArrivalPolicy = STRICT_ARRIVALS
     memory_limit: int | None = None
@@ -223,6 +247,8 @@ class InputFacts:
     as one row. `rates` are the sample rates of recordings in Hz, each with the rows that have it. Columns `beside` the
     others feed an input only by their name.
 
+    `dialect` says how tables are written. Names that are `repeated` in a file stand for no column.
+
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
 
     If the rows are those of another job, `names` says which columns are called otherwise in its files, and the files
@@ -235,6 +261,7 @@ class InputFacts:
     states: Sequence[FileState] = NO_FILES
     present: Sequence[FileState] = NO_FILES
     row_type: TensorType | None = None
+    dialect: Dialect = PLAIN
     first_row: int = 0
     changed: tuple[str, ...] = ()
     repairable: tuple[str, ...] = ()
@@ -252,6 +279,7 @@ class InputFacts:
     rates: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()
     names: Mapping[str, str] = field(default_factory=dict)
+    repeated: frozenset[str] = frozenset()
     restarted: bool = False
     superseded: int = 0
     unseekable: str | None = None
@@ -262,7 +290,18 @@ class InputFacts:
     def only_column(self) -> str | None:
         """The column that feeds the only input without being named, if no other one could be meant."""
         meant = [name for name in self.columns if name not in self.beside]
-        return meant[0] if len(meant) == 1 else None
+        return meant[0] if len(meant) == 1 and not self.repeated else None
+
+    def with_columns(self, columns: Iterable[tuple[str, TensorType]]) -> "InputFacts":
+        """Return the facts with columns as a file lists them; a name that it has twice stands for none of the two."""
+        pairs = tuple(columns)
+        counts = Counter(name for name, _ in pairs)
+        found = {name: kind for name, kind in pairs if counts[name] == 1}
+        problem = None
+        if pairs and not found:
+            problem = Problem(kind="unreadable", detail=f'"{pairs[0][0]}" is there twice, and no column once.')
+        repeated = frozenset(name for name, count in counts.items() if count > 1)
+        return replace(self, columns=found, repeated=repeated, problem=problem)
 
 
 @record

@@ -67,6 +67,10 @@ class Kernel:
     types: Mapping[str, frozenset[str]]
 
 
+NO_DEVICE = "was loaded and offers no device here"
+"""How a plugin's problem is told that has no device on this machine, and that is no fault of anything."""
+
+
 @record
 class RuntimeFacts:
     """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, if that is not known).

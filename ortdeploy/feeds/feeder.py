@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ortdeploy.facts.data import Dialect
 from ortdeploy.files.room import room
 from ortdeploy.files.urls import is_url
+from ortdeploy.plan.narrowed import because_narrowed
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.process.cores import usable_cores
@@ -41,9 +43,16 @@ def wanted_columns(job: RunJob) -> Wanted:
         memory_limit=job.limits.memory,
         rate=job.input.rate,
         exif=job.input.exif,
+        dialect=_dialect(job),
         background=job.input.background,
         ends=_ends(job),
     )
+
+
+def _dialect(job: RunJob) -> Dialect:
+    """Return how a job's tables are written: what another job has committed is whole, however long a text in it is."""
+    dialect = job.input.dialect
+    return dialect if job.input.upstream is None else replace(dialect, lines_per_record=sys.maxsize)
 
 
 def wanted_here(job: RunJob) -> Wanted:
@@ -93,8 +102,10 @@ def open_rows(
     a saved plan has brought.
     """
     files = InputPaths(folder, job.input.files)
-    indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
-    wanted = replace(wanted_here(job), indexes=indexes)
+    wanted = wanted_here(job)
+    if state_dir is not None:
+        indexes = indexes_of(job.input.format, state_dir, folder, told=told, dialect=wanted.dialect)
+        wanted = replace(wanted, indexes=indexes)
     with at_hand(job.input.format, files, job.input.patterns, job.input.files, ahead=wanted.threads) as there:
 
         def open_some(only: Sequence[int] | None) -> AbstractContextManager[Source]:
@@ -495,6 +506,7 @@ class _PreparedInput:
         if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
             first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
             message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
+            message += because_narrowed(self._planned.dtype, limits)
             raise StageError("contract", "range", message)
 
 

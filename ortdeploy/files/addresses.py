@@ -28,6 +28,13 @@ def why_forbidden(host: str) -> str | None:
     return None if address is None or not _is_forbidden(address) else f"{address}. {_WHY_NEVER}"
 
 
+def require_allowed(address: str) -> None:
+    """Raise OrtdeployError if nothing is ever read from an address; names of sockets are let through."""
+    literal = _literal_address(address)
+    if literal is not None and _is_forbidden(literal):
+        raise OrtdeployError(f"it leads to {literal}. {_WHY_NEVER}".rstrip("."))
+
+
 def nearness(address: Address) -> int:
     """Return 0 for an address of the internet, 1 for one of a private network, 2 for this machine."""
     address = _unwrapped(address)

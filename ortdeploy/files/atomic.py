@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.files.digests import boot_id, file_digest
+from ortdeploy.files.disk import missing_folders
+from ortdeploy.files.opening import open_to_write
 from ortdeploy.records import record
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def open_cached(path: Path) -> Iterator[BinaryIO]:
     It is for what can be made again: after a power cut the file may be old, empty or torn, and its reader must notice.
     Several processes may write it at once.
     """
-    with _named_at_the_end(path, os.urandom(4).hex()) as temporary, temporary.open("wb") as file:
+    with _named_at_the_end(path, os.urandom(4).hex()) as temporary, open_to_write(temporary) as file:
         yield file
 
 
@@ -56,7 +58,7 @@ def open_whole(path: Path, *, folder_too: bool = True) -> Iterator[BinaryIO]:
     meanwhile, as when two finish one plan. On one machine, locks keep writers apart: so a process that was killed
     leaves nothing that the next one does not overwrite.
     """
-    with _named_at_the_end(path, _machine()) as temporary, temporary.open("wb") as file:
+    with _named_at_the_end(path, _machine()) as temporary, open_to_write(temporary) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -68,7 +70,7 @@ def open_whole(path: Path, *, folder_too: bool = True) -> Iterator[BinaryIO]:
 def open_synced(path: Path) -> Iterator[BinaryIO]:
     """Open a file under its own name, durable when the block succeeds; if the block fails, nothing is left."""
     try:
-        with path.open("wb") as file:
+        with open_to_write(path) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -100,15 +102,13 @@ def sync_folder(folder: Path) -> None:
 
 def make_durable_folder(folder: Path) -> None:
     """Make a folder and its missing parents, and make their names durable. Raises OSError."""
-    if folder.is_dir():
-        return
-    make_durable_folder(folder.parent)
-    try:
-        folder.mkdir(exist_ok=True)
-    except FileExistsError:
-        folder.stat()  # a link that leads nowhere says why
-        raise
-    sync_folder(folder.parent)
+    for one in missing_folders(folder):
+        try:
+            one.mkdir(exist_ok=True)
+        except FileExistsError:
+            one.stat()  # a link that leads nowhere says why
+            raise
+        sync_folder(one.parent)
 
 
 class Hashing:
@@ -181,7 +181,8 @@ class Written:
 def remove_temporaries(folder: Path, *, seconds: float = 0.0) -> None:
     """Delete temporary files that a killed run left: those that nobody has written for some seconds."""
     until = time.time() - seconds
-    for path in (*folder.glob(f".*{TEMPORARY}"), *folder.glob(f"*/.*{TEMPORARY}")):
+    below = (path for path in folder.glob(f"*/.*{TEMPORARY}") if not path.parent.is_symlink())
+    for path in (*folder.glob(f".*{TEMPORARY}"), *below):
         with suppress(FileNotFoundError):
             if seconds == 0.0 or path.stat().st_mtime < until:
                 path.unlink()

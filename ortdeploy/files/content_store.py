@@ -4,7 +4,8 @@
 which they refer to each other, as a model does to its external data. A file enters by clone if the file system shares
 blocks (Btrfs, XFS, bcachefs), else by copy; a hard link to the original would share changes made in place. An entry
 appears whole or not at all, is read-only, and is used only while its bytes have the digest in its name: a damaged entry
-is removed, and is taken from its source again.
+is removed, and is taken from its source again. `single/<digest>` are folders of files that have one name only, for
+readers that take a second one for an attack; these are copies of their own.
 
 `references/` records who needs which entries. Nothing in the folder is trusted: links, and files whose names are no
 names of entries, are neither opened nor removed.
@@ -18,14 +19,15 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ortdeploy.files.atomic import open_whole, sync_folder
-from ortdeploy.files.disk import free_at, remove_folder
+from ortdeploy.files.disk import free_at, make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.opening import open_regular, read_whole
 
 FOLDER = "store"
 LOCK = "store"
@@ -37,7 +39,7 @@ MOST_OF_THE_DISK = 0.5
 FORGOTTEN_AFTER = 30 * 24 * 3600
 """Seconds after which a reference that was not renewed has no effect."""
 
-_FILES, _TREES, _REFERENCES, _TEMPORARY = "files", "trees", "references", ".partial"
+_FILES, _TREES, _SINGLE, _REFERENCES, _TEMPORARY = "files", "trees", "single", "references", ".partial"
 _FORMAT_VERSION = 1
 _PIECE = 1024 * 1024
 _FICLONE = 0x40049409  # of linux/fs.h
@@ -65,19 +67,8 @@ class ContentStore:
     def put(self, path: Path, expected: str | None = None) -> str:
         """Keep a file's bytes and return their digest. Raises OSError, NotKeptError, AnotherContentError."""
         files = self._made(_FILES)
-        temporary = files / f".{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
-        try:
-            with path.open("rb") as source, open(temporary, "xb", opener=_only_ours) as target:
-                digest = _take(source, target)
-                if expected not in {None, digest}:
-                    raise AnotherContentError(str(path))
-                target.flush()
-                os.fsync(target.fileno())
-            temporary.chmod(_readers_of(path))
+        with _copy(path, files, expected) as (temporary, digest):
             _link(temporary, files / digest)
-        finally:
-            _remove(temporary)
-        sync_folder(files)
         return digest
 
     def has_room(self, digest: str, size: int) -> bool:
@@ -100,14 +91,36 @@ class ContentStore:
 
     def tree(self, names: Mapping[str, str]) -> Path:
         """Return a folder in which kept files have these names (name to digest). Raises OSError, NotKeptError."""
-        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(names.items()))
-        folder = self._made(_TREES) / hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
+        folder = self._made(_TREES) / digest_of_names(names)
         for name, digest in names.items():
-            pure = PurePosixPath(name)
-            if pure.is_absolute() or ".." in pure.parts:
-                raise NotKeptError(f"{name} is no name below a folder")
-            _name(self._folder / _FILES / digest, folder / pure, folder)
+            _name(self._folder / _FILES / digest, folder / _below(name), folder)
         return folder
+
+    def single(self, names: Mapping[str, str], sources: Mapping[str, Path]) -> Path:
+        """Return a folder in which copies of files have these names (name to digest), and no others.
+
+        The copies come from the `sources`, unless they are there from before. Raises OSError, NotKeptError,
+        AnotherContentError.
+        """
+        folder = self._made(_SINGLE) / digest_of_names(names)
+        for name, digest in names.items():
+            named = folder / _below(name)
+            named.parent.mkdir(parents=True, exist_ok=True)
+            _require_below(named.parent, folder)
+            if not self._is_single(named, digest):
+                with _copy(sources[name], named.parent, digest) as (temporary, _):
+                    if not self._is_single(named, digest):  # another process may have been quicker, and has it open
+                        _remove(named)
+                        temporary.replace(named)
+        return folder
+
+    def _is_single(self, path: Path, digest: str) -> bool:
+        """Return whether a file has these bytes and one name."""
+        try:
+            status = path.lstat()
+            return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and self._digests.digest(path) == digest
+        except OSError:
+            return False
 
     def refer(self, owner: str, digests: Collection[str], *, lasting: bool = False) -> None:
         """Record that an owner needs these entries, and no others that it named before. Raises OSError, NotKeptError.
@@ -118,7 +131,7 @@ class ContentStore:
         path = self._made(_REFERENCES) / f"{hashlib.sha256(owner.encode(errors='surrogateescape')).hexdigest()}.json"
         document = {"format_version": _FORMAT_VERSION, "owner": owner, "digests": sorted(digests), "lasting": lasting}
         with suppress(OSError, ValueError):
-            if read_json(path.read_bytes()) == document:
+            if read_json(read_whole(path)) == document:
                 if not lasting:
                     os.utime(path)
                 return
@@ -133,7 +146,7 @@ class ContentStore:
         found: set[str] = set()
         for path in self._entries(_REFERENCES):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                known = read_json(path.read_bytes())
+                known = read_json(read_whole(path))
                 is_old = path.stat().st_mtime < time.time() - FORGOTTEN_AFTER and not known.get("lasting")
                 if is_old or not is_there(str(known["owner"])):
                     if not dry_run:
@@ -145,10 +158,13 @@ class ContentStore:
     def prune(self, keep: Collection[str]) -> int:
         """Remove all entries but those to keep, and unfinished ones; return the number of bytes freed."""
         given_back = 0
+        for folder in self._entries(_SINGLE):
+            for unfinished in folder.rglob(f".*{_TEMPORARY}") if is_digest(folder.name) else ():
+                _remove(unfinished)
         for path, size in self.sizes().items():
             if path.name not in keep:
                 given_back += size
-                _remove(path)
+                remove_folder(path) if path.parent.name == _SINGLE else _remove(path)
         for folder in self._entries(_TREES):
             if is_digest(folder.name) and not folder.is_symlink() and any(map(_is_last_name, folder.rglob("*"))):
                 remove_folder(folder)
@@ -157,12 +173,15 @@ class ContentStore:
     def sizes(self) -> dict[Path, int]:
         """Return the sizes in bytes of all entries, and of unfinished ones."""
         own = (one for one in self._entries(_FILES) if is_digest(one.name) or one.suffix == _TEMPORARY)
-        return {path: path.lstat().st_size for path in own}
+        single = (one for one in self._entries(_SINGLE) if is_digest(one.name) and not one.is_symlink())
+        return {path: path.lstat().st_size for path in own} | {
+            folder: sum(one.lstat().st_size for one in folder.rglob("*") if not one.is_dir()) for folder in single
+        }
 
     def _made(self, name: str) -> Path:
         """Return a folder of the store, and make it if it is missing. Raises OSError, NotKeptError."""
         folder = self._folder / name
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         if not self._is_own(name):
             raise NotKeptError(f"{folder} is a link, which may lead anywhere")
         return folder
@@ -180,13 +199,51 @@ def is_digest(text: str) -> bool:
     return len(text) == _DIGITS and all(sign in "0123456789abcdef" for sign in text)
 
 
+def digest_of_names(names: Mapping[str, str]) -> str:
+    """Return the digest of names with the digests of their files, which is the name of the folder that has them."""
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(names.items()))
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
+
+
+def _below(name: str) -> PurePosixPath:
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise NotKeptError(f"{name} is no name below a folder")
+    return pure
+
+
+def _require_below(path: Path, folder: Path) -> None:
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise NotKeptError(f"{path} is a link, which may lead anywhere")
+
+
+@contextmanager
+def _copy(path: Path, folder: Path, expected: str | None) -> Iterator[tuple[Path, str]]:
+    """Yield a durable copy under a temporary name, which is gone at the end, and its digest.
+
+    Raises OSError, NotKeptError, AnotherContentError.
+    """
+    temporary = folder / f".{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
+    try:
+        with open_regular(path) as source, open(temporary, "xb", opener=_only_ours) as target:
+            digest = _take(source, target)
+            if expected not in {None, digest}:
+                raise AnotherContentError(str(path))
+            target.flush()
+            os.fsync(target.fileno())
+        temporary.chmod(_readers_of(path))
+        yield temporary, digest
+    finally:
+        _remove(temporary)
+    sync_folder(folder)
+
+
 def _name(kept: Path, named: Path, folder: Path) -> None:
     """Give a kept file a name in a tree, unless it has that name already. Raises OSError, NotKeptError."""
     if named.exists() and named.samefile(kept) and not named.is_symlink():
         return
-    named.parent.mkdir(parents=True, exist_ok=True)
-    if not Path(os.path.realpath(named.parent)).is_relative_to(os.path.realpath(folder)):
-        raise NotKeptError(f"{named.parent} is a link, which may lead anywhere")
+    make_folders(named.parent)
+    _require_below(named.parent, folder)
     _remove(named)
     _link(kept, named)
 
@@ -216,7 +273,7 @@ def _readers_of(path: Path) -> int:
 def _take(source: BinaryIO, target: BinaryIO) -> str:
     """Clone or copy a file, and return the digest of the new one. Raises OSError, NotKeptError."""
     if _clone(source, target):
-        with Path(target.name).open("rb") as taken:
+        with open_regular(target.name) as taken:
             return hashlib.file_digest(taken, "sha256").hexdigest()
     size, free = os.fstat(source.fileno()).st_size, free_at(Path(target.name).parent)
     if size > free * MOST_OF_THE_DISK:

@@ -44,8 +44,8 @@ def _is_linked(temporary: Path, path: Path) -> bool:
     return False
 
 
-def check_decides(folder: Path) -> None:
-    """Refuse a file system without hard links, where two processes could both create a file.
+def check_decides(folder: Path, shown: str | None = None) -> None:
+    """Refuse a file system without hard links, where two processes could both create a file; `shown` names the folder.
 
     Raises RefusedError; OSError if it cannot be tried now, such as with a full disk.
     """
@@ -56,11 +56,13 @@ def check_decides(folder: Path) -> None:
         if error.errno not in _NO_LINKS:
             raise
         raise RefusedError(
-            f"{folder}: its file system makes no hard links ({error.strerror}), by which shards decide who writes a "
-            "part. Choose an output on a local file system or on NFS"
+            f"{shown or folder}: its file system makes no hard links ({error.strerror}), by which shards decide who "
+            "writes a part. Choose an output on a local file system or on NFS"
         ) from error
     finally:
         with suppress(OSError):
             probe.unlink()
     if not decides:
-        raise RefusedError(f"{folder}: its file system lets two processes create the same file; choose another")
+        raise RefusedError(
+            f"{shown or folder}: its file system lets two processes create the same file; choose another"
+        )

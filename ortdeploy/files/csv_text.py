@@ -12,10 +12,10 @@ _NO_LIMIT = 2**31 - 1
 """Characters of a cell; a C long of Windows holds no more. How long a line may be is for the sources to say."""
 
 
-def read_cells(lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str]]:
+def read_cells(lines: Iterable[str], *, strict: bool = False, delimiter: str = ",") -> Iterator[list[str]]:
     """Yield the cells of each row. Raises csv.Error."""
     csv.field_size_limit(_NO_LIMIT)
-    return csv.reader(lines, strict=strict)
+    return csv.reader(lines, strict=strict, delimiter=delimiter)
 
 
 def written_rows(rows: Iterable[Sequence[Any]]) -> str:

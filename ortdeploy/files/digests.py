@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from ortdeploy.files.opening import descriptor_of, open_regular, read_text
+
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -18,7 +20,7 @@ def boot_id() -> str:
 @cache  # no process outlives a boot
 def _text_of(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text(encoding="utf-8").strip()
+        return read_text(path).strip()
     return ""
 
 
@@ -27,7 +29,7 @@ _PIECE = 1024 * 1024
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file, which is read in pieces. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -56,7 +58,6 @@ def signature(stat: os.stat_result) -> dict[str, int]:
 
 _MOST_OF_A_CONTENT = 16 * 1024 * 1024
 _OF_A_CONTENT = 16
-_BINARY = getattr(os, "O_BINARY", 0)  # of Windows
 
 
 def content_digest(path: str, size: int, mtime_ns: int) -> bytes | None:
@@ -67,7 +68,7 @@ def content_digest(path: str, size: int, mtime_ns: int) -> bytes | None:
     if size > _MOST_OF_A_CONTENT:
         return None
     try:
-        file = os.open(path, os.O_RDONLY | _BINARY)  # Path.open takes three times as long, and there may be a million
+        file = descriptor_of(path)  # open_regular takes twice as long, and there may be a million
     except (OSError, ValueError):
         return None
     digest, left = hashlib.sha256(), size + 1

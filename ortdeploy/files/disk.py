@@ -26,6 +26,24 @@ def free_at(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+def missing_folders(folder: Path) -> list[Path]:
+    """Return a folder and those above it that are not there, the topmost first. Raises OSError.
+
+    There may be more of them than functions can call each other, as `Path.mkdir` and `os.makedirs` do for each.
+    """
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    return missing[::-1]
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder and its missing parents. Raises OSError."""
+    for one in missing_folders(folder):
+        one.mkdir(exist_ok=True)
+
+
 def remove_folder(folder: Path) -> None:
     """Remove a folder with all that is in it; what cannot be removed stays."""
     import shutil  # noqa: PLC0415  brings every way to compress

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, overload
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import Use, admit
 from ortdeploy.files.object_store import Fetched, in_words, is_web, open_store, state_in
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.files.urls import Addresses, Url, is_url, parse_url
 from ortdeploy.retries import persist
@@ -54,7 +55,7 @@ class InPlace(Sequence[str]):
         _, size, version = (name, 0, 0) if self._states is None else self._states[index]
         state = None if self._states is None else (size, version)
         if is_web(parse_url(name)):
-            return StoredFile.of(name, state, lambda: Path(self._fetched[index]).open("rb"))
+            return StoredFile.of(name, state, lambda: open_regular(self._fetched[index]))
         return StoredFile.of(name, state, partial(_open_ranges, self._addresses.full(name), state))
 
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import boot_id, file_digest, signature
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 
 LARGE = 16 * 1024 * 1024
 """Size in bytes from which a digest is remembered; smaller files are read in hundredths of a second."""
@@ -40,7 +42,7 @@ class DigestCache:
         self._known: dict[str, Any] = {}
         if self._path is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
-                document = read_json(self._path.read_text(encoding="utf-8"))
+                document = read_json(read_text(self._path))
                 if (document["format_version"], document["boot"]) == (_FORMAT_VERSION, self._boot):
                     self._known = dict(document["files"])
 
@@ -69,7 +71,7 @@ class DigestCache:
         """Write the known digests; an error is ignored, as it only costs time later."""
         document = {"format_version": _FORMAT_VERSION, "boot": self._boot, "files": self._known}
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             with open_cached(path) as file:
                 file.write(json.dumps(document).encode())
 

@@ -70,13 +70,17 @@ def open_anew(folder: Path) -> bool:
 
     An NFS client remembers for up to a minute which names are not there, and asks the server when a folder is opened.
     """
-    try:
-        os.scandir(folder).close()
-    except FileNotFoundError:
-        return folder != folder.parent and open_anew(folder.parent) and is_folder(folder)
-    except OSError:
-        return False
-    return True
+    missing = []
+    for one in (folder, *folder.parents):
+        try:
+            os.scandir(one).close()
+        except FileNotFoundError:
+            missing.append(one)
+        except OSError:
+            return False
+        else:
+            return all(map(is_folder, reversed(missing)))
+    return False
 
 
 def name_aside(folder: Path, started: str) -> Path:

@@ -28,7 +28,7 @@ def _near(written: str, place: str) -> str | None:
     last = len(path.parts) - 1
     for depth in reversed(range(last + 1)):
         try:
-            known = _names(here.parent, folders=depth < last)
+            known = _names(here.parent, folders=depth < last, hidden=here.name.startswith("."))
         except (OSError, ValueError):  # it is not there either
             here = here.parent
             continue
@@ -38,11 +38,16 @@ def _near(written: str, place: str) -> str | None:
     return None
 
 
-def _names(folder: Path, *, folders: bool) -> list[str]:
-    """Return the names of the folders in a folder, or of what else is there; none if it has more than `_MOST` names."""
+def _names(folder: Path, *, folders: bool, hidden: bool) -> list[str]:
+    """Return the names of the folders in a folder, or of what else is there; none if it has more than `_MOST` names.
+
+    Nobody means a hidden one, such as .git, unless they wrote a dot.
+    """
     with os.scandir(folder) as entries:
         some = list(islice(entries, _MOST + 1))
-    return [one.name for one in some if is_folder_entry(one) == folders] if len(some) <= _MOST else []
+    if len(some) > _MOST:
+        return []
+    return [one.name for one in some if is_folder_entry(one) == folders and (hidden or not one.name.startswith("."))]
 
 
 def _alike(path: Path, known: Iterable[str]) -> str | None:

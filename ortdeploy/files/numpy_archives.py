@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.numpy_files import ArrayHeader, fill, read_header
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 
 _SUFFIX = ".npy"
@@ -67,7 +68,7 @@ def open_npz(path: Path | str, shown: str | None = None) -> Iterator[Archive]:
     """
     name = shown or str(path)
     with decoding(name, ".npz"):
-        file = Path(path).open("rb")  # noqa: SIM115  closed below
+        file = open_regular(path)
     with file:
         with decoding(name, ".npz"):
             archive = Archive(zipfile.ZipFile(file), name)

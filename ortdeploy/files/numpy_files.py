@@ -9,6 +9,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.opening import open_regular, regular_path
 from ortdeploy.files.room import check_room
 from ortdeploy.records import record
 from ortdeploy.tensors.columns import Array
@@ -93,12 +94,12 @@ def map_npy(path: Path | str, shown: str | None = None) -> Array:
     """
     name = shown or str(path)
     with decoding(name, ".npy"):
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             header = read_header(file, name, Path(path).stat().st_size)
         order: Any = "F" if header.fortran_order else "C"
         if not header.nbytes:
             return np.empty(header.shape, header.dtype, order)
         if header.dtype.kind in "US":  # which is turned into Python's: a map would be touched to its end
             check_room(header.nbytes, name, None)
-            return np.asanyarray(np.load(path, allow_pickle=False))
-        return np.memmap(path, header.dtype, "r", header.offset, header.shape, order)
+            return np.asanyarray(np.load(regular_path(path), allow_pickle=False))
+        return np.memmap(regular_path(path), header.dtype, "r", header.offset, header.shape, order)

@@ -9,12 +9,14 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.names import BOUND, DECISIONS, MARK, MIRRORS
+from ortdeploy.files.store_errors import advice_on
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
 from ortdeploy.shell import pip_install
@@ -62,10 +64,31 @@ def in_words(url: Url, what: str) -> Iterator[None]:
         ) from error
     except OrtdeployError:
         raise
-    except FileNotFoundError as error:
-        raise OrtdeployError(f"{url} cannot be {what}: there is no such file") from error
     except Exception as error:
-        raise OrtdeployError(f"{url} cannot be {what}: {url.mask(str(error) or type(error).__name__)}") from error
+        refused = _refused_by_gate(error)
+        said, advice = str(error) or type(error).__name__, None if refused else advice_on(error)
+        if isinstance(error, FileNotFoundError):
+            said, advice = advice or _missing(url, what), None
+        why = f"{refused or url.mask(said)}{'' if advice is None else f'. In other words, {advice}'}"
+        raise OrtdeployError(f"{url} cannot be {what}: {why}") from error
+
+
+def _missing(url: Url, what: str) -> str:
+    """Return what is missing of an object that cannot be read, or written: nothing else keeps it from being made."""
+    if what == "written" and not SCHEMES[url.scheme].has_server:
+        return f'there is no bucket "{url.host}". Correct its name, or make the bucket'
+    return "there is no such file"
+
+
+def _refused_by_gate(error: BaseException) -> OrtdeployError | None:
+    """Return what the gate has said of a connection; packages wrap it in exceptions of their own."""
+    one: BaseException | None = error
+    while one is not None:
+        inner = getattr(one, "kwargs", {}).get("error") if isinstance(getattr(one, "kwargs", None), dict) else None
+        if isinstance(one, OrtdeployError):
+            return one
+        one = inner if isinstance(inner, BaseException) else one.__cause__ or one.__context__
+    return None
 
 
 def is_web(url: Url) -> bool:
@@ -82,7 +105,12 @@ def open_store(url: Url) -> tuple[Any, str]:
     import fsspec  # noqa: PLC0415  an extra, for URLs only
 
     kind = fsspec.get_filesystem_class(url.scheme)  # of this one scheme: fsspec itself would follow a chain
-    system = kind(**kind._get_kwargs_from_urls(url.full))  # noqa: SLF001  what a file system is to override
+    settings = kind._get_kwargs_from_urls(url.full)  # noqa: SLF001  what a file system is to override
+    if SCHEMES[url.scheme].package == "s3fs":
+        from ortdeploy.files.s3_gate import gated_settings  # noqa: PLC0415  only for S3
+
+        settings = {**settings, **gated_settings()}
+    system = kind(**settings)
     system.invalidate_cache()
     return system, str(kind._strip_protocol(url.full))  # noqa: SLF001  as above
 
@@ -186,6 +214,8 @@ def state_in(info: Mapping[str, Any]) -> tuple[int, int]:
     known = {key: info[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created") if key in info}
     if hasattr(known.get("LastModified"), "microsecond"):
         known["LastModified"] = known["LastModified"].replace(microsecond=0)
+    if isinstance(known.get("created"), float):  # as the listing of the store in memory has it, and not its answer
+        known["created"] = datetime.fromtimestamp(known["created"], UTC)
     return int(info["size"] or 0), _number("|".join(map(str, known.values())))
 
 
@@ -338,7 +368,8 @@ class Upload:
             is_new = anew or name in self._sent or name.startswith("_") or not system.exists(there)
             if not is_new and system.size(there) == size:
                 return  # a run before has uploaded it: parts are changed by a retry alone
-            system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
+            if SCHEMES[url.scheme].has_server:  # a store has no folders, and would make a bucket
+                system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
             system.put_file(str(path), there)
 
         with in_words(url, "written"):

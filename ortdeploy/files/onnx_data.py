@@ -1,7 +1,6 @@
 """Reads and writes values in ONNX's own files. Uses onnx, like graph/."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,8 @@ import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
+
+from ortdeploy.files.opening import read_whole
 
 KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, str], Any]]] = {
     "map": (onnx.MapProto, numpy_helper.to_dict, numpy_helper.from_dict),
@@ -26,6 +27,6 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, str], Any]]] = 
 def read_tensor(path: str) -> npt.NDArray[Any]:
     """Return the tensor of a TensorProto file. Raises ValueError, OSError."""
     try:
-        return numpy_helper.to_array(onnx.TensorProto.FromString(Path(path).read_bytes()))
+        return numpy_helper.to_array(onnx.TensorProto.FromString(read_whole(path)))
     except (DecodeError, TypeError) as error:
         raise ValueError(str(error)) from error

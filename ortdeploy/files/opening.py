@@ -1,4 +1,4 @@
-"""Opens files to read them: the one place that does, and only regular files.
+"""Opens files: the one place that does, and only regular files.
 
 A named pipe waits for a writer, a terminal for a key, and /dev/zero has no end; a watchdog of the kernel resets the
 machine if it is opened and closed. So a path is looked at before it is opened, and again once it is open. Opening never
@@ -11,9 +11,11 @@ import stat
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
-    from typing import BinaryIO, TextIO
+    from io import BufferedReader, BufferedWriter, FileIO
+    from typing import TextIO, TypeVar
 
     AnyPath = str | os.PathLike[str]
+    _Path = TypeVar("_Path", bound=str | os.PathLike[str])
 
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # which Windows does not have
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -30,12 +32,12 @@ class NoRegularFileError(OSError):
 
     def __init__(self, path: "AnyPath", kind: str) -> None:
         """Take the path and what it is, in words."""
-        super().__init__(errno.EINVAL, f"it is {kind}, and only regular files are read", os.fspath(path))
+        super().__init__(errno.EINVAL, f"it is {kind}, and only regular files are opened", os.fspath(path))
 
 
 def descriptor_of(path: "AnyPath") -> int:
     """Open a regular file for reading, without waiting. Raises OSError, which says what else the path is."""
-    require_regular(path)
+    regular_path(path)
     try:
         descriptor = os.open(path, _FLAGS | _NO_WAIT)
     except BlockingIOError:  # another process has a lease of it, as Samba may; the system asks for it back
@@ -48,24 +50,50 @@ def descriptor_of(path: "AnyPath") -> int:
     return descriptor
 
 
-def require_regular(path: "AnyPath") -> None:
-    """Raise OSError unless a path names a regular file: for libraries that open a path themselves."""
-    _require(os.stat(path), path)  # noqa: PTH116  pathlib takes longer, and there may be a million
+def regular_path(path: "_Path", *, may_be_missing: bool = False) -> "_Path":
+    """Return a path that names a regular file, or perhaps nothing: for libraries that open it themselves.
 
-
-def open_regular(path: "AnyPath", *, buffering: int = -1) -> "BinaryIO":
-    """Open a regular file for reading. Raises OSError, which says what else the path is.
-
-    `buffering` is that of Python's `open`; 0 for none.
+    Raises OSError, which says what else the path is.
     """
+    try:
+        found = os.stat(path)  # noqa: PTH116  pathlib takes longer, and there may be a million
+    except FileNotFoundError:
+        if may_be_missing:
+            return path
+        raise
+    _require(found, path)
+    return path
+
+
+def open_regular(path: "AnyPath") -> "BufferedReader":
+    """Open a regular file for reading. Raises OSError, which says what else the path is."""
     descriptor = descriptor_of(path)
-    return open(path, "rb", buffering=buffering, opener=lambda _path, _flags: descriptor)
+    return open(path, "rb", opener=lambda _path, _flags: descriptor)
+
+
+def open_unbuffered(path: "AnyPath") -> "FileIO":
+    """Open a regular file to read into buffers of the caller. Raises OSError, which says what else the path is."""
+    descriptor = descriptor_of(path)
+    return open(path, "rb", buffering=0, opener=lambda _path, _flags: descriptor)
 
 
 def open_text(path: "AnyPath", *, errors: str = "strict", newline: str | None = None) -> "TextIO":
     """Open a regular file of UTF-8 text; `errors` and `newline` are those of Python's `open`. Raises OSError."""
     descriptor = descriptor_of(path)
     return open(path, encoding="utf-8", errors=errors, newline=newline, opener=lambda _path, _flags: descriptor)
+
+
+def open_to_write(path: "AnyPath") -> "BufferedWriter":
+    """Open a regular file to write it anew, or make one. Raises OSError, which says what else the path is."""
+    regular_path(path, may_be_missing=True)
+    opener = lambda name, flags: os.open(name, flags | _NO_WAIT, 0o666)  # noqa: E731
+    file = open(path, "wb", opener=opener)  # noqa: SIM115  the caller closes it
+    try:
+        _require(os.fstat(file.fileno()), path)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def read_whole(path: "AnyPath") -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.records import mutable_record
 
 FILE = "choices.json"
@@ -28,7 +29,7 @@ class TuningCache:
         """Return the choice for a key: a number or a name; None if there is none."""
         if self.folder is not None:
             with suppress(OSError, ValueError, TypeError, KeyError):
-                known = read_json((self.folder / FILE).read_text(encoding="utf-8"))["choices"]
+                known = read_json(read_text(self.folder / FILE))["choices"]
                 self._known = {key: choice for key, choice in dict(known).items() if type(choice) in {int, str}}
         return self._known.get(key)
 

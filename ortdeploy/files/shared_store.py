@@ -20,6 +20,7 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.object_store import in_words, open_store
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.shared_place import beside, beside_name
 from ortdeploy.retries import persist, status_of
 
@@ -214,7 +215,7 @@ class SharedStore:
         if not path.exists():
             return ()
         self._upload(path, name)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
         return md5.hexdigest(), base64.b64encode(md5.digest()).decode()
 

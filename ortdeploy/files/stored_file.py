@@ -5,6 +5,8 @@ A file of a web server is fetched whole when it is opened, because few servers p
 
 from typing import TYPE_CHECKING, BinaryIO
 
+from ortdeploy.files.opening import open_regular
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,4 +32,4 @@ class StoredFile(str):
 
 def open_plain(path: str) -> BinaryIO:
     """Open a file, here or on a store, as it is. Raises OSError, OrtdeployError."""
-    return path.open() if isinstance(path, StoredFile) else open(path, "rb")  # noqa: PTH123  any name
+    return path.open() if isinstance(path, StoredFile) else open_regular(path)

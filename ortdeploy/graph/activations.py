@@ -21,6 +21,7 @@ from ortdeploy.graph.half_precision import in_single_precision
 from ortdeploy.graph.kernel_scratch import scratch_bytes
 from ortdeploy.graph.shapes import infer_values
 from ortdeploy.graph.sizes import constant_bytes, value_bytes
+from ortdeploy.graph.walk import inner_graphs
 
 _Shape = tuple[tuple[int, ...], int]
 
@@ -256,8 +257,8 @@ def result_bytes(buffers: Sequence[Buffer]) -> int:
 def weigh(graph: onnx.GraphProto) -> WeightFacts:
     """Return the bytes of a graph's constants: its initializers, those of inner graphs, and Constant nodes."""
     of_nodes = [*_of_nodes(graph)]
-    inner = [tensor for one in _inner_graphs(graph) for tensor in (*one.initializer, *_of_nodes(one))]
-    nodes = [node for one in (graph, *_inner_graphs(graph)) for node in one.node]
+    inner = [tensor for one in inner_graphs(graph.node) for tensor in (*one.initializer, *_of_nodes(one))]
+    nodes = [node for one in (graph, *inner_graphs(graph.node)) for node in one.node]
     filters = {name for node in nodes if node.op_type in _CONVOLUTIONS for name in node.input[1:2]}
     constants = [*graph.initializer, *of_nodes, *inner]
     return WeightFacts(
@@ -305,14 +306,6 @@ def _of_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value" and node.output:
                 yield onnx.TensorProto(name=node.output[0], data_type=attribute.t.data_type, dims=attribute.t.dims)
-
-
-def _inner_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield inner
-                yield from _inner_graphs(inner)
 
 
 def _computed(graph: onnx.GraphProto, fed: Collection[str]) -> set[str]:

@@ -5,13 +5,13 @@ ONNX Runtime says "External initializer: … are out of bounds" for a cut extern
 
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import onnx
 from google.protobuf.message import DecodeError
 
 from ortdeploy.files.names import is_file
+from ortdeploy.graph.walk import inner_tensors, tensors
 from ortdeploy.graph.without_weights import load_without_weights
 
 _BITS: dict[int, int] = {
@@ -26,27 +26,13 @@ class TensorProblemError(Exception):
     """A constant whose bytes are in a forbidden place, or fewer than it claims."""
 
 
-def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a graph and of the graphs inside its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            if attribute.HasField("g"):
-                yield from tensors(attribute.g)
-            for inner in attribute.graphs:
-                yield from tensors(inner)
-
-
-def external_files(folder: Path, graph: onnx.GraphProto) -> dict[str, Path]:
-    """Return the external files of a graph in a folder by location.
+def external_files(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:
+    """Return the external files of a model in a folder by location.
 
     Raises TensorProblemError, also for bytes that are missing.
     """
     files: dict[str, Path] = {}
-    for tensor in tensors(graph):
+    for tensor in tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             entries = {entry.key: entry.value for entry in tensor.external_data}
             location = entries.get("location", "")
@@ -60,12 +46,24 @@ def external_files(folder: Path, graph: onnx.GraphProto) -> dict[str, Path]:
 
 def external_places(model: Path) -> list[Path]:
     """Return where a model says that its external data is, also if nothing is there; nothing if it cannot be read."""
-    try:
-        graph = load_without_weights(model).graph
-    except (OSError, ValueError, DecodeError):
-        return []  # not there, or no model, which planning says
-    entries = (entry for one in tensors(graph) for entry in one.external_data if entry.key == "location")
+    found = _loaded(model)
+    entries = (entry for one in tensors(found) for entry in one.external_data if entry.key == "location")
     return [model.parent / place for place in dict.fromkeys(entry.value for entry in entries)]
+
+
+def has_inner_data(model: Path) -> bool:
+    """Return whether external data is of more than initializers of the graph; False if the model cannot be read.
+
+    For tensors inside of nodes, ONNX Runtime refuses a file that has two names, or that is a link.
+    """
+    return any(one.data_location == onnx.TensorProto.EXTERNAL for one in inner_tensors(_loaded(model)))
+
+
+def _loaded(model: Path) -> onnx.ModelProto:
+    try:
+        return load_without_weights(model)
+    except (OSError, ValueError, DecodeError):
+        return onnx.ModelProto()  # not there, or no model, which planning says
 
 
 def file_beside(folder: Path, location: str, what: str) -> Path:

@@ -8,6 +8,7 @@ import onnx
 from onnx import helper
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.opening import regular_path
 from ortdeploy.graph.op_model import ONNX, onnx_domain, op_node, op_tensor, op_value_info
 from ortdeploy.plan.op_graph import Fusion, OpGraph, OpNode
 
@@ -17,7 +18,7 @@ def fused_model(path: Path, fusion: Fusion) -> onnx.ModelProto:
 
     Values of op steps, and what the graph takes, are called `$name`; the outputs of the model keep their names.
     """
-    model = onnx.load(str(path), load_external_data=False)
+    model = onnx.load(regular_path(str(path)), load_external_data=False)
     graph = model.graph
     graphs = [one for one in (fusion.before, fusion.after) if one is not None]
     taken = [*(value.name for value in graph.input), *(name for node in graph.node for name in node.output)]

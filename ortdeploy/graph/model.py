@@ -20,6 +20,7 @@ from ortdeploy.files.content import HEAD, ORT_MODEL, POINTER, recognise
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.digests import file_digest, signature
 from ortdeploy.files.names import is_folder
+from ortdeploy.files.opening import open_regular
 from ortdeploy.graph.activations import weigh
 from ortdeploy.graph.draws import random_operators
 from ortdeploy.graph.external_data import TensorProblemError, external_files, file_beside
@@ -99,12 +100,12 @@ def _what_is_wrong(error: Exception, shown: str) -> Problem | None:
 
 def _load(path: Path, data_folder: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:
     """Return a model and its external files. Raises DecodeError, OrtFormatError, TensorProblemError, OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.read(8)[4:] == ORT_MAGIC:
             return read_ort_format(path), {}  # its weights are in it
     model = load_without_weights(path)
     check_text(model)
-    return model, external_files(data_folder, model.graph)
+    return model, external_files(data_folder, model)
 
 
 def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | None:
@@ -112,7 +113,7 @@ def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | N
     if is_folder(path):
         return Problem(kind="folder", detail=f"{shown} is a folder. Name the .onnx file in it.")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(HEAD)
     except OSError as error:
         return unreadable(shown, error)
@@ -130,7 +131,7 @@ def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | N
 
 def _look_at_name(path: Path, shown: str, load_format: str | None) -> Problem | None:
     """Refuse an ONNX model whose suffix or session says ORT format."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.read(8)[4:] == ORT_MAGIC:
             return None
     if load_format == "ORT":

@@ -11,6 +11,8 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
+from ortdeploy.files.opening import open_regular
+
 MAGIC = b"ORTM"
 _SMALL = 1024  # bytes of a constant that shape inference may want to see
 _LISTS = {
@@ -29,7 +31,7 @@ class OrtFormatError(Exception):
 
 def read_ort_format(path: Path) -> ModelProto:
     """Read a model file. Raises OrtFormatError, OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     try:
         return _Reader(mapped).model()

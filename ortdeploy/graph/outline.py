@@ -4,11 +4,12 @@ Types, attributes, functions and kernels are judged without the weights, so open
 model would, in milliseconds. Its big constants lie in one sparse external file, which ONNX Runtime maps.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import onnx
 
 from ortdeploy.facts.models import HOLE, Outline
+from ortdeploy.graph.walk import inner_graphs
 
 MIN_IR_WITH_CONSTANTS = 4  # below it, an initializer is an input too
 _BIG = 1024  # bytes of a constant that ONNX Runtime does not need to see
@@ -27,7 +28,7 @@ def take_outline(model: onnx.ModelProto) -> Outline | None:
     Those of Constant nodes become initializers, as ONNX Runtime makes them: only these can lie in another file.
     A node without a name gets the name of its output in the outline, so that a refusal can be understood.
     """
-    graphs = [model.graph, *_inner_graphs(model.graph.node)]
+    graphs = [model.graph, *inner_graphs(model.graph.node)]
     if model.ir_version >= MIN_IR_WITH_CONSTANTS:
         for graph in graphs:
             _gather_constants(graph)
@@ -84,13 +85,5 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yield every node of the model, of graphs inside nodes and of the model's own functions."""
     nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     yield from nodes
-    for graph in _inner_graphs(nodes):
+    for graph in inner_graphs(nodes):
         yield from graph.node
-
-
-def _inner_graphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield inner
-                yield from _inner_graphs(inner.node)

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import onnx
 from google.protobuf.message import DecodeError
 
+from ortdeploy.files.opening import open_regular, regular_path
 from ortdeploy.graph.outline import MIN_IR_WITH_CONSTANTS, constant_size
 
 _LARGE = 1024 * 1024
@@ -36,8 +37,8 @@ def load_without_weights(path: Path) -> onnx.ModelProto:
     kind = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     size = path.stat().st_size
     if size < _LARGE or kind not in {None, "protobuf"}:
-        return onnx.load(str(path), load_external_data=False)
-    with path.open("rb") as file:
+        return onnx.load(regular_path(str(path)), load_external_data=False)
+    with open_regular(path) as file:
         return onnx.ModelProto.FromString(_Walk(file).message(size, onnx.ModelProto))
 
 

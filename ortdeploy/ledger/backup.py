@@ -21,11 +21,12 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import KEPT, TEXTS, TOLD
 from ortdeploy.files.object_store import url_of_mirror
+from ortdeploy.files.opening import open_regular, read_whole, regular_path
 from ortdeploy.files.remembered import FILE as CHOICES
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.opening import make_folder, named_ledger, read_ledger
+from ortdeploy.ledger.opening import database, make_folder, named_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
 from ortdeploy.ledger.written import GONE_FILE, OnDisk, Underway, difference
@@ -111,7 +112,7 @@ def _notes(state_dir: Path) -> Iterator[tuple[str, bytes]]:
         name = path.relative_to(state_dir).as_posix()
         if _NOTE.fullmatch(name) and not path.is_symlink():
             with suppress(FileNotFoundError):  # a live run may have taken it back
-                yield name, path.read_bytes()
+                yield name, read_whole(path)
 
 
 def _check_absent(path: Path, advice: str) -> None:
@@ -121,7 +122,7 @@ def _check_absent(path: Path, advice: str) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+    return sqlite3.connect(f"{database(path).absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
 
 
 def _sound_records(folder: Path) -> tuple[OutputRecord, ...]:
@@ -146,7 +147,7 @@ def _check(ledger: Ledger | None, record: OutputRecord) -> None:
 def _unpack(source: Path, folder: Path) -> list[str]:
     """Unpack a copy into a folder, and return the names of its files. Raises OrtdeployError for any other file."""
     try:
-        with zipfile.ZipFile(source) as archive:
+        with zipfile.ZipFile(regular_path(source)) as archive:
             names = archive.namelist()
             others = {*names} - {FILE, CHOICES}
             if FILE not in names or not all(map(_NOTE.fullmatch, others)) or len(names) != len({*names}):
@@ -223,6 +224,6 @@ class _Fit:
 def _put(source: Path, target: Path) -> None:
     """Put a file in its place, durably. Raises OSError, OrtdeployError."""
     make_folder(target.parent)
-    with source.open("rb") as content, open_whole(target) as file:
+    with open_regular(source) as content, open_whole(target) as file:
         while piece := content.read(1024 * 1024):
             file.write(piece)

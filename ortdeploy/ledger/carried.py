@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from ortdeploy.files.opening import regular_path
 from ortdeploy.ledger.changes import OF_CHANGES
 from ortdeploy.ledger.contents import TABLE as CONTENTS
 from ortdeploy.ledger.damage import damaged
@@ -33,7 +34,7 @@ def copy_output(db: sqlite3.Connection, output: str, file: Path) -> None:
 
 def take_over(db: sqlite3.Connection, output: str, file: Path) -> None:
     """Take over what a file knows of its one output, in the caller's transaction. Raises sqlite3.Error, ValueError."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as copy:
+    with closing(sqlite3.connect(regular_path(file), isolation_level=None)) as copy:
         copy.execute("PRAGMA trusted_schema = OFF")
         bring_up_to_date(copy)
         if copy.execute("SELECT COUNT(*) FROM outputs").fetchone() != (1,):

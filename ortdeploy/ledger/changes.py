@@ -9,7 +9,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ortdeploy.facts.data import FileState
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.ledger.cells import add_functions, insert_many, insert_sealed, seal_inputs, seal_of_span, typed, unsealed
 from ortdeploy.ledger.records import Rerun, Span
 
@@ -83,6 +84,30 @@ def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], fir
     rows = [(output, os.fsencode(path)) for path in through]
     db.executemany("UPDATE inputs SET done = 1 WHERE output = ? AND path = ?", rows)
     db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (first_row, output))
+
+
+def leave_to_others(db: sqlite3.Connection, output: str, files: FileStates, first_row: int) -> bool:
+    """Let only these files be underway, so that none but the files of a run are done with it; return if others were.
+
+    Another run has noted the others, and was ended. Those whose committed rows come before `first_row` are done. Those
+    without any are not known any more: the next plan finds them as new ones. Raises OrtdeployError if one has others.
+    """
+    query = "SELECT COUNT(*) FROM inputs WHERE output = ? AND NOT done"
+    if db.execute(query, (output,)).fetchone() == (len(files),):
+        return False
+    ours = {os.fsencode(cells[0]) for cells in files.cells()}
+    underway = db.execute("SELECT path FROM inputs WHERE output = ? AND NOT done ORDER BY number", (output,))
+    others, spans = [path for (path,) in underway if path not in ours], committed_spans(db, output)
+    read = [path for path in others if spans.get(path, (0, 0))[1]]
+    late = [os.fsdecode(path) for path in read if sum(spans[path]) > first_row]
+    if late:
+        raise OrtdeployError(
+            f"another run has committed rows of {late[0]} since the plan was made, which does not read it; plan again"
+        )
+    if read:
+        close_files(db, output, [os.fsdecode(path) for path in read], first_row)
+    drop_files(db, output, [os.fsdecode(path) for path in others if path not in {*read}])
+    return True
 
 
 def drop_files(db: sqlite3.Connection, output: str, paths: Sequence[str]) -> None:

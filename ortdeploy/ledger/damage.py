@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.opening import NoRegularFileError
 
 FILE = "state.db"
 
@@ -21,6 +22,8 @@ def translated() -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
         what = damaged(error) if code in _DAMAGE else f"the ledger {FILE} cannot be used: {error}"
         raise OrtdeployError(what) from error
+    except NoRegularFileError as error:
+        raise OrtdeployError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def damaged(what: object) -> str:

@@ -57,6 +57,7 @@ from ortdeploy.ledger.changes import (
     files_before,
     forget_kept_rows,
     forget_those_taken_up,
+    leave_to_others,
     note_empty_files,
     note_spans,
     note_state,
@@ -205,13 +206,15 @@ class Ledger:
         made_by: MadeBy,
         job: str,
         run: str,
-        files: Sequence[FileState] = (),
+        files: Sequence[FileState] | None = None,
+        first_row: int = 0,
         gone: Sequence[str] = (),
     ) -> None:
         """Note that a run works on an output, which files it reads, and which earlier files are gone.
 
         Parts that an earlier run committed or began stay; its failed rows outside of parts are dropped. Parts from now
-        on are made by this deployment, which may differ from the earlier one.
+        on are made by this deployment, which may differ from the earlier one. With `files`, these alone are underway
+        from now on, with rows from `first_row` on: see `leave_to_others`.
         """
         with self._transaction() as db:
             is_same = _note_deployment(db, output, made_by)
@@ -229,8 +232,8 @@ class Ledger:
                 "AND row < start + rows)",
                 (output, output),
             )
-            forget_those_taken_up(db, output, files)
-            present = FileStates.of(files)
+            forget_those_taken_up(db, output, files or ())
+            present = FileStates.of(files or ())
             with resealed_inputs(db, output, map(os.fsencode, chain((cells[0] for cells in present.cells()), gone))):
                 statement = (
                     "INSERT INTO inputs SELECT ?, *, 0 FROM new WHERE true ON CONFLICT (output, path) DO UPDATE SET "
@@ -240,6 +243,8 @@ class Ledger:
                 cells = _input_cells(present, self._next_number(db, output))
                 insert_many(db, statement, output, _INPUT, cells)
                 self._mark_gone(db, output, gone)
+            if files is not None and leave_to_others(db, output, present, first_row):
+                seal_inputs(db, output)
 
     @staticmethod
     def _next_number(db: sqlite3.Connection, output: str) -> int:

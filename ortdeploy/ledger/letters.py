@@ -7,6 +7,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import open_text
 from ortdeploy.ledger.records import UNREADABLE, FailedBefore
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.results.rows import FailedRow
@@ -22,7 +23,7 @@ _LETTER_SINCE_VERSION_4: Mapping[str, Any] = {
 def read_letters(path: str) -> tuple[DeadLetter, ...]:
     """Return the failed rows of a `_failed.jsonl`, which may be another machine's. Raises OrtdeployError."""
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123  may be a pipe
+        with open_text(path) as file:
             letters = (_letter(line, f"{path}:{number}") for number, line in enumerate(file, 1) if line.strip())
             return tuple(one for one in letters if one is not None)
     except OSError as error:

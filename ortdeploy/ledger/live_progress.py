@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.durations import Pace
+from ortdeploy.files.atomic import open_cached
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.ledger.records import output_file
 from ortdeploy.process.memory import memory_now, process_usage
 
@@ -47,10 +50,9 @@ class Live:
             **{name: round(value - self._usage[name], 3) for name, value in process_usage().items()},
         }
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._path.with_suffix(".new")
-            temporary.write_text(json.dumps(known), encoding="utf-8")
-            temporary.replace(self._path)
+            make_folders(self._path.parent)
+            with open_cached(self._path) as file:
+                file.write(json.dumps(known).encode())
 
     def end(self) -> None:
         """Remove the file, because the job has ended."""
@@ -61,7 +63,7 @@ class Live:
 def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
     """Return the progress of a running job; None if there is no file, or no whole one."""
     try:
-        known = read_json(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
+        known = read_json(read_text(output_file(state_dir, FOLDER, output, ".json")))
     except (OSError, ValueError):
         return None
     return known if isinstance(known, dict) and _is_whole(known) else None

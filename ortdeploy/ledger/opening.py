@@ -9,6 +9,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import is_there_now
+from ortdeploy.files.opening import open_regular, regular_path
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
@@ -29,7 +30,8 @@ def open_ledger(state_dir: Path) -> Iterator[Ledger]:
     """Open the ledger of a state directory for writing; make or migrate it where needed. Raises OrtdeployError."""
     with translated():
         make_folder(state_dir)
-        with closing(sqlite3.connect(state_dir / FILE, timeout=_PATIENCE, isolation_level=None)) as connection:
+        path = database(state_dir / FILE)
+        with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = EXTRA")
             # a journal that stays has its place on the disk; to make and delete one takes several times as long
             connection.execute("PRAGMA journal_mode = PERSIST")
@@ -50,7 +52,7 @@ def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
     # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
     with (
         translated(),
-        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection,
+        closing(sqlite3.connect(_uri(path), uri=True, isolation_level=None)) as connection,
     ):
         match version_of(connection):
             case 0:
@@ -70,11 +72,23 @@ def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
     with translated(), closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
         path = state_dir / FILE
         if is_there_now(path):
-            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+            with closing(sqlite3.connect(_uri(path), uri=True)) as connection:
                 connection.backup(copy)
         if version_of(copy) != LEDGER_VERSION:
             bring_up_to_date(copy)
         yield Ledger(copy, state_dir)
+
+
+def database(path: Path) -> Path:
+    """Return the path of an SQLite file, which is regular or not there, as are its journals. Raises OSError."""
+    for end in ("", "-journal", "-wal", "-shm"):
+        regular_path(f"{path}{end}", may_be_missing=True)
+    return path
+
+
+def _uri(path: Path) -> str:
+    """Return the URI by which SQLite opens a ledger that is there. Raises OSError if it is no file."""
+    return f"{database(path).absolute().as_uri()}?mode=rw"
 
 
 def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
@@ -94,7 +108,7 @@ def named_ledger(folder: Path) -> str | None:
 def read_marker(folder: Path) -> dict[str, str]:
     """Return what an output folder says of itself: its `ledger`, `deployment` and `job`, each one line of text."""
     try:
-        with (folder / MARKER).open("rb") as file:
+        with open_regular(folder / MARKER) as file:
             known = read_json(file.read(_MOST_OF_A_MARKER))
     except (OSError, ValueError):
         return {}

@@ -15,12 +15,14 @@ from typing import Any
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import boot_id
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import relative
+from ortdeploy.files.opening import NoRegularFileError, read_text
 from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.ledger import now
-from ortdeploy.ledger.opening import make_folder
+from ortdeploy.ledger.opening import database, make_folder
 from ortdeploy.ledger.records import output_file
 
 FOLDER = "locks"
@@ -54,7 +56,8 @@ def hold_output(state_dir: Path, output: str) -> Iterator[Path]:
         try:
             yield holder
         finally:
-            holder.unlink(missing_ok=True)
+            with suppress(OSError):  # the lock is SQLite's; what is left tells the next run only that there was one
+                holder.unlink()
 
 
 @contextmanager
@@ -130,8 +133,8 @@ def sole_use(state_dir: Path, name: str) -> Iterator[bool]:
 def _connection(lock: Path, patience: float) -> Iterator[sqlite3.Connection]:
     make_folder(lock.parent)
     try:
-        connection = sqlite3.connect(lock, timeout=patience, isolation_level=None)
-    except sqlite3.Error as error:
+        connection = sqlite3.connect(database(lock), timeout=patience, isolation_level=None)
+    except (sqlite3.Error, NoRegularFileError) as error:
         raise OrtdeployError(f"{lock} cannot be used: {error}") from error
     try:
         yield connection
@@ -154,14 +157,14 @@ def is_live(state_dir: Path, output: str) -> bool:
     if not lock.exists():
         return False
     try:
-        connection = sqlite3.connect(lock, timeout=0)
+        connection = sqlite3.connect(database(lock), timeout=0)
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
         except sqlite3.OperationalError:
             return True
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, NoRegularFileError) as error:
         raise OrtdeployError(f"{lock} cannot be used: {error}") from error
     return False
 
@@ -177,14 +180,15 @@ def _write_holder(path: Path, output: str) -> None:
     """Write that this process makes an output."""
     holder = {"output": output, "pid": os.getpid(), "host": platform.node(), "boot": boot_id(), "started": now()}
     try:
-        path.write_text(f"{json.dumps(holder)}\n", encoding="utf-8")
+        with open_cached(path) as file:  # in place of whatever has its name
+            file.write(f"{json.dumps(holder)}\n".encode())
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _read_holder(path: Path) -> Mapping[str, Any]:
     try:
-        known = read_json(path.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
+        known = read_json(read_text(path, errors="replace").partition("\n")[0])
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
@@ -193,7 +197,7 @@ def _read_holder(path: Path) -> Mapping[str, Any]:
 def crash_of_holder(state_dir: Path, output: str) -> str | None:
     """Return what native code said as it ended the last run that held an output; None if it ended otherwise."""
     try:
-        text = output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8", errors="replace")
+        text = read_text(output_file(state_dir, FOLDER, output, ".json"), errors="replace")
     except OSError:
         return None
     said = text.partition("\n")[2].strip()

@@ -1,12 +1,15 @@
 """Reads manifest files and takes them through document, overrides, schema and spec."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
+from ortdeploy.files.content import HEAD
 from ortdeploy.files.names import is_folder
+from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.empty_options import drop_empty_options
 from ortdeploy.manifest.read_spec import build_spec
@@ -14,8 +17,12 @@ from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.secrets import remember_secrets
 from ortdeploy.records import record
+from ortdeploy.shell import command
 
 SUFFIXES = (".yaml", ".yml")
+_MODELS = (".onnx", ".ort")
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+"""Bytes that are in every model and in no text."""
 
 
 @record
@@ -147,12 +154,31 @@ def _read(path: str, texts: Mapping[str, bytes]) -> tuple[bytes | None, Diagnost
     if kept is not None:
         return kept, None
     try:
-        with Path(path).open("rb") as file:
-            return file.read(MAX_BYTES + 1), None
+        with open_regular(path) as file:
+            raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return None, _unreadable(f"There is no file {path}.", path)
+        return None, _unreadable(f"There is no file {path}.{_advice(path)}", path)
     except (OSError, ValueError) as error:
         return None, _unreadable(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", path)
+    why = _no_manifest(path, raw[:HEAD]) if _CONTROL.search(raw, 0, HEAD) else None
+    return (raw, None) if why is None else (None, _unreadable(why, path))
+
+
+def _advice(path: str) -> str:
+    """Return a sentence on a file that is not there, with a space before it; else nothing."""
+    from ortdeploy.files.nearby import advice_on_path  # noqa: PLC0415  only after a mistake
+
+    return advice_on_path(path, path)
+
+
+def _no_manifest(path: str, head: bytes) -> str | None:
+    """Say what a file is that holds bytes which no text has; None if that is not known."""
+    from ortdeploy.files.content import ORT_MODEL, recognise  # noqa: PLC0415  only after a mistake
+
+    content = recognise(head)
+    if content is ORT_MODEL or (content is None and Path(path).suffix.lower() in _MODELS):
+        return f"{path} is a model. {command('ortdeploy', 'init', path)} writes a manifest for it."
+    return None if content is None else f"{path} is {content.what}, and a manifest is YAML text."
 
 
 def _unreadable(detail: str, path: str) -> Diagnostic:

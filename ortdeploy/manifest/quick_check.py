@@ -6,11 +6,10 @@ here, nothing is said.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
+from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema, matches
 
 _MOST_COMPARED = 256  # items that are held against each other, pair by pair
 
@@ -125,7 +124,7 @@ def _pattern_properties(value: Any, wanted: Any, _: Any, root: str | None) -> bo
         _fits(one, schema, root)
         for pattern, schema in wanted.items()
         for key, one in value.items()
-        if re.search(pattern, _text(key))
+        if matches(pattern, _text(key))
     )
 
 
@@ -133,7 +132,7 @@ def _additional(value: Any, wanted: Any, schema: Mapping[str, Any], root: str | 
     if not isinstance(value, dict):
         return True
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    others = (key for key in value if key not in known and not any(re.search(one, _text(key)) for one in patterns))
+    others = (key for key in value if key not in known and not any(matches(one, _text(key)) for one in patterns))
     return all(_fits(value[key], wanted, root) for key in others)
 
 
@@ -222,7 +221,7 @@ _CHECKS: Mapping[str, _Check] = {
     "minProperties": _of("object", lambda value, wanted: len(value) >= wanted),
     "multipleOf": _of("number", _multiple),
     "not": _not,
-    "pattern": _of("string", lambda value, wanted: re.search(wanted, value) is not None),
+    "pattern": _of("string", lambda value, wanted: matches(wanted, value)),
     "patternProperties": _pattern_properties,
     "prefixItems": _prefix_items,
     "properties": _properties,

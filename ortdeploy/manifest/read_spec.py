@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ortdeploy.facts.data import ArrivalPolicy
+from ortdeploy.facts.data import ArrivalPolicy, Dialect
 from ortdeploy.files.object_store import mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, Path
@@ -313,6 +313,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
         rate=data.get("rate"),
         exif=data.get("exif"),
+        dialect=_dialect(data),
         background=data.get("background"),
         columns=columns,
         key=tuple(data.get("key", ())),
@@ -321,6 +322,13 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         arrivals=_arrivals(data),
         jobs=_names(data.get("job", ())),
     )
+
+
+def _dialect(data: Mapping[str, Any]) -> Dialect | None:
+    """Read how tables are written; None if nothing is said of that."""
+    said = {key: data[key] for key in ("delimiter", "lines_per_record") if key in data}
+    said |= {"empty": tuple(data["empty"])} if "empty" in data else {}
+    return Dialect(**said) if said else None
 
 
 def _arrivals(data: Mapping[str, Any]) -> ArrivalPolicy:

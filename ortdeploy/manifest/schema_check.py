@@ -6,7 +6,6 @@ are typed as perhaps unset, which they never are for errors of iter_errors.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -18,7 +17,7 @@ from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.quick_check import NotToldError, fits, fits_schema
 from ortdeploy.manifest.scalars import Scalar, resolve_plain
 from ortdeploy.redaction import is_secret_name, without_secrets
-from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
+from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema, matches
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -54,6 +53,35 @@ def _check_content(validator: Any, schema: Any, text: Any, around: Mapping[str, 
     yield from validator.descend(document, schema)
 
 
+def _check_pattern(_: Any, wanted: str, text: Any, _around: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError  # noqa: PLC0415  as above
+
+    if isinstance(text, str) and not matches(wanted, text):
+        yield ValidationError(f"{text!r} does not match {wanted!r}")
+
+
+def _check_keys_like(validator: Any, wanted: Mapping[str, Any], value: Any, _around: Any) -> Iterator[Any]:
+    """Check the values of keys that match a pattern."""
+    for key in value if isinstance(value, dict) else ():
+        for pattern, schema in wanted.items():
+            if matches(pattern, key):
+                yield from validator.descend(value[key], schema, path=key, schema_path=pattern)
+
+
+def _check_other_keys(validator: Any, wanted: Any, value: Any, around: Mapping[str, Any]) -> Iterator[Any]:
+    """Check keys that have no property and match no pattern."""
+    from jsonschema import ValidationError  # noqa: PLC0415  as above
+
+    known, patterns = around.get("properties", {}), around.get("patternProperties", {})
+    keys = value if isinstance(value, dict) else ()
+    others = [key for key in keys if key not in known and not any(matches(one, key) for one in patterns)]
+    if wanted is False and others:
+        yield ValidationError(f"Additional properties are not allowed: {others!r}")
+    elif isinstance(wanted, dict):
+        for key in others:
+            yield from validator.descend(value[key], wanted, path=key)
+
+
 @cache
 def _validator_class() -> "type[Draft202012Validator]":
     from jsonschema import Draft202012Validator  # noqa: PLC0415  takes longer than all the rest of a check
@@ -61,7 +89,12 @@ def _validator_class() -> "type[Draft202012Validator]":
 
     made: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
         Draft202012Validator,
-        validators={"contentSchema": _check_content},
+        validators={
+            "contentSchema": _check_content,
+            "pattern": _check_pattern,
+            "patternProperties": _check_keys_like,
+            "additionalProperties": _check_other_keys,
+        },
         type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
     )
     return made
@@ -194,7 +227,7 @@ def _diagnose(error: Any, document: Document) -> Iterator[Diagnostic]:
 def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnostic]:
     known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
     for key in error.instance:
-        if key not in known and not any(re.search(pattern, key) for pattern in patterns):
+        if key not in known and not any(matches(pattern, key) for pattern in patterns):
             is_manifest = document.whole == _WHOLE["deployment"]
             where = (is_manifest and advice.on_key(key, at, error.instance)) or did_you_mean(key, known)
             detail = f'"{key}" is not a key of {_name(at, document)}. {where}'

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from ortdeploy.diagnostics import Span
-from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy
+from ortdeploy.facts.data import PLAIN, STRICT_ARRIVALS, ArrivalPolicy, Dialect
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec
 from ortdeploy.manifest.op_steps import OpSpec, read_op
@@ -199,7 +199,7 @@ class InputSpec:
     `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
     EXIF orientation says, None if the manifest does not say; `background`: what lies behind transparent ones. `missing`
     says by column, or by pattern, what an empty value stands for; None: its row fails. `values` are by model input
-    those that no row carries.
+    those that no row carries. `dialect` is how tables are written, None if the manifest does not say.
     """
 
     paths: tuple[str, ...]
@@ -207,6 +207,7 @@ class InputSpec:
     row_type: TensorType | None
     rate: int | None
     exif: bool | None
+    dialect: Dialect | None
     background: str | None
     columns: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, Any]
@@ -220,6 +221,12 @@ class InputSpec:
     def job(self) -> str | None:
         """The job whose committed rows are read, if it is not files that are."""
         return self.jobs[0] if self.jobs else None
+
+    @property
+    def dialect_identity(self) -> list[Any]:
+        """What results depend on of how tables are written; nothing if it is the default."""
+        dialect = self.dialect or PLAIN
+        return [] if dialect == PLAIN else [["dialect", *dialect.records, sorted(dialect.empty)]]
 
     @property
     def source_at(self) -> Path:

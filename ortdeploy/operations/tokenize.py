@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.opening import regular_path
 from ortdeploy.operations.protocol import Call, Types, as_column
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.contracts import (
@@ -89,7 +90,7 @@ def read(path: str) -> "Tokenizer":
     from tokenizers import Tokenizer  # noqa: PLC0415  an extra, for tokenizers only
 
     try:
-        return Tokenizer.from_file(path)
+        return Tokenizer.from_file(regular_path(path))
     except Exception as error:  # what the package raises has no class of its own
         raise ValueError(f"{path} is no tokenizer.json: {error}") from error
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.operations.protocol import Call, Types
 from ortdeploy.tensors.contracts import TOKEN, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
@@ -62,8 +63,8 @@ class ClipTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Read the files. Raises OSError, and ValueError if they are not a CLIP vocabulary."""
-        self._ids: dict[str, int] = read_json((folder / "vocab.json").read_text(encoding="utf-8"))
-        lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+        self._ids: dict[str, int] = read_json(read_text(folder / "vocab.json"))
+        lines = read_text(folder / "merges.txt").splitlines()
         pairs = [tuple(line.split()) for line in lines if line.strip() and not line.startswith("#version")]
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         for mark in (START, END):
@@ -120,7 +121,7 @@ def _pad_token(folder: Path) -> str:
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return END
-    token = read_json(path.read_text(encoding="utf-8")).get("pad_token") or END
+    token = read_json(read_text(path)).get("pad_token") or END
     return str(token.get("content", END)) if isinstance(token, dict) else str(token)
 
 

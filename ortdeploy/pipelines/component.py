@@ -1,6 +1,7 @@
 """The open sessions of a pipeline's models, and the form in which a job runs every pipeline: as one session."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.runtime.protocol import Session
+from ortdeploy.sessions.evidence import DisagreementError, Evidence
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.run_limit import end_runs
 from ortdeploy.sessions.runs import prove_effect
@@ -38,10 +40,12 @@ class Component:
                 if self._probe is None and not adapters:
                     values = self.opened.session.run(outputs, feeds, adapters)
                 else:
-                    values = self._run_and_compare(outputs, feeds, adapters)
+                    values = self._run_and_compare(outputs, feeds, tuple(adapters))
         except ProviderFailedError as error:
             self.failed = True
             raise ProviderFailedError(f"{self.model}: {error}") from error
+        except DisagreementError as error:
+            raise DisagreementError(f"{self.model}: {error}", error.since) from error
         except OrtdeployError as error:
             raise type(error)(f"{self.model}: {error}") from error
         for value in values:
@@ -50,18 +54,41 @@ class Component:
         return list(values)
 
     def _run_and_compare(
-        self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]
+        self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: tuple[str, ...]
     ) -> Sequence[Any]:
-        """Run for the first time, or with adapters, and prove that provider and adapters do what they should."""
+        """Run with a CPU reference or with adapters, and prove that provider and adapters do what they should."""
+        began = time.perf_counter()
         values = self.opened.session.run(outputs, feeds, adapters)
-        if adapters and tuple(adapters) not in self._effective:
-            self._effective.add(tuple(adapters))
+        if adapters and adapters not in self._effective:
+            self._effective.add(adapters)
             prove_effect(self.opened.session, outputs, feeds, adapters)
         if self._probe is not None and self._probe.session is not None:
-            self._probe.compare(outputs, values, self._probe.session.run(outputs, feeds, adapters))
-            self._probe.take()
-        self._probe = None
+            seconds = time.perf_counter() - began
+            self._probe.look(outputs, feeds, values, self._run_on_cpu, adapters, number=_unknown, seconds=seconds)
         return values
+
+    def _run_on_cpu(
+        self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: tuple[str, ...]
+    ) -> Sequence[Any]:
+        if self._probe is None or self._probe.session is None:
+            raise AssertionError("nothing is compared without a session")
+        return self._probe.session.run(outputs, feeds, adapters)
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """On what it is proven that the provider computes what the CPU does; None if that is not compared."""
+        return None if self._probe is None else self._probe.evidence
+
+    def finish(self) -> None:
+        """Compare the last run with the CPU's. Raises as `run`."""
+        if self._probe is not None:
+            with self._turn:
+                self._probe.finish(self._run_on_cpu)
+
+
+def _unknown(_place: int) -> int:
+    """Return the first row: a model of a pipeline does not know which rows it runs."""
+    return 0
 
 
 class ComposedSession:
@@ -80,6 +107,16 @@ class ComposedSession:
 
     def begin(self, key: tuple[str, ...]) -> None:
         """Set the reset key of the next rows. State that was kept under another key is dropped."""
+
+    @property
+    def evidence(self) -> Sequence[Evidence]:
+        """On what each model's comparison with the CPU is proven."""
+        return [one.evidence for one in self.components.values() if one.evidence is not None]
+
+    def finish(self) -> None:
+        """Compare the last run of each model with the CPU's. Raises as `Component.run`."""
+        for component in self.components.values():
+            component.finish()
 
     def end_runs(self, *, early: bool) -> None:
         """Ask the current run to end, whichever model is running."""

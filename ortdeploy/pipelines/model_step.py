@@ -8,6 +8,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.operations.protocol import as_column
 from ortdeploy.pipelines.component import Component
+from ortdeploy.plan.narrowed import because_narrowed
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.sessions.rows_first import not_by_row, of_rows, to_axis, to_front
 from ortdeploy.tensors.columns import Array, Column, pick
@@ -210,7 +211,8 @@ class _Port:
             low, high = float(array.min()), float(array.max())
             if not (low >= self._limits[0] and high <= self._limits[1]):
                 first, last = (f"{value:g}" for value in self._limits)
-                raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}")
+                why = because_narrowed(self._planned.dtype, self._limits)
+                raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}{why}")
 
     def _check_look(self, array: Array) -> None:
         """Check a tensor's type and shape against the input."""

@@ -1,5 +1,6 @@
 """Runs op steps that follow each other: one graph in one session, for all rows of a shape, or a row at a time."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
+from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sessions.opening import OpenedSession
-from ortdeploy.sessions.row_proof import MixedRowsError, RowsAgain
+from ortdeploy.sessions.row_proof import MixedRowsError, RowsLook
 from ortdeploy.tensors.columns import Array, Column, OpRunners
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.elements import numpy_dtype
@@ -45,43 +47,38 @@ def op_runners(lines: Sequence[PlannedWireStep], opened: Mapping[str, OpenedSess
 
 
 class _Proven:
-    """Op steps whose first rows run again in other batches."""
+    """Op steps whose rows run again in other batches: the first ones, and later ones now and then."""
 
     def __init__(self, line: OpLine) -> None:
         self._line = line
-        self._is_proven = line.by_row
+        self._look = RowsLook(agree=_AGREE, mixed=self._mixed, as_given=lambda _name, column: np.shape(column))
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> Mapping[str, Column]:
-        """Return the results of rows. Raises ValueError, MixedRowsError."""
+        """Return the results of rows. Raises ValueError, DisagreementError."""
+        began = time.perf_counter()
         try:
             found = self._line(values, rows)
-            if not self._is_proven and rows > 1:
-                self._prove(values, rows, found)
-        except MixedRowsError:
+            if rows > 1 and not self._line.by_row:
+                self._look.look(
+                    lambda some: self._line(some, len(next(iter(some.values())))),
+                    {name: values[name] for name in self._line.names_taken},
+                    found,
+                    rows=rows,
+                    batch=rows,
+                    number=int,
+                    seconds=time.perf_counter() - began,
+                )
+        except DisagreementError:
             raise
         except OrtdeployError as error:
             raise ValueError(str(error)) from error
         return found
 
-    def _prove(self, values: Mapping[str, Column], rows: int, found: Mapping[str, Column]) -> None:
-        again = RowsAgain(
-            run=lambda some: self._line(some, len(next(iter(some.values())))),
-            feeds={name: values[name] for name in self._line.names_taken},
-            results=found,
-            rows=rows,
-            agree=_AGREE,
-            mixed=self._mixed,
-            as_given=lambda _name, column: np.shape(column),
-        )
-        again.prove()
-        self._is_proven = True
-
-    def _mixed(self, name: str, _place: int, size: int, rows: int, problem: str) -> MixedRowsError:
+    def _mixed(self, name: str, _place: int, size: int, problem: str) -> MixedRowsError:
         beside = "alone" if size == 1 else f"in another batch of {size}"
         return MixedRowsError(
-            f"{self._line.name}: the results of a row are others {beside} than in the first batch of {rows} "
-            f"({problem}). Op steps must not depend on how many rows there are; by_row: true runs them for each row by "
-            "itself",
+            f"{self._line.name}: the results of a row are others {beside} than in its own batch ({problem}). Op steps "
+            "must not depend on how many rows there are; by_row: true runs them for each row by itself",
             name,
         )
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
+from ortdeploy.files.opening import regular_path
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset
 from ortdeploy.tensors.columns import Array
@@ -110,7 +111,7 @@ def _read_latents(preset: PlannedPreset) -> Array | None:
     """Return fixed starting noise, float32 [1, channels, height / 8, width / 8]. Raises OSError, ValueError."""
     if preset.latents is None:
         return None
-    latents = np.load(preset.latents, allow_pickle=False).astype(np.float32)
+    latents = np.load(regular_path(preset.latents), allow_pickle=False).astype(np.float32)
     return np.asarray(latents.reshape(1, *latents.shape[-3:]))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.opening import regular_path
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset
@@ -147,7 +148,7 @@ class TextToImageSession(ComposedSession):
         """Return fixed starting noise, [1, 4, height / 8, width / 8]. Raises ValueError if it has another shape."""
         if self._preset.latents is None:
             return None
-        latents = np.load(self._preset.latents, allow_pickle=False).astype(np.float64)
+        latents = np.load(regular_path(self._preset.latents), allow_pickle=False).astype(np.float64)
         shape = _latent_shape(self._preset)
         if latents.shape not in {shape, (1, *shape)}:
             raise ValueError(f"{self._preset.latents} is {list(latents.shape)}, and the image needs {list(shape)}")

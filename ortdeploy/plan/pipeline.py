@@ -12,7 +12,10 @@ from ortdeploy.tensors.types import Shape, TensorType
 
 @record
 class PlannedValue:
-    """A value by its name, with what is known of it; `limits` are those of an index into a constant table."""
+    """A value by its name, with what is known of it; `limits` are those of an index into a constant table.
+
+    They may also be those of a provider that computes whole numbers of 64 bits with 32.
+    """
 
     name: str
     dtype: str | None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, ForwardRef, Union, get_args, get_origin, get_type_hints
 
-from ortdeploy.facts.data import FileState, FileStates
+from ortdeploy.facts.data import PLAIN, FileState, FileStates
 from ortdeploy.files.packed import Packed
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
@@ -18,7 +18,7 @@ from ortdeploy.plan.steps import JobInput, LoadAdapter, OpenSession, Plan, Plann
 from ortdeploy.records import field_names
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
-LATER: Mapping[type, Mapping[str, Any]] = {JobInput: {"background": None}}
+LATER: Mapping[type, Mapping[str, Any]] = {JobInput: {"background": None, "dialect": PLAIN}}
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
@@ -197,8 +197,15 @@ def plan_digest(plan: Plan, job: str) -> str:
     machine forecasts or will measure.
     """
     steps = [_lasting(step) for step in keep_jobs(plan, [job]).steps]
-    text = json.dumps([encode(masked_step(step)) for step in steps], sort_keys=True)
+    text = json.dumps([_without_hints(encode(masked_step(step))) for step in steps], sort_keys=True)
     return hashlib.sha256(without_folder(text, json.dumps(plan.folder)[1:-1]).encode()).hexdigest()
+
+
+def _without_hints(step: dict[str, Any]) -> dict[str, Any]:
+    """Return an encoded step without what only says how careful a run is."""
+    if "row_check" in step:
+        step["row_check"].pop("may_trap", None)
+    return step
 
 
 def without_folder(text: str, folder: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from ortdeploy.facts.data import FileState, HashedFile, UnreadableFile
+from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, UnreadableFile
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
@@ -183,13 +183,15 @@ class RowCheck:
 
     `agree` is relative to the largest value, and absolute; None: results are not compared, for what `why_not` says.
     `counts`: each output must have one row for each that was fed. `declared` are the models that declare that their
-    rows depend on each other, or by how much: their batches are never cut anew without a note.
+    rows depend on each other, or by how much: their batches are never cut anew without a note. `may_trap`: the
+    processor may end the process if other rows run together, as by an integer division by zero.
     """
 
     counts: bool
     agree: tuple[float, float] | None = None
     why_not: str | None = None
     declared: tuple[str, ...] = ()
+    may_trap: bool = False
 
 
 @record
@@ -222,9 +224,9 @@ class JobInput:
     others, in runs that are finished, and `rows` counts these too; the last `rows_before` of them are the first of the
     first file. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in Hz; pictures are turned by
     their `exif` orientation, and lie on a `background` where they are transparent. `missing` says by column what an
-    empty value stands for. The columns of `key` are written beside the results. With an `upstream` job, the rows are
-    those that it commits. `elsewhere` says of a plan for another machine why the data was not looked at; such a plan is
-    shown, and neither saved nor run.
+    empty value stands for; `dialect`, how tables are written. The columns of `key` are written beside the results. With
+    an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the data
+    was not looked at; such a plan is shown, and neither saved nor run.
     """
 
     format: str
@@ -239,6 +241,7 @@ class JobInput:
     key: tuple[str, ...]
     on_change: str
     exif: bool = True
+    dialect: Dialect = PLAIN
     background: str | None = None
     upstream: UpstreamJob | None = None
     rerun: Sequence[FileState] = ()

@@ -25,7 +25,7 @@ from ortdeploy.planning.data_places import DataPlaces, look_at_input, look_at_ou
 from ortdeploy.planning.make.arrived import fact_of_inputs, with_arrived
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
-from ortdeploy.planning.preflight.rows_of_job import look
+from ortdeploy.planning.preflight.rows_of_job import dropped_below, look
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.records import record
 
@@ -175,8 +175,9 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
         input=with_arrived(step.input, source),
         output=replace(step.output, committed_rows=output.rows, upgraded_at=output.made[-1][1] if output.made else 0),
     )
-    found = look(step, source.files, job.places.input.folder, source.rows, dict)
-    if found.rows == 0 or found.refused or found.not_finite or found.stopped:
+    least = dropped_below(step.pipeline.steps) if step.pipeline else {}
+    found = look(step, source.files, job.places.input.folder, source.rows, dict, least)
+    if found.rows == 0 or found.refused or found.not_finite or found.windowless or found.stopped:
         raise AnotherPlanError
     forecast = _forecast(job, step, source, output, found.room)
     return replace(step, limits=replace(step.limits, forecast=forecast))

@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
+from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import Document, parse_document
 from ortdeploy.manifest.loader import LoadOptions, is_device_file, load_manifest
 from ortdeploy.manifest.schema_check import check_document
@@ -47,7 +47,7 @@ def read_comparable(path: str, options: LoadOptions) -> Comparable:
 
 def _read(path: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise OrtdeployError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error

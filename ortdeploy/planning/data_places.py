@@ -156,7 +156,7 @@ def _on_store(places: DataPlaces) -> "SharedParts | None":
     return shared_parts(SharedStore(places.url))
 
 
-def _in_folder(folder: Path) -> "SharedParts | None":
+def _in_folder(folder: Path, roots: Sequence[str]) -> "SharedParts | None":
     """Return what shards have in a local output; None if they have nothing, or if it cannot be looked at."""
     if not is_there_now(folder / DECISIONS):
         return None
@@ -164,7 +164,7 @@ def _in_folder(folder: Path) -> "SharedParts | None":
     from ortdeploy.ledger.open_parts import shared_parts  # noqa: PLC0415
 
     with suppress(OSError):
-        return shared_parts(SharedFolder(folder))
+        return shared_parts(SharedFolder(folder, roots))
     return None
 
 
@@ -338,7 +338,7 @@ def _shared(places: DataPlaces, before: Before, *, asks: bool) -> "SharedParts |
     """
     found = before.elsewhere
     if places.url is None:
-        found = _in_folder(places.place)
+        found = _in_folder(places.place, (places.input.folder, *places.input.roots))
     elif is_there(places.place) or not (asks or before.record is not None):
         return None
     elif found is None:
@@ -405,6 +405,10 @@ def _named_ledger(folder: Path) -> str | None:
     return name if is_file(folder / name) else f"{name}, which is not there"
 
 
+_INNER_FOLDERS = (DECISIONS, "images")
+"""The folders that are made in outputs."""
+
+
 def unwritable(folder: Path, shown: str, roots: Sequence[str]) -> Problem | None:
     """Return why a folder cannot be written into, or made; with `roots`, also if a link leads out of them."""
     existing = folder
@@ -415,6 +419,10 @@ def unwritable(folder: Path, shown: str, roots: Sequence[str]) -> Problem | None
         return Problem(kind="not-a-folder", detail=detail)
     if roots and outside(str(existing), roots):
         return Problem(kind="outside", detail=f"{shown} leads through a link out of the manifest's folder tree.")
+    for name in _INNER_FOLDERS if roots else ():
+        if outside(str(folder / name), (str(folder), *roots)):
+            detail = f"{shown}/{name} is a link out of the manifest's folder tree. Allow its root with --allow-root."
+            return Problem(kind="outside", detail=detail)
     if not os.access(existing, os.W_OK | os.X_OK):
         detail = f"{existing} cannot be written by this user, or its file system is read-only. Choose another place."
         return Problem(kind="read-only", detail=detail)

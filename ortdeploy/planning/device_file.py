@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
@@ -61,7 +61,7 @@ def _lines(values: Mapping[str, Any]) -> str:
 def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
     """Read a device file into the facts that planning needs, or say what is wrong with it."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}."

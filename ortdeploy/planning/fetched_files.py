@@ -16,6 +16,7 @@ from ortdeploy.events import log
 from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError, is_digest
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import Use, objection, outside
+from ortdeploy.files.opening import read_whole
 from ortdeploy.files.urls import is_url, parse_url
 from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.manifest.named_paths import PinnedFile, pinned_files
@@ -66,7 +67,7 @@ def _names(store: ContentStore, file: PinnedFile) -> Mapping[str, str]:
     if not file.beside:
         return {_name(file.path): str(file.sha256)}
     kept = store.find(str(file.sha256))
-    own = "" if kept is None else kept.read_bytes().partition(b" ")[0].decode(errors="replace")
+    own = "" if kept is None else read_whole(kept).partition(b" ")[0].decode(errors="replace")
     return {_name(file.path): own, **file.beside} if is_digest(own) else {}
 
 

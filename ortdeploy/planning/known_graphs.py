@@ -24,6 +24,7 @@ from ortdeploy.facts.models import FoldedConstants, InferredShapes, ModelFacts
 from ortdeploy.facts.problems import unnameable
 from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import signature
+from ortdeploy.files.opening import read_text
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.records import record
@@ -217,7 +218,7 @@ class _Entry:
         """Return the remembered value if it has the wanted type; else None."""
         if self._path is not None:
             with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-                document = json.loads(self._path.read_text(encoding="utf-8"))
+                document = json.loads(read_text(self._path))
                 if document["seal"] == _seal(document["told"]):
                     _mark(self._path)
                     return decode(kind, document["told"])
@@ -262,7 +263,7 @@ def entries(state_dir: Path) -> dict[Path, bool]:
 
 def _is_of_use(path: Path) -> bool:
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        code = json.loads(path.read_text(encoding="utf-8"))["code"]
+        code = json.loads(read_text(path))["code"]
         return code == _digest(_code().encode()) and path.stat().st_mtime >= time.time() - FORGOTTEN_AFTER
     return False
 

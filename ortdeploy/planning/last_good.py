@@ -22,9 +22,11 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageErr
 from ortdeploy.events import log
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import KEPT, is_file, is_folder
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
@@ -212,7 +214,7 @@ def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
     whole = hashlib.sha256()
     for digest in texts.values():
         kept = store.find(digest)
-        whole.update(b"" if kept is None else kept.read_bytes())
+        whole.update(b"" if kept is None else read_whole(kept))
     if whole.hexdigest() != spec.sha256:
         raise AnotherContentError(spec.path)
     return texts
@@ -262,7 +264,7 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
         return None
     store = ContentStore(state_dir)
     try:
-        texts = {name: _found(store, digest).read_bytes() for name, digest in record["texts"].items()}
+        texts = {name: read_whole(_found(store, digest)) for name, digest in record["texts"].items()}
         places = {}
         for name, place in record["places"].items():
             for digest in place["files"].values():
@@ -293,13 +295,13 @@ def _first_error(path: str, diagnostics: Sequence[Diagnostic]) -> str:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        known = read_json(path.read_bytes())
+        known = read_json(read_whole(path))
     except (OSError, ValueError):
         return None
     return known if isinstance(known, dict) else None
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     with open_whole(path) as file:
         file.write(json.dumps(document).encode())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
@@ -30,10 +31,11 @@ _COMPARED = ("manifest", "model", "components", "adapters", "sessions", "device"
 
 @record
 class Changes:
-    """How a job differs from its last run; `run` is None if it has not run."""
+    """How a job differs from its last run; `run` is None if it has not run, and `left_by` who has made its output."""
 
     job: str
     run: str | None
+    left_by: str | None = None
     differences: tuple[Difference, ...] = ()
 
 
@@ -58,8 +60,10 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
     output = output_key(Path(deployment.spec.folder) / job.spec.output.path, state_dir)
     with read_ledger(state_dir) as ledger:
         record = ledger.output(output) if ledger else None
-        if ledger is None or record is None or (record.deployment, record.job) != (deployment.spec.name, job.spec.name):
+        if ledger is None or record is None:
             return Changes(job=job.spec.name, run=None)
+        if (record.deployment, record.job) != (deployment.spec.name, job.spec.name):
+            return Changes(job=job.spec.name, run=None, left_by=f"job {record.job} of {record.deployment}")
         origins = ledger.provenance(record.origins)
         known = {one.state.path: one.state for one in ledger.inputs(output)}
     then = _then(record, origins)
@@ -77,7 +81,7 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
 def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:
     """Yield what differs between the manifest's text and that of a run; nothing if another run's text is kept."""
     try:
-        known = read_json(kept.read_bytes())
+        known = read_json(read_whole(kept))
         then = known["manifest"] if known["run"] == run else None
     except (OSError, ValueError, KeyError, TypeError):
         return

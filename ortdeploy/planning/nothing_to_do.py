@@ -21,6 +21,7 @@ from contextlib import suppress
 
 from ortdeploy.files.listing import as_name, expand, folders_like, links_below
 from ortdeploy.files.names import STATE_DIR
+from ortdeploy.files.opening import open_regular, open_text
 
 TYPE_CHECKING = False  # typing takes as long to import as everything else here
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def _groups() -> "Iterator[str]":
 
 
 def _text(path: str) -> str:
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  pathlib takes longer
+    with suppress(OSError), open_text(path, errors="replace") as file:
         return file.read(_MOST_TEXT)
     return ""
 
@@ -302,7 +303,7 @@ def _text(path: str) -> str:
 def _first_byte(path: str) -> bytes:
     """Return the first byte of a file, none if there is no file; SQLite ends a transaction by a zero in its journal."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  pathlib takes longer
+        with open_regular(path) as file:
             return file.read(1).strip(b"\0")
     except FileNotFoundError:
         return b""

@@ -2,7 +2,7 @@
 
 These are left out of the file, because a run changes them or another machine forecasts them differently: how much of a
 job is done, its run, memory forecasts, predicted placement, thread layouts to measure or to try, and the place of a
-plugin's library.
+plugin's library. So is what follows from the models again: whether a batch may trap.
 """
 
 import json
@@ -34,6 +34,7 @@ from ortdeploy.plan.steps import (
     PlannedDevice,
     PlannedProvider,
     PlannedSession,
+    RowCheck,
     RunJob,
     UpstreamJob,
 )
@@ -60,6 +61,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     PlannedDevice: frozenset({"library"}),
     PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),
     FinishedJob: frozenset({"rows", "new_run", "left_over", "unwritten", "unmade"}),
+    RowCheck: frozenset({"may_trap"}),
 }
 """The fields of a plan that are left out of the file, by class."""
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from ortdeploy.files.gate import Use, link_out, outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, relative
+from ortdeploy.files.opening import read_text, read_whole
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.row_followers import with_row_followers
@@ -213,6 +213,7 @@ def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None)
             row_type=job.input.row_type,
             rate=job.input.rate,
             exif=job.input.exif,
+            dialect=job.input.dialect,
             background=job.input.background,
             arrivals=job.input.arrivals,
             memory_limit=job.limits.memory,
@@ -235,7 +236,7 @@ def _run_by_rows(spec: Spec) -> list[ModelSpec]:
 
 
 def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
-    if os.path.lexists(path) and outside(str(path), roots):
+    if outside(str(path), roots):
         detail = f"{shown} is a link out of the manifest's folder tree. Allow its root with --allow-root."
         return Problem(kind="outside", detail=detail)
     return None
@@ -259,7 +260,9 @@ def _find_links_out(spec: Spec, roots: tuple[str, ...]) -> Iterator[tuple[str, s
     for named in named_paths(spec):
         is_here = named.use in {Use.LOCAL, Use.FETCH}
         folder = path_from_manifest(spec, named.path) if is_here else None
-        link = link_out(folder, roots) if folder is not None and is_folder(folder) else None
+        if folder is None or not is_folder(folder):
+            continue
+        link = str(folder) if outside(str(folder), roots) else link_out(folder, roots)
         if link is not None:
             yield named.path, relative(link, spec.folder)
 
@@ -303,7 +306,7 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
                 if importlib.util.find_spec(tokenize.PACKAGE.module):
                     tokenize.read(str(path))
             elif option.kind == "document":
-                named, text = str(option.at[-1]), path.read_text(encoding="utf-8")
+                named, text = str(option.at[-1]), read_text(path)
                 wrong = check_option_document(option.provider, named, text)
                 wrong = wrong or paths_in_document(option.provider, named, text)
                 if wrong:
@@ -409,7 +412,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
         return FileFacts(path=str(path), problem=problem)
     try:
         check_room(LINE_OF_VALUES * path.stat().st_size, shown, None)
-        content = path.read_bytes()
+        content = read_whole(path)
         lines = lines_of(content.decode("utf-8-sig"))
     except OrtdeployError as error:
         return FileFacts(path=str(path), problem=Problem(kind="too-large", detail=f"{error}."))

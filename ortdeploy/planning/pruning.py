@@ -13,6 +13,7 @@ from pathlib import Path
 from ortdeploy.events import log
 from ortdeploy.files.content_store import LOCK, ContentStore
 from ortdeploy.files.names import COMPILED, KEPT, TEXTS, TOLD, is_file
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger import live_progress
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import sole_use
@@ -135,7 +136,7 @@ def _told(needed: _Needed) -> Entries:
 
 def _is_of_a_manifest(note: Path) -> bool:
     with suppress(OSError):
-        lines = os.fsdecode(note.read_bytes()).split("\n", 1)
+        lines = os.fsdecode(read_whole(note)).split("\n", 1)
         return len(lines) == 1 or is_file(lines[1].removesuffix("\n"))
     return False
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import STATE_DIR, TOLD
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.records import output_file
 from ortdeploy.records import record
 
@@ -60,7 +61,7 @@ def refused_applies(manifests: Sequence[str], state_dir: str | None) -> tuple[Re
 
 def _read(manifest: str, state_dir: Path) -> RefusedApply | None:
     with suppress(OSError):
-        since, _, reason = os.fsdecode(_note_of(manifest, state_dir).read_bytes()).partition("\n")[0].partition(" ")
+        since, _, reason = os.fsdecode(read_whole(_note_of(manifest, state_dir))).partition("\n")[0].partition(" ")
         return RefusedApply(manifest=manifest, since=since, reason=reason)
     return None
 

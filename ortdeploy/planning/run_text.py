@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.files.atomic import open_cached
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.names import TEXTS
 from ortdeploy.ledger.records import output_file, output_key
 from ortdeploy.plan.steps import Plan, RunJob
@@ -21,7 +22,7 @@ def keep_text(document: Any, plan: Plan, state_dir: Path, run: str) -> None:
         if isinstance(step, RunJob):
             path = text_of(state_dir, output_key(Path(plan.folder) / step.output.path, state_dir))
             with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folders(path.parent)
                 with open_cached(path) as file:
                     file.write(json.dumps(known).encode(errors="surrogateescape"))
 

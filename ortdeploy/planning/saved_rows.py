@@ -1,7 +1,7 @@
 """Writes into a plan file where rows begin in text files, so that machines without a common state folder read less.
 
-A shard trusts the plan file in this, because checking it would mean to read everything. So these indexes are kept apart
-from those that a machine has made itself, and only shards of such plans use them.
+A shard compares these indexes only with the rows that it reads; all shards together read everything. So they are kept
+apart from those that a machine has made itself, and only shards of such plans use them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileState
+from ortdeploy.facts.data import PLAIN, Dialect, FileState
+from ortdeploy.plan.plan_file import decode
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.saved_plan import SavedPlan
@@ -29,7 +30,7 @@ def rows_of_plan(plan: Plan, state_dir: Path) -> dict[str, bytes]:
     found = {}
     present = {one.job: one.files for one in plan.inputs}
     for step in run_jobs(plan):
-        indexes = indexes_of(step.input.format, state_dir, plan.folder)
+        indexes = indexes_of(step.input.format, state_dir, plan.folder, dialect=step.input.dialect)
         if indexes is not None and step.input.upstream is None:
             found[step.job] = b"".join(pack_lines(_known(step, present[step.job], plan.folder, indexes)))
     return found
@@ -55,9 +56,11 @@ def _apart(marks: "tuple[Mark, ...]", rows: int) -> "Iterator[Mark]":
 def keep_rows(saved: SavedPlan, state_dir: Path) -> None:
     """Put the indexes of a plan file into the state folder. Raises OrtdeployError if they are damaged, or not there."""
     folder = str(Path(saved.manifest).parent)
-    formats = {step["job"]: step["input"]["format"] for step in saved.made["steps"] if "job" in step}
+    inputs = {step["job"]: step["input"] for step in saved.made["steps"] if "job" in step}
     for job, packed in saved.rows.items():
-        indexes = indexes_of(formats.get(job, ""), state_dir, folder)
+        written = inputs.get(job, {})
+        dialect = decode(Dialect, written["dialect"]) if "dialect" in written else PLAIN
+        indexes = indexes_of(written.get("format", ""), state_dir, folder, dialect=dialect)
         if indexes is None:
             continue
         from ortdeploy.sources.row_index import as_index  # noqa: PLC0415  only for text files

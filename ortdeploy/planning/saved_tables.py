@@ -18,6 +18,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Hashing, open_whole, sync_folder
 from ortdeploy.files.digests import open_file_digest
 from ortdeploy.files.names import is_file
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.packed import Packed, Packer
 from ortdeploy.records import record
 
@@ -150,7 +151,7 @@ def _opened(plan: Path, table: Table) -> BinaryIO:
             "it: copy both, or make the plan again"
         )
     try:
-        file = path.open("rb")
+        file = open_regular(path)
         try:
             found = open_file_digest(file)
             file.seek(0)

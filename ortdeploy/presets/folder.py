@@ -8,6 +8,7 @@ from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.names import is_folder
+from ortdeploy.files.opening import read_whole
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -51,7 +52,7 @@ class PresetFiles:
         """Return a file's bytes. Raises OSError."""
         if name not in self._read:
             path = self.folder / name
-            content = path.read_bytes()
+            content = read_whole(path)
             digest = hashlib.sha256(content).hexdigest()
             self._read[name] = content, HashedFile(name=name, path=str(path), sha256=digest, size=len(content))
         return self._read[name][0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.opening import read_text
 from ortdeploy.manifest.pipelines import TEXT_TO_IMAGE, PresetSpec
 from ortdeploy.presets.folder import PROMPTS, PresetFiles, folder_digest, image_type, missing_folder
 
@@ -47,7 +48,7 @@ def _problem(folder: Path, preset: PresetSpec) -> Problem | None:
 
 def _detail(folder: Path, preset: PresetSpec) -> str | None:
     try:
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        index = json.loads(read_text(folder / _INDEX))
     except OSError as error:
         return f"{preset.folder}/{_INDEX} cannot be read: {error.strerror}. Provide a folder that optimum-onnx wrote."
     except (ValueError, RecursionError) as error:

@@ -291,7 +291,7 @@ def be_child(module: str) -> NoReturn:
     os.dup2(2, 1)
     code = 1
     try:
-        _die_with_the_parent()
+        die_with_the_parent()
         spare_pandas()
         envelope = json.loads(sys.stdin.buffer.readline())
         for secret in envelope["secrets"]:
@@ -335,11 +335,13 @@ def _print_traceback(error: BaseException | None) -> None:
         with suppress(OSError, ValueError):
             import traceback  # noqa: PLC0415  only when something is wrong
 
-            sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
+            from ortdeploy.terminal_text import safe  # noqa: PLC0415
+
+            sys.stderr.write(safe(without_secrets("".join(traceback.format_exception(error)))))
             sys.stderr.flush()
 
 
-def _die_with_the_parent() -> None:
+def die_with_the_parent() -> None:
     """Ask Linux to kill this process when its parent is gone, so no orphan keeps running."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ortdeploy.process import last_words
+
 
 @contextmanager
 def crashes_noted_in(path: Path | None) -> Iterator[None]:
@@ -16,13 +18,17 @@ def crashes_noted_in(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    was_enabled = faulthandler.is_enabled()
+    is_asked_for = faulthandler.is_enabled() and not last_words.has_crashes_told()
     with path.open("ab") as file:
         faulthandler.enable(file, all_threads=False)
+        last_words.noted_in(path)
         try:
             yield
         finally:
             faulthandler.disable()
-            if was_enabled:  # PYTHONFAULTHANDLER asks for it
+            last_words.noted_in(None)
+            if is_asked_for:  # by PYTHONFAULTHANDLER
                 with suppress(OSError, ValueError, AttributeError, RuntimeError):
                     faulthandler.enable(sys.__stderr__ or sys.stderr)
+            else:
+                last_words.have_crashes_told()

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from io import RawIOBase
 from typing import Any, NoReturn
 
-from ortdeploy.process.child import Answer
+from ortdeploy.process.child import Answer, die_with_the_parent
+from ortdeploy.process.held_signals import HeldSignals
 
 _PIECE = 64 * 1024
 
@@ -35,25 +36,38 @@ def ask_fork(messages: Messages, *, seconds: float) -> Answer:
     Prints of the fork are dropped.
     """
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads that are in no library
-        child = os.fork()
-    if child == 0:
-        _be_the_fork(messages, writing)
-    os.close(writing)
+    child, ended = None, False
     with os.fdopen(reading, "rb", buffering=0) as pipe:
-        said, ended = _read_until(pipe, time.monotonic() + seconds)
-    if not ended:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+        try:
+            with HeldSignals() as held, warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", DeprecationWarning
+                )  # Python 3.12 warns of threads that are in no library
+                child = os.fork()
+                if child == 0:
+                    held.end_a_fork()
+                    _be_the_fork(messages, writing)
+                os.close(writing)
+            said, ended = _read_until(pipe, time.monotonic() + seconds)
+        finally:  # such as Ctrl-C
+            status = None if child is None else _end(child, is_over=ended)
     whole = [line for line in said.splitlines(keepends=True) if line.endswith(b"\n")]
-    return Answer([json.loads(line) for line in whole], os.waitstatus_to_exitcode(status), late=not ended, printed="")
+    code = os.waitstatus_to_exitcode(status or 0)
+    return Answer([json.loads(line) for line in whole], code, late=not ended, printed="")
+
+
+def _end(child: int, *, is_over: bool) -> int:
+    """End a fork that has not closed its pipe; return its status."""
+    if not is_over:
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
 
 
 def _be_the_fork(messages: Messages, writing: int) -> NoReturn:
     """Answer and end, without the exit handlers that this process has registered."""
     code = 1
     try:
+        die_with_the_parent()
         faulthandler.disable()
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)

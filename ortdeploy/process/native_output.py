@@ -7,7 +7,7 @@ import ctypes
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from ortdeploy.redaction import without_secrets
 
@@ -51,6 +51,16 @@ class NativeOutput:
             for number, before in zip((1, 2), saved, strict=True):
                 os.dup2(before, number)
                 os.close(before)
+
+
+@contextmanager
+def put_aside() -> Iterator[None]:
+    """Keep the prints of native libraries out of a block, for those that tell nothing that their errors do not say.
+
+    What Python prints must go elsewhere: see `private_streams`. Other threads print into it as well.
+    """
+    with closing(NativeOutput()) as native, native.taking():
+        yield
 
 
 def _make_file() -> int:

@@ -37,6 +37,9 @@ class Provider:
       (layout_transformation.cc). Of older graphs it gets no node.
     - `shares_cpu_memory_on`: the device on which it allocates a part of the CPU's memory that providers with
       `mistakes_shared_memory` take for their own (tests/runtime/test_incompatible_pairs.py).
+    - `narrows_int64`: it computes whole numbers of 64 bits with 32, and loses the rest without an error: "always", or
+      with this option; None: never, or nobody knows. QNN casts inputs and constants (onnxruntime PR 24351 and 25745;
+      seen on its simulator). WebGPU keeps two words and computes with the lower one (int64 in its WGSL variables).
     - `devices`: the device nodes that it opens, as DeviceAllow= of systemd names them; None if they are not known.
     """
 
@@ -54,6 +57,7 @@ class Provider:
     oldest_opset: int = 1
     shares_cpu_memory_on: str | None = None
     mistakes_shared_memory: bool = False
+    narrows_int64: str | None = None
     devices: tuple[str, ...] | None = None
 
     @property
@@ -114,6 +118,7 @@ PROVIDERS: tuple[Provider, ...] = (
         static_shapes=True,
         plugin=Plugin("onnxruntime_qnn", "onnxruntime-qnn"),
         mistakes_shared_memory=True,
+        narrows_int64="always",
     ),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu", compiles=True),
     Provider(
@@ -143,6 +148,7 @@ PROVIDERS: tuple[Provider, ...] = (
         concurrent_runs=False,
         plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
         mistakes_shared_memory=True,
+        narrows_int64="enableInt64",
     ),
     Provider(
         name="XnnpackExecutionProvider",
@@ -189,6 +195,44 @@ def find_provider(name: str) -> Provider | None:
     return _BY_NAME.get(folded(name))
 
 
+_OF_HARDWARE = {
+    "gpu": "CUDA for NVIDIA, MIGraphX for AMD, OpenVINO for Intel, CoreML for Apple, or WebGpu for any",
+    "npu": "QNN for Qualcomm, OpenVINO for Intel, VitisAI for AMD, CANN for Ascend, CoreML for Apple",
+    "nvidia": "CUDA, or Tensorrt, which compiles the model",
+    "amd": "MIGraphX for a GPU, VitisAI for an NPU",
+    "intel": "OpenVINO",
+    "apple": "CoreML",
+    "arm": "CPU; Xnnpack and ACL take a source build",
+    "qualcomm": "QNN",
+    "rockchip": "Rknpu",
+    "vulkan": "WebGpu",
+}
+"""What to write for devices and their makers, which are no providers."""
+_CALLED = {
+    **dict.fromkeys(("graphics", "gfx"), "gpu"),
+    **dict.fromkeys(("geforce", "rtx", "jetson", "cudnn", "tensorcore"), "nvidia"),
+    **dict.fromkeys(("radeon", "ryzen", "hip"), "amd"),
+    **dict.fromkeys(("arc", "iris", "xpu", "sycl"), "intel"),
+    **dict.fromkeys(("ane", "m1", "mac", "metal", "mps"), "apple"),
+    **dict.fromkeys(("adreno", "hexagon", "htp", "snapdragon", "snpe"), "qualcomm"),
+    **dict.fromkeys(("dsp", "neural", "tpu"), "npu"),
+    **dict.fromkeys(("armnn", "mali", "neon", "raspberry"), "arm"),
+    "rk3588": "rockchip",
+}
+
+
+def providers_of(device: str) -> str | None:
+    """Return what to write for a device or its maker, such as GPU or Intel, in words; None for any other name.
+
+    A number behind it, as in cuda:0 or gpu0, means one of several devices.
+    """
+    name = folded(device).rstrip(":0123456789") or folded(device)
+    provider = _BY_NAME.get(name)
+    if provider is not None:
+        return f"{provider.short}, and its device as an option, which ortdeploy explain {provider.short} lists"
+    return _OF_HARDWARE.get(_CALLED.get(folded(device), _CALLED.get(name, name)))
+
+
 def other_names(provider: Provider) -> tuple[str, ...]:
     """Return what a provider is called elsewhere."""
     return _OTHER_NAMES.get(provider.short, ())
@@ -233,6 +277,9 @@ def render_page(provider: Provider) -> str:
         lines.append(f"  Sessions at a time on its device: {provider.sessions_per_device}.")
     if not provider.concurrent_runs:
         lines.append("  A session of it runs one batch at a time.")
+    if provider.narrows_int64:
+        when = "" if provider.narrows_int64 == "always" else f" with {provider.narrows_int64}"
+        lines.append(f"  It computes whole numbers of 64 bits with 32{when}: others that are fed fail their row.")
     if not provider.claims_nodes:
         lines.append("  It takes no node of a graph.")
     if provider.plugin:

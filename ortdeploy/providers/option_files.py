@@ -13,12 +13,12 @@ from typing import Any
 from ortdeploy.providers.catalogue import Provider
 from ortdeploy.providers.options import option_facts, options_schema
 from ortdeploy.records import record
-from ortdeploy.schemas import is_document_file
+from ortdeploy.schemas import is_document_file, matches
 
 Way = tuple[str, ...]
 _Change = Callable[[Way, str, str], str]
 
-_WHOLE = r"(?s)^(.*)$"
+_WHOLE = r"(?s)^(.*)\Z"
 """Where a path stands in a text that says nothing else: it is the whole text."""
 
 
@@ -74,7 +74,7 @@ def _library_file(base: str) -> str:
 
 
 def _names_file(kind: str, text: str) -> bool:
-    by_name = kind == "library" and "/" not in text and "\\" not in text
+    by_name = kind == "library" and not set(text) & set("/\\\0")  # a NUL would end the name early
     return bool(text) and not by_name and (kind != "document" or is_document_file(text))
 
 
@@ -112,7 +112,7 @@ def _schema_of(key: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     if key in schema.get("properties", {}):
         known: Mapping[str, Any] = schema["properties"][key]
         return known
-    return {"allOf": [one for pattern, one in schema.get("patternProperties", {}).items() if re.search(pattern, key)]}
+    return {"allOf": [one for pattern, one in schema.get("patternProperties", {}).items() if matches(pattern, key)]}
 
 
 def _changed_text(text: str, facts: Mapping[str, Any], change: _Change, at: Way) -> str:

@@ -25,6 +25,16 @@ def option_facts(provider: Provider | None, option: str) -> dict[str, Any]:
     return facts
 
 
+def model_caches(provider: Provider | None) -> dict[str, dict[str, Any]]:
+    """Return the options of a provider that name a folder of compiled models, each with what its schema says of that.
+
+    `when`: the option that turns it on. `apart`: options that are part of the names of its files. `metadata`: the entry
+    in the model's metadata that is its name there; None: names in the graph are.
+    """
+    known = options_schema(provider)["properties"] if provider else {}
+    return {option: facts["x-cache"] for option, facts in known.items() if "x-cache" in facts}
+
+
 def serialise(provider: Provider | None, options: Mapping[str, Any]) -> dict[str, str]:
     """Return options as the text that this provider parses: its booleans, sizes in bytes, mappings as JSON.
 

@@ -80,7 +80,7 @@ def shown_line(lines: Sequence[str], number: int) -> str:
     return line if key is None or not line[key:].strip() else f"{line[:key]} {MASK}"
 
 
-_KEY = r"""(?<![\w.-])([\w.-]+)["']?[ \t]*:(?=[ \t]|$)"""
+_KEY = r"""(?<![\w.-])([\w.-]+)["']?[ \t]*:(?=[ \t\n]|\Z)"""
 _OPENINGS = frozenset({"", "|", ">", "|-", ">-", "|+", ">+"})
 """What stands behind a key whose value begins on the next line."""
 

@@ -13,7 +13,7 @@ from ortdeploy.records import record
 
 Sizes = tuple[int, ...]
 
-_BRACKETS = re.compile(r"\s*([^\[\],]+)\[([^\[\]]*)\]\s*(?:,|$)")
+_BRACKETS = re.compile(r"\s*([^\[\],]+)\[([^\[\]]*)\]\s*(?:,|\Z)")
 _RANGE = re.compile(r"\s*([0-9]+)(?:\s*\.\.\s*([0-9]+))?\s*\Z")
 _CROSSES = re.compile(r"([0-9]+(?:x[0-9]+)*)\Z")
 _PROFILES = {"Tensorrt": "trt_profile_{}_shapes", "NvTensorRTRTX": "nv_profile_{}_shapes"}

@@ -105,6 +105,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "several-runtimes": (Stage.FACTS, Area.MACHINE),
     "shape-mismatch": (Stage.FACTS, Area.MODELS),
     "shape-option-mismatch": (Stage.FACTS, Area.PROVIDERS),
+    "shared-engine-cache": (Stage.FACTS, Area.PROVIDERS),
     "shared-output-path": (Stage.TEXT, Area.NAMES),
     "short-last-batch": (Stage.FACTS, Area.BATCHES),
     "skipped-provider": (Stage.FACTS, Area.PROVIDERS),
@@ -160,6 +161,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unusable-value": (Stage.FACTS, Area.INPUT),
     "unused-declaration": (Stage.TEXT, Area.NAMES),
     "unwritable-output": (Stage.FACTS, Area.OUTPUT),
+    "windowless-rows": (Stage.PREFLIGHT, Area.PIPELINES),
 }
 
 RULES: tuple[str, ...] = tuple(_TABLE)

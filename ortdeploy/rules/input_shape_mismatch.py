@@ -12,8 +12,10 @@ How to fix: add the step that is missing (layout, resize, flatten, expand), or c
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.diagnostics import as_key
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors.types import dimensions_agree, is_of_one_row, row_in_words
+from ortdeploy.tensors.layouts import first_misfit, fitting_layout, layout_step
+from ortdeploy.tensors.types import Shape, format_shape, is_of_one_row, row_in_words
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Binding, Deployment, ResolvedJob
@@ -29,10 +31,18 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             problem = _compare(binding, batched=job.batching.size is not None) or sizes.solve(binding)
             if problem:
                 prepared = " after its prepare steps" if binding.steps else ""
-                detail = f'Input "{name}" takes {binding.target} and gets {binding.final}{prepared}. {problem}'
+                detail = f'Input "{name}" {_wanted(binding)} and gets {binding.final}{prepared}. {problem}'
                 detail += _advice(binding, job) if job.batching.size is not None else ""
                 at = (*job.spec.at, "prepare", name) if binding.steps else (*job.spec.input.at, "columns", name)
                 yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
+
+
+def _wanted(binding: "Binding") -> str:
+    """Return what an input takes, and what the manifest declares if that is not the same."""
+    declared = binding.declared_shape
+    if declared is None or declared == binding.target.shape:
+        return f"takes {binding.target}"
+    return f"takes {binding.target}, is declared as {format_shape(declared)},"
 
 
 def _advice(binding: "Binding", job: "ResolvedJob") -> str:
@@ -83,12 +93,34 @@ def _compare(binding: "Binding", *, batched: bool) -> str | None:
             continue
         if len(row) != len(want):
             return f"A row is {row_in_words(row)}, and {who} wants {row_in_words(want)}."
-        for axis, (have, size) in enumerate(zip(row, want, strict=True)):
-            if not dimensions_agree(have, size):
-                return f"Dimension {axis} of a row is {have}, {who} wants {size}."
+        problem = _compare_sizes(binding, row, want, who)
+        if problem is not None:
+            return problem
     have, taken = binding.final.layout, binding.target.layout
     if declared and declared.layout and have not in {None, declared.layout}:
-        return f"It is {have}, {declared.layout} is declared. Add {{layout: {declared.layout}}}."
+        return f"It is {have}, {declared.layout} is declared. {_layout_step(binding, declared.layout)}"
     if taken and have not in {None, taken}:
-        return f"It is {have}, and the graph takes it as {taken}. Add {{layout: {taken}}}."
+        return f"It is {have}, and the graph takes it as {taken}. {_layout_step(binding, taken)}"
     return None
+
+
+def _compare_sizes(binding: "Binding", row: Shape, want: Shape, who: str) -> str | None:
+    """Compare the sizes of a row with those that are wanted: as they are, and if they do not fit, in another layout."""
+    have, taken = binding.final.layout, binding.target.layout
+    wrong = first_misfit(row, want, have)
+    if wrong is None:
+        return None
+    layout = fitting_layout(binding.final, want)
+    if layout is not None:
+        first = f"It is {have}" if have else "Its axes stand in another order"
+        return f"{first}, and {who} wants {layout}. {_layout_step(binding, layout)}"
+    also = f" It is {have}, and the graph takes it as {taken}. {_layout_step(binding, taken)}" if have and taken else ""
+    return f"Dimension {wrong} of a row is {row[wrong]}, {who} wants {want[wrong]}.{also if have != taken else ''}"
+
+
+def _layout_step(binding: "Binding", layout: str) -> str:
+    """Return the step that is missing, and where it belongs."""
+    step = f"{{{layout_step(binding.final, layout)}}}"
+    if binding.steps:
+        return f"Add {step} as the last step."
+    return f"Add {step} as the last step: prepare: {{{as_key(binding.value.name)}: [{step}]}}."

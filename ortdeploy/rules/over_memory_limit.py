@@ -11,8 +11,8 @@ Example:
     limits: {memory: 256MiB}
     batch: {size: 512}              # whose activations take 800 MiB
 
-How to fix: the message names the largest batch and number of sessions that fit, if any do. Otherwise write memory:
-lean, or raise the limit.
+How to fix: the message names the largest batch and number of sessions that fit, if any do. Otherwise write a smaller
+batch for the items of an each step, or memory: lean, or raise the limit.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ from ortdeploy.versions import certainty_with
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
     from ortdeploy.facts.preflight import MemoryForecast
+    from ortdeploy.manifest.pipelines import StepOfPipeline
 
 RULE = Rule(id="over-memory-limit", summary="Not enough memory for the job", certainty=Certainty.MACHINE)
 
@@ -53,6 +54,16 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         yield Finding(at=at, detail=detail, key=True, model=job.model.spec.name, job=job.spec.name, certainty=certainty)
 
 
+def _each_steps(job: "ResolvedJob") -> Iterator["StepOfPipeline"]:
+    """Yield the steps that run items of a row together."""
+    steps = list(job.pipeline.spec.steps) if job.pipeline else []
+    while steps:
+        step = steps.pop()
+        steps += step.steps
+        if step.kind == "each":
+            yield step
+
+
 def _advice(job: "ResolvedJob", forecast: "MemoryForecast") -> str:
     process = next((part.size for part in forecast.parts if part.what == "process"), 0)
     if forecast.limit is not None and process >= forecast.limit:
@@ -61,6 +72,9 @@ def _advice(job: "ResolvedJob", forecast: "MemoryForecast") -> str:
     smaller += [] if forecast.count is None else [f"count: {forecast.count} for its sessions"]
     if smaller:
         return f"{' fits, and so does '.join(smaller)}{' fits' if len(smaller) == 1 else ''}."
+    items = max((step.batch for step in _each_steps(job)), default=1)
+    if items > 1:
+        return f"A step each runs up to {items} items of a row at a time. Write a smaller batch: for it."
     if job.model.spec.sessions_at_once > 1:
         return "Open fewer sessions, of fewer callers, or raise the limit."
     if job.model.spec.memory.profile != "lean":

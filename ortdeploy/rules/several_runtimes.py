@@ -9,7 +9,7 @@ How to fix: uninstall all of them, then install exactly one. Plugin packages (on
 folders of their own and may stay.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
@@ -22,10 +22,16 @@ RULE = Rule(id="several-runtimes", summary="More than one onnxruntime is install
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
-    packages = deployment.facts.runtime.runtime_packages
-    if len(packages) > 1:
-        detail = (
-            f"This environment has {', '.join(packages)}, which overwrite each other's files. Uninstall all of them, "
-            "then install the one that carries the providers you need."
-        )
+    detail = overwritten(deployment.facts.runtime.runtime_packages)
+    if detail is not None:
         yield Finding(at=("models",), detail=detail, key=True)
+
+
+def overwritten(packages: Sequence[str]) -> str | None:
+    """Say what is wrong with the installed packages that carry onnxruntime; None if nothing is."""
+    if len(packages) < 2:  # noqa: PLR2004  one overwrites nothing
+        return None
+    return (
+        f"This environment has {', '.join(packages)}, which overwrite each other's files. Uninstall all of them, "
+        "then install the one that carries the providers you need."
+    )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
-from ortdeploy.providers.catalogue import SUFFIX, find_provider, provider_spellings
+from ortdeploy.providers.catalogue import SUFFIX, find_provider, provider_spellings, providers_of
 from ortdeploy.providers.gone import find_gone
 from ortdeploy.rules.protocol import Finding, Rule
 
@@ -36,4 +36,7 @@ def _detail(name: str) -> str:
     if gone is not None:
         return f"{gone.name} {gone.why}. {gone.advice}"
     short = name.removesuffix(SUFFIX)
+    meant = providers_of(short)
+    if meant:
+        return f'"{name}" is the name of no execution provider. Write {meant}.'
     return f'There is no execution provider "{name}". {did_you_mean(short, provider_spellings())}'

@@ -15,6 +15,7 @@ zipmap off.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.diagnostics import with_article
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             told = job.pipeline is None or binding.columns  # a pipeline takes what its column is
             reason = _reason(binding.value) if told and not binding.unknown else None
             if binding.value.kind != "tensor":
-                reason = f"is a {binding.value.kind}; columns of rows feed tensors only"
+                reason = f"is {with_article(binding.value.kind)}; columns of rows feed tensors only"
             elif job.batching.size and binding.axis is None:
                 reason = _WHOLE
             if reason:
@@ -58,11 +59,12 @@ def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if value.kind == "sparse":
         return "is a sparse tensor, which ONNX Runtime does not give to Python"
     if job.spec.output.format not in _NESTED:
-        return f"is a {value.kind}, which {job.spec.output.format} cannot hold; use format: jsonl, parquet or arrow"
+        what = with_article(value.kind)
+        return f"is {what}, which {job.spec.output.format} cannot hold; use format: jsonl, parquet or arrow"
     if any(value.name in step.reads for step in job.postprocess):
-        return f"is a {value.kind}, and postprocess steps read tensors"
+        return f"is {with_article(value.kind)}, and postprocess steps read tensors"
     if job.batching.size and value.element != "map":
-        return f"is a {value.kind} of a whole run, not of each row; use batch: {{size: none}}"
+        return f"is {with_article(value.kind)} of a whole run, not of each row; use batch: {{size: none}}"
     return None
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 RULE = Rule(id="unusable-job-input", summary="Rows of that job cannot be read")
 
 _OF_FILES = (
-    "path", "format", "dtype", "shape", "rate", "exif", "background", "on_empty", "on_change", "on_remove",
-    "stable_for",
+    "path", "format", "dtype", "shape", "rate", "exif", "background", "delimiter", "lines_per_record",
+    "on_empty", "on_change", "on_remove", "stable_for",
 )  # fmt: skip
 
 

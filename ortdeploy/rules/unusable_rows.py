@@ -14,6 +14,7 @@ How to fix: add the missing step or filler, name the right column, or allow for 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.delimiters import advice_on_delimiter
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def _reason(job: "ResolvedJob", found: "FirstRows") -> str:
         return f"The job would fail: {found.consecutive} of them follow each other, and max_consecutive is {most}."
     fails = f"The job would fail: max_failed is {job.spec.max_failed}."
     if found.useless and not found.first:
-        return f"{fails} Correct the rows, or the columns and steps that feed them."
+        advice = advice_on_delimiter(job.input) or "Correct the rows, or the columns and steps that feed them."
+        return f"{fails} {advice}"
     return f"{fails} Correct the rows, or allow for such rows with errors: {{max_failed: {_enough(job, found)}%}}."
 
 

@@ -17,7 +17,7 @@ from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running.exploded import check_lists
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
+from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.lost import lost_key, unwritable, why_lost
@@ -100,10 +100,6 @@ class BatchRunner:
             run.results = self._run_told(run.feeds, prepared.block, rows, adapters)
         except StageError as error:
             run.error = error
-        except MixedRowsError as error:
-            if error.place is None:
-                raise
-            raise error.with_row(prepared.block.rows[rows[error.place]]) from error
         return run
 
     def lost_key(self, block: Block, rows: Sequence[int] | None = None) -> str | None:
@@ -123,11 +119,19 @@ class BatchRunner:
     ) -> dict[str, Column]:
         """Run feeds, and say which rows run and that they have run, if somebody wants to know."""
         self.runs.running = rows
+
+        def number(place: int) -> int:
+            return block.rows[rows[place]]
+
         if self._on_run is None:
-            return self.runs.run(feeds, len(rows), adapters)
+            self.runs.lane.run(block.rows[rows[0]], block.rows[rows[-1]])
+            try:
+                return self.runs.run(feeds, len(rows), adapters, number)
+            finally:
+                self.runs.lane.rest()
         self._on_run([block.rows[row] for row in rows])
         try:
-            return self.runs.run(feeds, len(rows), adapters)
+            return self.runs.run(feeds, len(rows), adapters, number)
         finally:
             self._on_run(())
 

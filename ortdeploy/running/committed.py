@@ -1,10 +1,11 @@
 """Checks what a job has committed: the ledger's record against itself, against the files and the input."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileState
+from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.known_digests import DigestCache
@@ -97,6 +98,17 @@ def _check_delivered(step: RunJob, folder: str) -> None:
             raise OrtdeployError(
                 f"{state.path} is not what was committed: it changed while it was read. Restore it from a copy"
             )
+
+
+def states_of(files: Sequence[FileState], paths: AbstractSet[str]) -> list[FileState]:
+    """Return the states of some of many files, whose names are compared many at a time."""
+    found: list[FileState] = []
+    for names, sizes, times in FileStates.of(files).by_column():
+        listed = names.split("\0")
+        if not paths.isdisjoint(listed):
+            columns = zip(listed, sizes, times, strict=True)
+            found += [FileState(*cells) for cells in columns if cells[0] in paths]
+    return found
 
 
 def check_inputs(

@@ -10,13 +10,28 @@ from itertools import islice
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFiles
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.plan.steps import JobInput
+from ortdeploy.plan.steps import JobInput, RunJob
+from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.sources.arrivals import KnownContents, Progress, accounted_for, holds_what_it_held
 from ortdeploy.sources.catalogue import FILE_IS_ROW
+
+
+@record
+class Conclusion:
+    """What becomes of the files of an unfinished run: its first ones are `through`, those `dropped` were never read.
+
+    `touched` files have another time and hold what they held. `kept`: the kept rows of a part stay.
+    """
+
+    through: tuple[str, ...]
+    dropped: tuple[str, ...]
+    touched: tuple[FileState, ...]
+    kept: bool
 
 
 def cut_off(context: JobContext, known: OutputRecord) -> OutputRecord:
@@ -25,34 +40,52 @@ def cut_off(context: JobContext, known: OutputRecord) -> OutputRecord:
     Kept rows stay if their files are as they were. Raises OrtdeployError if committed rows come from other files than
     the plan assumes.
     """
-    source, ledger, output = context.step.input, context.ledger, context.output
-    if source.upstream is not None or known.status == Status.DONE:
+    contents = InputContents.for_job(context)
+    return carry_out_cut(context.step, context.plan.folder, context.ledger, known, contents)
+
+
+def carry_out_cut(
+    step: RunJob, folder: str, ledger: Ledger, known: OutputRecord, contents: InputContents
+) -> OutputRecord:
+    """Do the same for whoever has a plan's job and its folder."""
+    found = conclude(step, folder, ledger, known)
+    if found is None:
         return known
-    files = ledger.inputs(output)
-    through = _through(source, known, files)
-    if through is None:
-        raise plan_again(context)
-    same, touched = _same(context, files, len(through))
-    if same < ledger.files_before(output, known.rows):
-        raise plan_again(context)
     begun = known.begun
-    kept = begun is None or same >= ledger.files_before(output, begun.end)
-    if begun is not None and not kept:
+    if begun is not None and not found.kept:
         reason = "input files of these rows have changed or gone"
         log.warning("part.begun_again", part=begun.part.number, rows=begun.part.rows, reason=reason)
-    dropped = _left_out(files, same, source)
-    if touched:
-        ledger.note_contents(output, InputContents.for_job(context).of(touched))
-    if source.first_row == known.first_row and not dropped and kept:
+    if found.touched:
+        ledger.note_contents(known.output, contents.of(found.touched))
+    if step.input.first_row == known.first_row and not found.dropped and found.kept:
         return known
-    ledger.cut_off(output, through, source.first_row, dropped, kept=kept)
-    return ledger.output(output) or known
+    ledger.cut_off(known.output, found.through, step.input.first_row, found.dropped, kept=found.kept)
+    return ledger.output(known.output) or known
 
 
-def plan_again(context: JobContext) -> OrtdeployError:
+def conclude(step: RunJob, folder: str, ledger: Ledger, known: OutputRecord) -> Conclusion | None:
+    """Return what becomes of the files of an unfinished run; None if no run is unfinished. Nothing is noted.
+
+    Raises OrtdeployError if committed rows come from other files than the plan assumes.
+    """
+    source = step.input
+    if source.upstream is not None or known.status == Status.DONE:
+        return None
+    files = ledger.inputs(known.output)
+    through = _through(source, known, files)
+    if through is None:
+        raise plan_again(step)
+    same, touched = _same(source, KnownContents(folder, partial(ledger.contents, known.output)), files, len(through))
+    if same < ledger.files_before(known.output, known.rows):
+        raise plan_again(step)
+    kept = known.begun is None or same >= ledger.files_before(known.output, known.begun.end)
+    dropped = tuple(_left_out(files, same, source))
+    return Conclusion(through=through, dropped=dropped, touched=tuple(touched), kept=kept)
+
+
+def plan_again(step: RunJob) -> OrtdeployError:
     """Return the error of a plan that another run has overtaken."""
-    shown = context.step.output.shown
-    return OrtdeployError(f"another run has worked on {shown} since the plan was made; plan again")
+    return OrtdeployError(f"another run has worked on {step.output.shown} since the plan was made; plan again")
 
 
 def _through(source: JobInput, known: OutputRecord, files: KnownFiles) -> tuple[str, ...] | None:
@@ -63,14 +96,13 @@ def _through(source: JobInput, known: OutputRecord, files: KnownFiles) -> tuple[
     return accounted_for(files, progress) if known.rows == source.first_row else None
 
 
-def _same(context: JobContext, files: KnownFiles, through: int) -> tuple[int, list[FileState]]:
+def _same(source: JobInput, known: KnownContents, files: KnownFiles, through: int) -> tuple[int, list[FileState]]:
     """Return how many first files of the unfinished run are `through`, or hold what they held and are in the plan.
 
     Also return those of them that have another time.
     """
-    source, touched, count = context.step.input, [], through
+    touched, count = [], through
     again, planned = {one.path for one in source.rerun}, iter(source.files)
-    known = KnownContents(context.plan.folder, partial(context.ledger.contents, context.output))
     for cells in islice(files.underway(), through, None):
         if cells[0] not in again:
             state = next(planned, None)

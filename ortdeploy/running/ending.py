@@ -10,6 +10,7 @@ from ortdeploy.results.results import Status
 from ortdeploy.retries import limited
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.stall_watch import StuckRunError
+from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.units import format_size
 
 
@@ -49,6 +50,9 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
         return Ending(status=Status.FAILED, reason=reason, provider_failed=True)
     except StuckRunError as error:
         return Ending(status=Status.FAILED, reason=str(error), stuck=error.rows)
+    except DisagreementError as error:
+        doubt = "" if error.since is None else f". Rows from {error.since} on that are made already may be wrong"
+        return Ending(status=Status.FAILED, reason=f"{error}{doubt}")
     except OrtdeployError as error:
         return Ending(status=Status.FAILED, reason=str(error), refused=isinstance(error, RefusedError))
     finally:

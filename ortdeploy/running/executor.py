@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import OrtdeployError, RefusedError, failure_at
+from ortdeploy.diagnostics import OrtdeployError, RefusedError, StoppedError, failure_at
 from ortdeploy.events import bound, log
 from ortdeploy.files.names import DECISIONS
 from ortdeploy.files.remembered import TuningCache
@@ -33,7 +33,7 @@ from ortdeploy.running.fenced_steps import leads_out
 from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.job_context import JobContext
-from ortdeploy.running.job_report import log_end, recorded_result
+from ortdeploy.running.job_report import log_end, not_begun, recorded_result
 from ortdeploy.running.measured_settings import MeasuredSettings
 from ortdeploy.running.opened_models import Opened, OpenedModels
 from ortdeploy.running.pause_watch import PauseWatch
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from ortdeploy.sessions.trials import StuckTrialError
 
 
+_SIGNAL = "a signal came before it was opened"
+
+
 @record
 class Execution:
     """One run of one plan, with all that it needs from outside. `stop` tells when to end early.
@@ -63,7 +66,9 @@ class Execution:
     `most_rows`: only this number of rows of each job is run, from the first on. `shard`: only its parts of each job are
     run, or those that a driver asks for. `fatal` has by job the runs that ended an earlier process. `on_run` is called
     with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call. `began`
-    has by job when an earlier process began it, by the monotonic clock, which all processes share.
+    has by job when an earlier process began it, by the monotonic clock, which all processes share. `on_proof` is called
+    before and after each run with which a job's rows are compared; `unproven` says by job why none are to be compared.
+    `digests` has by job that of what the plan says of it, if another process has read the plan.
     """
 
     plan: Plan
@@ -82,6 +87,9 @@ class Execution:
     fatal: "Mapping[str, FatalRuns]" = field(default_factory=dict)
     on_run: Callable[[str, Sequence[int]], None] | None = None
     began: Mapping[str, float] = field(default_factory=dict)
+    on_proof: Callable[[str, bool], None] | None = None
+    unproven: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -103,27 +111,38 @@ class Execution:
             plan=self.plan,
             runtime=self.runtime,
             files=self.files,
-            on_native_call=self.on_native_call,
+            on_native_call=self._before_native_call,
             native_text=self.native_text,
         )
         settings = self._settings(models)
         for step in self.plan.steps:
             if isinstance(step, OpenSession | LoadAdapter) and step.session not in needed:
                 continue
-            stray = leads_out(self.plan, step)
+            why_not = self._why_not(step)
             match step:
-                case OpenSession() | LoadAdapter() if stray is not None:
-                    models.by_name[step.session] = stray
-                case RunJob() if stray is not None:
-                    yield _refused(step, stray)
+                case OpenSession() | LoadAdapter() if why_not is not None:
+                    models.by_name[step.session] = why_not
                 case RunJob() if step.job in known:
                     yield known[step.job]
+                case RunJob() if why_not is not None:
+                    yield _refused(step, why_not)
                 case OpenSession():
                     models.by_name[step.session] = self._opened(step, settings, known)
                 case LoadAdapter():
                     models.load_adapter(step)
                 case RunJob():
                     yield self._run_bound(step, settings, ended)
+
+    def _why_not(self, step: OpenSession | LoadAdapter | RunJob) -> OrtdeployError | None:
+        """Return why a step must not be done: it leads out of the tree, or a signal has come; None if it may."""
+        stray = leads_out(self.plan, step)
+        return StoppedError(_SIGNAL) if stray is None and self.stop() else stray
+
+    def _before_native_call(self, doing: Mapping[str, str]) -> None:
+        """Tell what native code is about to do. Raises StoppedError if it would open something after a signal."""
+        if "session" in doing and self.stop():
+            raise StoppedError(_SIGNAL)
+        self.on_native_call(doing)
 
     def _finished(self) -> Iterator[JobResult]:
         """Yield the results of jobs that the plan found finished, once what is left in their outputs is seen to."""
@@ -266,7 +285,7 @@ class Execution:
                 output=self.ledger.key(folder),
                 upload=_upload(step, folder),
                 made_by=made_by(self.plan, step),
-                plan_digest=plan_digest(self.plan, step.job),
+                plan_digest=self.digests.get(step.job) or plan_digest(self.plan, step.job),
                 opened=opened,
                 run_id=self.run_id,
                 ledger=self.ledger,
@@ -274,7 +293,14 @@ class Execution:
                 stop_asked=self.stop,
                 pause=self._pause_watch(step, began),
                 native_text=self.native_text,
-                prove=partial(row_proof, self.plan, step, ProvenRows(self.tuning_cache)),
+                prove=partial(
+                    row_proof,
+                    self.plan,
+                    step,
+                    ProvenRows(self.tuning_cache),
+                    on_run=None if self.on_proof is None else partial(self.on_proof, step.job),
+                    why_not=self.unproven.get(step.job),
+                ),
                 files=self.files,
                 most_rows=self.most_rows,
                 fatal=self.fatal.get(step.job, ()),
@@ -352,8 +378,17 @@ def _upload(step: RunJob, folder: Path) -> "Upload | None":
     return Upload(step.output.upload, folder)
 
 
+def _unbegun(step: RunJob) -> JobResult:
+    result = not_begun(step)
+    with bound(job=step.job, model=step.model):
+        log_end(result)
+    return result
+
+
 def _refused(step: RunJob, why: OrtdeployError) -> JobResult:
     """Return the result of a job that cannot begin."""
+    if isinstance(why, StoppedError):
+        return _unbegun(step)
     log.error("job.failed", job=step.job, model=step.model, reason=str(why))
     refused = isinstance(why, RefusedError)
     return JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=str(why), refused=refused)

@@ -19,7 +19,7 @@ def completed(plan: Plan, job: FinishedJob, ledger: Ledger) -> JobResult:
     folder = Path(plan.folder) / job.path
     try:
         complete_left_over(ledger, folder, job.left_over)
-        tidy_shards(folder, job.left_over)
+        tidy_shards(folder, job.left_over, (plan.folder, *plan.roots))
         if job.unwritten:
             add_reports(ledger, folder, job.left_over)
     except OrtdeployError as error:

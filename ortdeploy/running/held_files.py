@@ -8,7 +8,7 @@ gets its name. Messages name files as the plan does.
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import BinaryIO, Protocol
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import HashedFile
-from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError, digest_of_names
 from ortdeploy.files.digests import open_file_digest, signature
 from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.opening import open_regular
 from ortdeploy.ledger.output_lock import shared_use, sole_use
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedWireStep
 from ortdeploy.plan.selection import keep_jobs
@@ -65,7 +66,7 @@ class HeldFiles:
         self._folder = folder
         self._digests = digests
         self._open = ExitStack()
-        self._held: dict[tuple[tuple[HashedFile, ...], bool], Held] = {}
+        self._held: dict[tuple[tuple[HashedFile, ...], bool, bool], Held] = {}
         self._in_use: dict[str, _InUse] = {}
         self._own_names: dict[str, str] = {}
         self._holding = threading.Lock()  # a session and the one that it is compared with are opened at the same time
@@ -74,12 +75,16 @@ class HeldFiles:
         """Let go of the files."""
         self._open.close()
 
-    def hold(self, files: tuple[HashedFile, ...], *, in_place: bool = False) -> "Held":
-        """Return files as they are to be opened. Raises OrtdeployError if one is not what the plan says."""
-        key = files, in_place
+    def hold(self, files: tuple[HashedFile, ...], *, in_place: bool = False, single: bool = False) -> "Held":
+        """Return files as they are to be opened, `single`: as copies with one name each.
+
+        Raises OrtdeployError if one is not what the plan says.
+        """
+        key = files, in_place, single
         with self._holding:
             if key not in self._held:
-                self._held[key] = (None if in_place else self._kept(files)) or self._watched(files)
+                kept = None if in_place else self._kept(files, single=single)
+                self._held[key] = kept or self._watched(files)
             return self._held[key]
 
     def check(self) -> None:
@@ -94,12 +99,14 @@ class HeldFiles:
         return text
 
     @contextmanager
-    def opening(self, files: tuple[HashedFile, ...], *, in_place: bool = False) -> Iterator["Held"]:
+    def opening(
+        self, files: tuple[HashedFile, ...], *, in_place: bool = False, single: bool = False
+    ) -> Iterator["Held"]:
         """Hold files while they are opened, `in_place`: where they lie, as something is written beside them.
 
-        What goes wrong is told in the plan's names. Raises OrtdeployError.
+        `single` is that of `hold`. What goes wrong is told in the plan's names. Raises OrtdeployError.
         """
-        held = self.hold(files, in_place=in_place)
+        held = self.hold(files, in_place=in_place, single=single)
         try:
             yield held
         except OrtdeployError as error:
@@ -127,14 +134,12 @@ class HeldFiles:
         self._own_names[str(folder)] = os.path.dirname(place.path) if place.single else place.path  # noqa: PTH120  text
         return str(folder / place.files[0].name) if place.single else str(folder)
 
-    def _kept(self, files: tuple[HashedFile, ...]) -> "Held | None":
+    def _kept(self, files: tuple[HashedFile, ...], *, single: bool) -> "Held | None":
         """Put files into the store and return them there; None if they cannot be kept. Raises OrtdeployError."""
         why: object = "there is no store"
         if self._store is not None:
             try:
-                for file in files:
-                    self._keep(self._store, file)
-                folder = self._store.tree({file.name: file.sha256 for file in files})
+                folder = self._single(self._store, files) if single else self._tree(self._store, files)
                 str(folder).encode()  # ONNX Runtime opens only paths that are UTF-8
                 in_use = tuple(self._use(str(folder / file.name), file, ours=True) for file in files)
                 self._own_names.setdefault(str(folder), str(Path(files[0].path).parent))
@@ -145,14 +150,31 @@ class HeldFiles:
         log.info("files.watched", files=[self._shown(file) for file in files], reason=str(why))
         return None
 
-    def _keep(self, store: ContentStore, file: HashedFile) -> None:
-        if store.find(file.sha256) is not None:
-            return
+    def _tree(self, store: ContentStore, files: tuple[HashedFile, ...]) -> Path:
+        for file in files:
+            if store.find(file.sha256) is None:
+                with self._as_planned([file]):
+                    store.put(Path(file.path), file.sha256)
+        return store.tree({file.name: file.sha256 for file in files})
+
+    def _single(self, store: ContentStore, files: tuple[HashedFile, ...]) -> Path:
+        with self._as_planned(files):
+            return store.single(
+                {file.name: file.sha256 for file in files}, {file.name: Path(file.path) for file in files}
+            )
+
+    @contextmanager
+    def _as_planned(self, files: Sequence[HashedFile]) -> Iterator[None]:
+        """Say which of these files is not what the plan says."""
+        by_path = {file.path: file for file in files}
         try:
-            store.put(Path(file.path), file.sha256)
-        except AnotherContentError:
-            raise self._changed(file) from None
-        except FileNotFoundError:
+            yield
+        except AnotherContentError as error:
+            raise self._changed(by_path[str(error)]) from None
+        except FileNotFoundError as error:
+            file = by_path.get(str(error.filename))
+            if file is None:
+                raise
             raise OrtdeployError(f"{self._shown(file)} is gone since the plan was made") from None
 
     def _watched(self, files: tuple[HashedFile, ...]) -> "Held":
@@ -174,7 +196,7 @@ class HeldFiles:
     def _use(self, path: str, file: HashedFile, *, ours: bool) -> "_InUse":
         if path not in self._in_use:
             self._own_names[path] = file.path
-            opened = self._open.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed with all others
+            opened = self._open.enter_context(open_regular(path))
             self._in_use[path] = _InUse(path, opened, file.sha256, self._shown(file), ours=ours)
         return self._in_use[path]
 
@@ -319,6 +341,7 @@ def _digests(plan: Plan) -> set[str]:
         match step:
             case OpenSession():
                 found.update((step.sha256, *(file.sha256 for file in step.files)))
+                found.add(digest_of_names({file.name: file.sha256 for file in step.files}))
             case LoadAdapter():
                 found.add(step.sha256)
             case RunJob() if step.pipeline is not None:

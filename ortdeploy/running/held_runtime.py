@@ -30,7 +30,9 @@ class HeldRuntime:
             return self._runtime.open_session(step, candidate)
         with (
             self._files.opening(step.option_files, in_place=True),
-            self._files.opening(step.files, in_place=_writes_beside(step.options)) as held,
+            self._files.opening(
+                step.files, in_place=_writes_beside(step.options), single=_needs_one_name(step)
+            ) as held,
         ):
             return self._runtime.open_session(step if held.folder is None else _moved(step, held.folder), candidate)
 
@@ -48,6 +50,15 @@ def _moved(step: OpenSession, folder: Path) -> OpenSession:
     if EXTERNAL_DATA_FOLDER in options.get("config", {}):
         options = {**options, "config": {**options["config"], EXTERNAL_DATA_FOLDER: str(folder)}}
     return replace(step, path=str(folder / step.files[0].name), options=options)
+
+
+def _needs_one_name(step: OpenSession) -> bool:
+    """Return whether ONNX Runtime refuses external data that has two names, as a file of the store has."""
+    if not step.files[1:]:
+        return False
+    from ortdeploy.graph.external_data import has_inner_data  # noqa: PLC0415  brings onnx, for such models only
+
+    return has_inner_data(Path(step.path))
 
 
 def _writes_beside(options: Mapping[str, Any]) -> bool:

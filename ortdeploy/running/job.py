@@ -43,7 +43,7 @@ class JobRun:
         self._context = context
         self._stream = Stream(context)
         earlier = EarlierParts(committed_files(context))
-        self._writer = PartWriter(step, context.folder, provenance(context), earlier)
+        self._writer = PartWriter(step, context.folder, provenance(context), earlier, context.roots)
         self._begun_part = BegunPart(
             context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
         )

@@ -59,6 +59,11 @@ class JobContext:
     trial: "LayoutTrial | None" = None
 
     @property
+    def roots(self) -> tuple[str, ...]:
+        """The folders below which links may lead: the manifest's, and those that the command line allows."""
+        return (self.plan.folder, *self.plan.roots)
+
+    @property
     def only(self) -> range | None:
         """The numbers of the rows to run; None for all."""
         first = self.step.input.first_row

@@ -105,6 +105,17 @@ def recorded_result(step: RunJob, record: OutputRecord | None, ending: Ending) -
     )
 
 
+def not_begun(step: RunJob) -> JobResult:
+    """Return the result of a job that did not begin because a signal came."""
+    return JobResult(
+        job=step.job,
+        status=Status.INTERRUPTED,
+        output=step.output.shown,
+        committed=step.output.committed_rows,
+        reason="a signal came before it began",
+    )
+
+
 _EVENTS = {Status.FAILED: "job.failed", Status.INTERRUPTED: "job.interrupted", Status.PAUSED: "job.paused"}
 
 

@@ -2,7 +2,8 @@
 
 Results are kept, so trying costs only what a slower layout costs for some tenths of a second. Nothing is tried before
 the first rows are through, nor in a job that would be over before. A layout whose results differ in a bit is not used:
-interruptions, and how busy a machine is, change no byte of any part.
+interruptions, and how busy a machine is, change no byte of any part. Layouts are compared on a block with results that
+differ from row to row.
 """
 
 import math
@@ -20,6 +21,7 @@ from ortdeploy.records import mutable_record
 from ortdeploy.running.lanes import Lane, Mark
 from ortdeploy.running.member import Finished
 from ortdeploy.running.row_runner import Outcome
+from ortdeploy.sessions.evidence import differing
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.releasable import ReleasableSession, releasable
 
@@ -188,7 +190,7 @@ class LayoutTrial:
     def _try(self, stream: Lanes) -> _Blocks:
         for _ in range(FIRST_BLOCKS):
             finished, prepared = yield
-        while finished.outcome.failed or finished.outcome.skipped:
+        while finished.outcome.failed or finished.outcome.skipped or not _differ(finished.outcome, prepared):
             finished, prepared = yield
         members = len(stream.lane.members)
         left = self._seconds_left(finished.block.count / max(finished.seconds, 1e-9) * members)
@@ -347,6 +349,12 @@ def _best(paces: Sequence[_Pace]) -> _Pace:
         if pace.cost < best.cost * SPARING:
             best = pace
     return best
+
+
+def _differ(outcome: Outcome, prepared: Prepared) -> bool:
+    """Return whether the results of a block's rows differ: if all are equal, any layout may give the same."""
+    results = (column for name, column in outcome.columns.items() if name not in prepared.block.columns)
+    return any(differing(column) is not None for column in results)
 
 
 def _differing(one: Outcome, other: Outcome) -> str | None:

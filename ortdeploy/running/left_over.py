@@ -48,13 +48,13 @@ def add_reports(ledger: Ledger, folder: Path, output: JobOutput) -> None:
         raise OrtdeployError(failure_at(folder, error)) from error
 
 
-def tidy_shards(folder: Path, output: JobOutput) -> None:
+def tidy_shards(folder: Path, output: JobOutput, roots: tuple[str, ...]) -> None:
     """Delete what shards that were killed have left of plans that are closed. Raises OrtdeployError."""
     from ortdeploy.ledger.open_parts import tidy  # noqa: PLC0415  only where something is left
     from ortdeploy.running.shards.place import place_of  # noqa: PLC0415  only where something is left
 
     try:
-        tidy(place_of(output, folder))
+        tidy(place_of(output, folder, roots))
     except OSError as error:
         raise OrtdeployError(failure_at(folder, error)) from error
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import relative
+from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.opening import MARKER, read_marker
 from ortdeploy.ledger.records import OutputRecord
@@ -44,7 +45,7 @@ def write_marker(folder: Path, state_dir: Path, deployment: str, job: str) -> No
         "job": job,
     }
     content, path = (json.dumps(known, indent=2) + "\n").encode(), folder / MARKER
-    if path.is_file() and path.read_bytes() == content:
+    if path.is_file() and read_whole(path) == content:
         return
     with open_whole(path) as file:
         file.write(content)

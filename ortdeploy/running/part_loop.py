@@ -13,6 +13,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
+from ortdeploy.facts.data import FileStates
 from ortdeploy.ledger.records import Part, part_name
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
@@ -23,8 +24,10 @@ from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
+from ortdeploy.running.proven import first_in_doubt, in_doubt
 from ortdeploy.running.resume import Position
 from ortdeploy.running.statistics import JobStatistics
+from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.units import format_size
 
@@ -65,6 +68,7 @@ class PartLoop:
         self._committed_state: str | None = position.statistics.get("state")
         self._contents = InputContents.for_job(context)
         self._taken = TakenBytes(context)
+        self._doubt: dict[str, int] | None = None
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -74,6 +78,8 @@ class PartLoop:
                 self._write_parts(blocks)
         except (OSError, MemoryError, OrtdeployError) as error:
             self._context.files.check()  # numbers that changed under a session explain what it did
+            if isinstance(error, DisagreementError):
+                raise self._doubted(error) from error
             if isinstance(error, FileNotFoundError) and not self._context.folder.exists():
                 raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
             raise
@@ -130,9 +136,17 @@ class PartLoop:
             begun_part.note_loss(self._part, str(error))
             raise until.error from error
         if until.error is not None:
-            self._keep(name, totals)
+            if isinstance(until.error, DisagreementError) and until.error.since is not None:
+                self._writer.remove(name)
+                begun_part.note_loss(self._part, "rows that were not compared may be wrong")
+            else:
+                self._keep(name, totals)
             raise until.error
-        self._add_contents(totals)
+        try:
+            self._add_contents(totals)
+        except OrtdeployError:
+            self._writer.remove(name)
+            raise
         part = replace(
             totals.part(self._part, name), deployment=self._context.made_by.digest, revision=begun_part.revision
         )
@@ -152,15 +166,43 @@ class PartLoop:
             told = {"part": part.number, "rows": part.rows, "failed": part.failed, "file": part.file}
             self._context.trace.part(began, **told)
 
+    def _doubted(self, error: DisagreementError) -> OrtdeployError:
+        """Return an error that says which rows are in doubt: those committed or kept since the last good comparison."""
+        record = self._context.ledger.output(self._context.output)
+        done = 0 if record is None else record.begun.end if record.begun is not None else record.rows
+        since = first_in_doubt(error.since, self._statistics.earlier)
+        if since is None or since >= done:
+            return OrtdeployError(str(error))
+        self._doubt = {"first": since, "last": done - 1}
+        return OrtdeployError(f"{error}. {in_doubt(self._doubt, self._step.output.shown)}")
+
     def _add_contents(self, totals: Totals) -> None:
-        """Add to a whole part what the files hold that it is made of and that their source has not read whole."""
-        if totals.last_file is not None:
-            self._blocks.vouched.pass_over_to(totals.last_file)
-        totals.add_contents(self._contents.of(self._blocks.vouched.new_others()))
+        """Add to a whole part what the files hold that it is made of and that their source has not read whole.
+
+        Raises OrtdeployError if one of these is not as planned: rows of it in this part may be of another state.
+        """
+        totals.add_contents(self._contents.of(self._check_read(totals)))
+
+    def _check_read(self, totals: Totals) -> FileStates:
+        """Return the files that were passed since the last part and for which nobody vouches; all are as planned."""
+        vouched, path = self._blocks.vouched, totals.last_file
+        if path is not None:
+            vouched.pass_over_to(path)
+        passed = vouched.new_others()
+        check_inputs(self._step, self._context.plan.folder, only=passed)
+        if path is not None:
+            check_inputs(self._step, self._context.plan.folder, only=vouched.still_read(path))
+        return passed
 
     def _keep(self, name: str, totals: Totals) -> None:
-        """Keep the finished rows of a part for the next run."""
+        """Keep the finished rows of a part for the next run, unless a file of them has changed meanwhile."""
         self._context.files.check()
+        try:
+            totals.add_contents(self._contents.of(self._check_read(totals)))
+        except OrtdeployError as error:
+            self._begun_part.note_loss(self._part, str(error))
+            self._writer.remove(name)
+            return
         origin = self._begun_part.origin(self._writer.origin)
         self._blocks.pending = self._begun_part.keep(self._part, name, totals, self._blocks.pending, origin)
 
@@ -216,8 +258,11 @@ class PartLoop:
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def kept(self) -> dict[str, Any]:
-        """Return what the ledger keeps with a commit: statistics, thread layout, and the state after the last row."""
-        kept = {"state": self._committed_state, "layout": self._context.layout}
+        """Return what the ledger keeps with a commit: statistics, thread layout, the state after the last row.
+
+        Rows in doubt are noted too.
+        """
+        kept = {"state": self._committed_state, "layout": self._context.layout, "doubt": self._doubt}
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
 
     def _check_sum(self) -> None:

@@ -1,7 +1,7 @@
 """Writes one part: blocks of results go into a file with a temporary name, which then gets its own."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -40,12 +40,19 @@ class PartWriter:
     """Writes parts of one job into its folder."""
 
     def __init__(
-        self, job: RunJob, folder: Path, origin: Mapping[str, Any], earlier: EarlierParts | None = None
+        self,
+        job: RunJob,
+        folder: Path,
+        origin: Mapping[str, Any],
+        earlier: EarlierParts | None = None,
+        roots: Sequence[str] = (),
     ) -> None:
         """Take the folder; `origin` is written into every part whose format has a place for it.
 
-        `earlier` are parts of the output, with whose types the new ones agree.
+        `earlier` are parts of the output, with whose types the new ones agree. A link in the folder may lead elsewhere
+        in it, or below the `roots`.
         """
+        self._allowed = (str(folder), *roots)
         self._job = job
         self._folder = folder
         self._columns = written_columns(job)
@@ -137,7 +144,8 @@ class PartWriter:
         try:
             with timed(self.write_times):
                 pictures = {
-                    name: write_pictures(self._folder, name, rows, columns[name]) for name in self._job.output.images
+                    name: write_pictures(self._folder, name, rows, columns[name], self._allowed)
+                    for name in self._job.output.images
                 }
         except ValueError as error:
             raise OrtdeployError(str(error)) from error

@@ -7,12 +7,14 @@ their own, too, but the old rows are removed from the part.
 """
 
 from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
+from ortdeploy.files.walk import held_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.letters import letter
 from ortdeploy.ledger.merges import put_in_place
@@ -165,10 +167,11 @@ class ReplacedRows:
 
     def _remove_pictures(self, rows: Iterable[int]) -> None:
         """Delete the pictures of rows that have no result any more; those that may be carried away stay."""
-        output = self._context.step.output
+        output, allowed = self._context.step.output, (str(self._context.folder), *self._context.roots)
         for row in rows if output.images and not output.removable else ():
-            for name in output.images:
-                (self._context.folder / picture_name(name, row)).unlink(missing_ok=True)
+            for picture in (self._context.folder / picture_name(name, row) for name in output.images):
+                with suppress(FileNotFoundError), held_folder(picture.parent, allowed) as held:
+                    (held / picture.name).unlink(missing_ok=True)
 
 
 @dataclass(slots=True)

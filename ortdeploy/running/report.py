@@ -12,6 +12,7 @@ from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import REPORT, relative
+from ortdeploy.files.opening import read_text
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
@@ -20,6 +21,7 @@ from ortdeploy.providers.secrets import masked_options
 from ortdeploy.records import record
 from ortdeploy.redaction import masked_setting
 from ortdeploy.running.member import Member
+from ortdeploy.running.proven import reported
 from ortdeploy.running.statistics import STAGES, run_share
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.versions import versions
@@ -114,6 +116,7 @@ def write_report(
         "adapter": " + ".join(step.adapters.always) or None,
         **{name: ran[name] for name in _SESSIONS},
         "row_independence": _row_independence(step.row_check, of.entry.statistics),
+        "proven": reported(step, _openings(plan), of.entry.statistics),
         **_measured(of.entry.statistics),
         "memory": _memory(step, ran),
         **({"machine": ran["machine"]} if "machine" in ran else {}),
@@ -237,7 +240,7 @@ def renew_report(
     `why_none` is why a page shows no rows.
     """
     try:
-        report = read_json((folder / REPORT).read_text(encoding="utf-8"))
+        report = read_json(read_text(folder / REPORT))
         report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
     except (FileNotFoundError, ValueError, TypeError):  # was carried away; the next run writes it
         return
@@ -273,6 +276,10 @@ def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[st
         "batches_cut_anew": statistics.get("batches_cut_anew", 0),
         "batches_halved": statistics.get("batches_halved", 0),
     }
+
+
+def _openings(plan: Plan) -> list[OpenSession]:
+    return [one for one in plan.steps if isinstance(one, OpenSession)]
 
 
 def _model(plan: Plan, step: RunJob) -> dict[str, Any]:

@@ -71,7 +71,8 @@ class RerunRun:
         self._context = context = context.within_parts()
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         stream = Stream(context)
-        self._writer = PartWriter(step, context.folder, provenance(context), EarlierParts(committed_files(context)))
+        earlier = EarlierParts(committed_files(context))
+        self._writer = PartWriter(step, context.folder, provenance(context), earlier, context.roots)
         statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
         self._begun_part = BegunPart(
@@ -113,7 +114,7 @@ class RerunRun:
         context, step = self._context, self._context.step
         known = context.ledger.output(context.output)
         if known is None or (dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue"):
-            raise plan_again(context)
+            raise plan_again(step)
         check_record(context, known)
         check_parts(context)
         make_durable_folder(context.folder)

@@ -56,7 +56,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         if found is None:
             return None
         position = found
-    check_inputs(step, context.plan.folder, Fence((context.plan.folder, *context.plan.roots)))
+    check_inputs(step, context.plan.folder, Fence(context.roots))
     if context.upload is not None:
         context.upload.check(known=known is not None)
     make_durable_folder(context.folder)
@@ -70,6 +70,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         job=step.job,
         run=context.run_id,
         files=step.input.files,
+        first_row=step.input.first_row,
         gone=step.input.gone,
     )
     write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job)
@@ -83,7 +84,7 @@ def _check_alone(context: JobContext, *, is_new: bool) -> None:
     A shard that begins from now on finds that a run is at work, or if its ledger is another one, the marker. On a
     store, shards have made nothing that is not `new`.
     """
-    if context.upload is None and _has_open_plans(context.folder):
+    if context.upload is None and _has_open_plans(context.folder, context.roots):
         raise OrtdeployError(
             f"shards have begun in {context.step.output.shown} as this run did. Let them make all parts, and run "
             "ortdeploy finish with their plan; or stop them, and start over with apply --new-run"
@@ -93,14 +94,14 @@ def _check_alone(context: JobContext, *, is_new: bool) -> None:
         context.upload.check_alone()
 
 
-def _has_open_plans(folder: Path) -> bool:
+def _has_open_plans(folder: Path, roots: tuple[str, ...]) -> bool:
     """Return whether shards have begun in an output and are not through. Raises OSError, OrtdeployError."""
     if not is_there_now(folder / DECISIONS):
         return False
     from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where shards have worked
     from ortdeploy.ledger.open_parts import open_plans  # noqa: PLC0415
 
-    return bool(open_plans(SharedFolder(folder)))
+    return bool(open_plans(SharedFolder(folder, roots)))
 
 
 def _known_output(context: JobContext) -> OutputRecord | None:

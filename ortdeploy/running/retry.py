@@ -53,7 +53,8 @@ class RetryRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         self._context = context = replace(context.within_parts(), step=_without_dropping(context.step))
         self._step = step = context.step
-        self._writer = PartWriter(step, context.folder, provenance(context), EarlierParts(committed_files(context)))
+        earlier = EarlierParts(committed_files(context))
+        self._writer = PartWriter(step, context.folder, provenance(context), earlier, context.roots)
         self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
         stream = Stream(context)
         statistics = JobStatistics({}, stream, self._writer)

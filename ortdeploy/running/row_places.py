@@ -120,7 +120,12 @@ class RowPlaces:
     def _unfit(self, state: FileState) -> str | None:
         """Return why a repaired file cannot be read like the one before; None if it can."""
         step = self._step
-        facts = InputFacts(format=step.input.format, row_type=step.input.row_type, memory_limit=step.limits.memory)
+        facts = InputFacts(
+            format=step.input.format,
+            row_type=step.input.row_type,
+            dialect=step.input.dialect,
+            memory_limit=step.limits.memory,
+        )
         with at_hand(step.input.format, [full_path(self._folder, state.path)], step.input.patterns) as there:
             seen = look_at(step.input.format, there, facts)
         if seen.problem is not None:

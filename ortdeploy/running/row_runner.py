@@ -5,7 +5,7 @@ All batches of a block run first and are postprocessed together, so that the wor
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ortdeploy.running.fatal_runs import FatalRun
     from ortdeploy.running.salvage import Salvage
     from ortdeploy.sessions.cpu_comparison import CpuComparison
+    from ortdeploy.sessions.evidence import Evidence
 
 
 @mutable_record
@@ -156,6 +157,15 @@ class RowRunner:
         self.run_times.cpu += time.thread_time() - begin - (self.postprocess_times.cpu - before)
         return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped, state=state)
 
+    def finish(self) -> None:
+        """Compare the last rows with other batches and with the CPU. Raises DisagreementError, ProviderFailedError."""
+        self._runs.finish()
+
+    @property
+    def proven(self) -> "Mapping[str, Sequence[Evidence]]":
+        """On what each kind of comparison is proven."""
+        return self._runs.proven
+
     def go_on_from(self, state: Any) -> None:
         """Continue with the state of the last committed row."""
         self._runs.go_on_from(state)
@@ -185,7 +195,9 @@ class RowRunner:
         if self._batches.lost_key(prepared.block) is not None:
             return None
         batches = cut(prepared.block, self._batches.size)
-        results = self._runs.run_each(prepared.feeds, batches, chosen.always)
+        self._runs.lane.block(prepared.block.rows)
+        results = self._runs.run_each(prepared.feeds, batches, chosen.always, prepared.block.rows.__getitem__)
+        self._runs.lane.rest()
         if results is None:
             return None
         rows = range(len(prepared.block.rows))

@@ -9,6 +9,7 @@ from typing import Any
 from ortdeploy.durations import Histogram, sum_of
 from ortdeploy.process.memory import peak_memory, process_usage
 from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.proven import added, check_doubt, check_proven, proven_by, sum_of_proven
 from ortdeploy.running.samples import Samples
 from ortdeploy.running.stream import Stream
 
@@ -26,7 +27,7 @@ class JobStatistics:
         self._begin = time.perf_counter()
         self._usage = process_usage()
         self._cpu = time.thread_time()
-        self._earlier = earlier
+        self.earlier = earlier
         self._seconds_before = float(earlier.get("seconds", 0.0))
         self._stream = stream
         self._writer = writer
@@ -76,11 +77,11 @@ class JobStatistics:
         """Return all numbers as JSON."""
         members = self._stream.members
         counts = [member.rows.counts for member in members]
-        adapters = Counter(self._earlier.get("adapter_rows", {}))
+        adapters = Counter(self.earlier.get("adapter_rows", {}))
         for one in counts:
             adapters.update({" + ".join(names) or "none": rows for names, rows in dict(one.adapter_rows).items()})
-        peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
-        session_seconds = float(self._earlier.get("session_seconds", 0.0)) + self._stream.session_seconds
+        peaks = [peak for peak in (self.earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
+        session_seconds = float(self.earlier.get("session_seconds", 0.0)) + self._stream.session_seconds
         return {
             "seconds": round(self._seconds_before + self.seconds, 6),
             "session_seconds": round(session_seconds, 6),
@@ -94,15 +95,16 @@ class JobStatistics:
             "peak_memory_bytes": max(peaks) if peaks else None,
             "process": self._process(),
             "timeline": self._timeline,
+            "proven": added(self.earlier.get("proven", {}), proven_by(member.rows.proven for member in members)),
             **self._samples.plain(),
         }
 
     def _counted(self, name: str, now: int) -> int:
-        return int(self._earlier.get(name, 0)) + now
+        return int(self.earlier.get(name, 0)) + now
 
     def _process(self) -> dict[str, float]:
         """Return the processor seconds and faults of the process for the job, in this run and those before."""
-        before = self._earlier.get("process", {})
+        before = self.earlier.get("process", {})
         return {
             name: round(before.get(name, 0) + value - self._usage[name], 3) for name, value in process_usage().items()
         }
@@ -162,6 +164,7 @@ _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
     "peak_memory_bytes": (int | None, None, _larger),
     "process": (dict, {}, _by_name),
     "timeline": (list, [], _no_course),
+    "proven": (dict, {}, sum_of_proven),
     "samples": (list, [], _no_course),
     "events": (list, [], _no_course),
 }
@@ -192,7 +195,10 @@ def check_statistics(kept: Mapping[str, Any]) -> None:
     for name, kind in kinds.items():
         if name in kept and not isinstance(kept[name], kind):
             raise ValueError(f"{name} of a job is {kept[name]!r}")
-    if not kept.keys() <= {*kinds, "state"} or (kept and set(kept["stages"]) != set(STAGES)):
+    check_proven(kept.get("proven", {}))
+    if "doubt" in kept:
+        check_doubt(kept["doubt"])
+    if not kept.keys() <= {*kinds, "state", "doubt"} or (kept and set(kept["stages"]) != set(STAGES)):
         raise ValueError("what a job has measured is not what was written")
     histograms = [Histogram.from_plain(stage) for stage in kept.get("stages", {}).values()]
     numbers = [

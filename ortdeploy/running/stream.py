@@ -83,6 +83,7 @@ class Stream:
             while True:
                 ticket = self._next_ticket()
                 if ticket is None:
+                    self._compare_last()
                     return
                 if self._stop() and ticket.finished.claim():  # what has not begun is left to the next run
                     self.stopped = True
@@ -96,6 +97,13 @@ class Stream:
                 del ticket, finished  # their memory is for the next block
         finally:
             self._close()
+
+    def _compare_last(self) -> None:
+        """Compare the last rows of each session in use, all of whose blocks are through. Raises as `RowRunner.run`."""
+        for member in self.lane.members:
+            if member.failure is None:
+                with self._alone:
+                    member.rows.finish()
 
     def add_lane(self, sessions: Sequence[OpenedSession]) -> Lane:
         """Add sessions of another thread layout, which wait until they get blocks."""

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.plan.plan_file import encode
-from ortdeploy.plan.selection import keep_jobs
+from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.process import last_words
 from ortdeploy.process.native_output import last_error_line
 from ortdeploy.records import mutable_record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.fatal_runs import FatalRun, FatalRuns, encode_fatal_runs
+from ortdeploy.running.job_report import not_begun
 from ortdeploy.sessions.opening import SkippedSession
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ class ChildBugError(Exception):
 class _Attempt:
     """The outcome of one child: results, its last message if it died, and the job whose run it could not end.
 
-    `rows` are those that it ran, if it was watched closely; `how` it ended. `is_native`: native code crashed.
+    `rows` are those that it ran, if it was watched closely; `how` it ended. `is_native`: native code crashed. `proving`
+    is the job whose rows it compared with what they give in other batches.
     """
 
     results: list[JobResult] = field(default_factory=list)
@@ -47,6 +50,7 @@ class _Attempt:
     crash: str | None = None
     how: str = ""
     is_native: bool = False
+    proving: str | None = None
 
 
 @mutable_record
@@ -65,13 +69,14 @@ class Supervisor:
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     _fatal: dict[str, FatalRuns] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)
+    _unproven: dict[str, str] = field(default_factory=dict)
     _child: "Child | None" = None
 
     def run(self) -> tuple[JobResult, ...]:
         """Run the plan to its end. Raises LockedError, OrtdeployError and ChildBugError as the child did."""
         left = replace(self.plan, finished=tuple(job for job in self.plan.finished if job.left_over is not None))
         results = list[JobResult]()
-        while any(isinstance(step, RunJob) for step in left.steps):
+        while any(isinstance(step, RunJob) for step in left.steps) and not self.stopped():
             attempt = self._attempt(left)
             results += attempt.results
             if attempt.stuck is not None and not self._may_go_on(attempt.stuck):
@@ -83,11 +88,10 @@ class Supervisor:
             if attempt.crash is not None:
                 left, failed = self._go_on(left, attempt)
                 results += failed
-            if self.stopped():
-                break
         known = {result.job for result in results}
         others = tuple(job for job in self.plan.finished if job.job not in known)
-        return (*Execution.finished(replace(self.plan, finished=others)), *results)
+        unbegun = [not_begun(step) for step in run_jobs(left) if step.job not in known] if self.stopped() else []
+        return (*Execution.finished(replace(self.plan, finished=others)), *results, *unbegun)
 
     def forward(self, number: int) -> None:
         """Hand a signal on to the child."""
@@ -105,6 +109,7 @@ class Supervisor:
             "fatal": encode_fatal_runs(self._fatal),
             "closely": self.closely,
             "began": self._began,
+            "unproven": self._unproven,
         }
         from ortdeploy.process.child import CRASHES, Child, how_it_ended  # noqa: PLC0415  only where a plan needs one
 
@@ -151,6 +156,10 @@ class Supervisor:
     def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
         """Return the remaining plan after a crash, and the jobs that the crash ended."""
         reason = attempt.crash or ""
+        if attempt.proving is not None and attempt.is_native and attempt.proving not in self._unproven:
+            log.warning("rows.not_compared", job=attempt.proving, reason=reason)
+            self._unproven[attempt.proving] = f"the process {attempt.how}"
+            return plan, []
         model = attempt.doing["model"] if attempt.doing else None
         opening = next((s for s in plan.steps if isinstance(s, OpenSession) and s.model == model), None)
         session = None if opening is None else _blamed(attempt, opening)
@@ -191,18 +200,28 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
     match message["kind"]:
         case "doing":
             attempt.doing = message
+            last_words.doing(**{name: text for name, text in message.items() if name != "kind"})
             if "session" in message:
                 attempt.opened[message["model"]] = message["session"]
-            attempt.rows = ()
+            attempt.rows, attempt.proving = (), None
+        case "proving":
+            attempt.proving = message["job"] if message["begins"] else None
         case "running":
             attempt.rows = tuple(message["rows"])
-        case "result":
-            plain = message["result"]
-            result = JobResult(**{**plain, "status": Status(plain["status"]), "stuck": tuple(plain["stuck"])})
+        case _:
+            result = result_in(message)
             if result.stuck:
                 attempt.stuck = result
             else:
                 attempt.results.append(result)
+
+
+def result_in(message: Mapping[str, Any]) -> JobResult:
+    """Return the result of a job that a child has told. Raises what ended the child."""
+    match message["kind"]:
+        case "result":
+            plain = message["result"]
+            return JobResult(**{**plain, "status": Status(plain["status"]), "stuck": tuple(plain["stuck"])})
         case "locked":
             raise LockedError(message["reason"], message.get("output"))
         case "error":
@@ -212,14 +231,10 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
 
 
 def _describe(attempt: _Attempt) -> str:
-    doing = attempt.doing
-    if doing is None:
-        what = "ran the plan"
-    elif "session" in doing:
-        what = f'opened session {doing["session"]} of model "{doing["model"]}"'
-    else:
-        what = f'ran job {doing["job"]} on session {attempt.opened.get(doing["model"], "")} of model "{doing["model"]}"'
-    return f"the process that {what} {attempt.how}"
+    doing = attempt.doing or {}
+    if "job" in doing:
+        doing = {**doing, "session": attempt.opened.get(doing["model"], "")}
+    return f"the process that {last_words.what_it_did(doing, [])} {attempt.how}"
 
 
 def result_message(result: JobResult) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.merges import complete_merges, complete_replacements
@@ -14,6 +14,7 @@ from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_parts
 from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.proven import in_doubt
 from ortdeploy.running.resume import Position
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 def take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position | None:
     """Return where a job continues; None if nothing is left. Raises OrtdeployError."""
+    if "doubt" in known.statistics:
+        with undamaged():
+            raise RefusedError(in_doubt(known.statistics["doubt"], context.step.output.shown))
     if _is_of_another(context, known) and context.step.output.on_upgrade != "continue":
         raise OrtdeployError(f"{context.step.output.shown} holds parts of another plan")
     if _is_finished(context, known):
@@ -57,7 +61,7 @@ def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -
     output = context.step.output
     is_later = output.changed and known.rows != output.committed_rows
     if is_later or known.first_row != context.step.input.first_row:
-        raise plan_again(context)
+        raise plan_again(context.step)
     begun_part.revision = known.revision
     begun = begun_part.take_up(known)
     known = replace(known, begun=begun)

@@ -18,6 +18,7 @@ class VouchedFiles:
         self._planned = _Planned(planned)
         self._others, self._new_others = Packer(FileStates), Packer(FileStates)
         self._last = ""
+        self._passed: _State = ("", -1, -1)
 
     def add(self, contents: ContentColumns) -> None:
         """Add files that were read, in the states that they had then."""
@@ -43,6 +44,7 @@ class VouchedFiles:
     def _pass_over(self, planned: _State) -> None:
         self._others.add(planned)
         self._new_others.add(planned)
+        self._passed = planned
 
     def pass_over_to(self, path: str) -> None:
         """Go on behind a file that was read, unless this is the last one that was passed: nobody vouches for it."""
@@ -54,6 +56,10 @@ class VouchedFiles:
         found: FileStates = self._new_others.packed()
         self._new_others = Packer(FileStates)
         return found
+
+    def still_read(self, path: str) -> FileStates:
+        """Return the file of a path if it is the last that was passed and nobody vouches for it, as planned."""
+        return FileStates.pack([self._passed] if self._passed[0] == path else [])
 
     def others(self) -> FileStates:
         """Return the files of the plan, to the last, that were not read whole in this run, or not as planned."""

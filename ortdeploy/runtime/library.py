@@ -13,6 +13,7 @@ from ortdeploy.process.libraries import switch_off_telemetry
 
 switch_off_telemetry()
 
+import numpy  # noqa: E402, F401, ICN001  the next line's native code would print a traceback where it cannot be loaded
 import onnxruntime as ort  # noqa: E402  which reads at once what was just set
 from onnxruntime.capi import _pybind_state as binding  # noqa: E402
 

@@ -22,9 +22,10 @@ from typing import Any
 
 from ortdeploy.files.atomic import open_whole, sync_folder
 from ortdeploy.files.digests import file_digest
-from ortdeploy.files.disk import remove_folder
+from ortdeploy.files.disk import make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.opening import read_text, read_whole
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
 from ortdeploy.providers.catalogue import CPU, find_provider
@@ -77,7 +78,7 @@ class CacheEntry:
     def find(self) -> tuple[CachedModel | None, str]:
         """Return the model if it is whole and still fits, else why not."""
         try:
-            made_by = read_json((self._folder / MADE_BY).read_text(encoding="utf-8"))
+            made_by = read_json(read_text(self._folder / MADE_BY))
             changed = [key for key, value in self._depends_on.items() if made_by["depends_on"].get(key) != value]
             if changed:
                 return None, f"another {', '.join(changed)}"
@@ -102,7 +103,8 @@ class CacheEntry:
         for left in self._building.parent.glob(f".{self._folder.name}.*.making"):
             if left == self._building or left.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                 remove_folder(left)
-        self._building.mkdir(parents=True)
+        make_folders(self._building.parent)
+        self._building.mkdir()
         return self._building / MODEL
 
     def keep(self, placement: Mapping[str, int]) -> None:
@@ -143,9 +145,7 @@ def entries(folder: Path) -> dict[Path, str | None]:
 def _model_of(entry: Path) -> str | None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         return (
-            None
-            if entry.name.startswith(".")
-            else str(read_json((entry / MADE_BY).read_bytes())["depends_on"]["model"])
+            None if entry.name.startswith(".") else str(read_json(read_whole(entry / MADE_BY))["depends_on"]["model"])
         )
     return None
 

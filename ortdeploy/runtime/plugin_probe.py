@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.host import DeviceFacts, Kernel
+from ortdeploy.facts.host import NO_DEVICE, DeviceFacts, Kernel
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.providers.catalogue import find_provider
@@ -38,7 +38,7 @@ def probe_plugin(provider: str, library: str) -> PluginFacts:
     if "problem" in answer:
         return PluginFacts(problem=f"Its library cannot be used: {answer['problem']}.")
     if not answer["devices"]:
-        return PluginFacts(problem=f"Its library {library} was loaded and offers no device here{_wants(provider)}.")
+        return PluginFacts(problem=f"Its library {library} {NO_DEVICE}{_wants(provider)}.")
     return PluginFacts(
         devices=tuple(DeviceFacts(**device) for device in answer["devices"]), kernels=parse_kernels(answer["kernels"])
     )

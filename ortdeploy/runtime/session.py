@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.files.opening import regular_path
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.heap import weights_mapped_alone
 from ortdeploy.providers.catalogue import CPU
@@ -143,7 +144,7 @@ class OrtRuntime:
             raise TypeError(f"adapters of this runtime go to its own sessions, not to {session!r}")
         adapter = ort.LoraAdapter()
         try:
-            adapter.Load(step.path)
+            adapter.Load(regular_path(step.path, may_be_missing=True))
         except Exception as error:
             raise OrtdeployError(f'Adapter "{step.adapter}" ({step.path}): {_first_line(error)}') from error
         session.add_adapter(step.adapter, adapter, step.parameters)
@@ -176,6 +177,8 @@ def _open(
     if CPU not in {provider.name for provider in candidate.providers}:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:
+        if isinstance(file, str):
+            regular_path(file, may_be_missing=True)
         with weights_mapped_alone():
             if any(provider.device for provider in candidate.providers):
                 _add_devices(options, candidate)

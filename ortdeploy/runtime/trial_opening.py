@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 from ortdeploy.facts.preflight import Opening
+from ortdeploy.files.opening import regular_path
 from ortdeploy.process.child import CRASHES, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
 from ortdeploy.records import record
@@ -140,9 +141,9 @@ def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception |
         if request.extensions:
             register_extensions(options)
         if request.on_cpu:
-            ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+            ort.InferenceSession(regular_path(path), options, providers=["CPUExecutionProvider"], enable_fallback=0)
         else:
-            binding.InferenceSession(options, path, True, False)
+            binding.InferenceSession(options, regular_path(path), True, False)
     except Exception as error:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
         return error
     return None

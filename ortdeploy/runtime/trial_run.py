@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.files.opening import regular_path
 from ortdeploy.process.child import Answer, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
 from ortdeploy.records import record
@@ -25,6 +26,7 @@ _SECONDS = 90
 _MOST_CRASHES = 8
 """How often an attempt may end the process before no further one is made."""
 
+_SCALAR = 0.5
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
 _LARGEST_SIZE = 1_000_000
 _MOST_TOLD = 24
@@ -77,11 +79,11 @@ class Ran:
 
 
 def synthetic_array(one: SyntheticTensor, shape: Sequence[int]) -> Array:
-    """Return values for an input: random numbers between 0 and 1, zeros or the least index, or empty text."""
+    """Return values for an input: random numbers from 0 to 1 (a scalar: 0.5), zeros, the least index or empty text."""
     if one.dtype == "string":
         return np.full(shape, "", dtype=object)
     if one.dtype in FLOATING or "float" in one.dtype:
-        numbers = np.random.default_rng(0).random(shape)
+        numbers = np.random.default_rng(0).random(shape) if len(shape) else np.asarray(_SCALAR)
     else:
         numbers = np.full(shape, max(one.limits[0], 0) if one.limits else 0)
     if one.value is not None:
@@ -174,7 +176,7 @@ def _open(path: str, *, extensions: bool) -> Any:
     options.log_severity_level = 4
     if extensions:
         register_extensions(options)
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    return ort.InferenceSession(regular_path(path), options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def _told_sizes(refusals: Sequence[str], attempts: Sequence[Mapping[str, int]]) -> list[int]:

@@ -1,33 +1,155 @@
-"""Compares a job's first batch with the CPU provider, to prove that another provider computes what the model says.
+"""Compares runs with the CPU provider, to prove that another provider computes what the model says.
 
-A backend can place every node and answer with zeros without an error; its numbers are the only evidence.
+A backend can place every node and answer with zeros without an error; its numbers are the only evidence. `evidence`
+decides which batches are compared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.records import mutable_record
+from ortdeploy.diagnostics import OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.records import mutable_record, record
 from ortdeploy.runtime.protocol import Session
+from ortdeploy.sessions.evidence import DisagreementError, Evidence, clocks, since, varying
 from ortdeploy.tensors.columns import Array
 
 _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them is close
+_MOST_BYTES = 64 * 2**20  # of a batch that is kept until it is compared
+
+RunOnCpu = Callable[[Sequence[str], Mapping[str, Array], tuple[str, ...]], Sequence[Any]]
+"""Returns the named outputs of feeds with adapters, as the CPU session gives them. Raises OrtdeployError."""
+
+
+@record
+class _Batch:
+    """A batch that ran: its outputs `values`, by `names`, and the number of its first row."""
+
+    names: Sequence[str]
+    feeds: Mapping[str, Array]
+    values: Sequence[Any]
+    adapters: tuple[str, ...]
+    number: int
+    by_row: bool
+
+    def rows(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return feeds and outputs by name, [rows, …] each; [1, …] if the batch is one row without an axis."""
+        values = dict(zip(self.names, self.values, strict=True))
+        if self.by_row:
+            return self.feeds, {name: value for name, value in values.items() if np.ndim(value) or _is_listed(value)}
+        return {name: np.asarray(one)[np.newaxis] for name, one in self.feeds.items()}, {
+            name: value[np.newaxis] if isinstance(value, np.ndarray) else [value] for name, value in values.items()
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(one.nbytes for one in (*self.feeds.values(), *self.values) if isinstance(one, np.ndarray))
+
+    def copy(self) -> "_Batch":
+        """Return a batch whose arrays are no views of larger ones."""
+        return _Batch(
+            names=self.names,
+            feeds={name: np.array(array) for name, array in self.feeds.items()},
+            values=[np.array(one) if isinstance(one, np.ndarray) else one for one in self.values],
+            adapters=self.adapters,
+            number=self.number,
+            by_row=self.by_row,
+        )
+
+
+def _is_listed(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 @mutable_record
 class CpuComparison:
-    """A CPU session of the same model to compare with once, and how much floating outputs may differ."""
+    """A CPU session of the same model to compare with, and how much floating outputs may differ.
+
+    `is_lean`: the session is let go of once it is proven that the provider is right: a model is not kept twice.
+    """
 
     session: Session | None
     rtol: float
     atol: float
+    is_lean: bool = False
+    evidence: Evidence = field(default_factory=Evidence)
+    _first: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+    _latest: _Batch | None = None
 
     def take(self) -> Session | None:
-        """Return the CPU session the first time, and let go of it: a model is not kept in memory twice."""
+        """Return the CPU session the first time, and let go of it."""
         session, self.session = self.session, None
         return session
+
+    def look(
+        self,
+        names: Sequence[str],
+        feeds: Mapping[str, Array],
+        values: Sequence[Any],
+        run: RunOnCpu,
+        adapters: tuple[str, ...],
+        *,
+        number: Callable[[int], int],
+        seconds: float,
+        expected: Callable[[], Sequence[Any]] | None = None,
+        by_row: bool = True,
+    ) -> None:
+        """Compare a batch that took `seconds` with the CPU, if it is its turn: its outputs `values`, by `names`.
+
+        `feeds` and `values` are mostly [rows, …]; not `by_row`: one row without an axis. `expected` returns what the
+        CPU has given already. Raises ProviderFailedError, and DisagreementError if rows have passed without a look.
+        """
+        if self.session is None:
+            return
+        evidence, agree = self.evidence, (self.rtol, self.atol)
+        batch = _Batch(names=names, feeds=feeds, values=values, adapters=adapters, number=number(0), by_row=by_row)
+        fed, given = batch.rows()
+        evidence.note_block(len(next(iter(fed.values()), ())), seconds, fed, given)
+        unseen = not evidence.varied.issuperset((*evidence.inputs, *evidence.outputs))
+        new = varying(fed, given, agree, but=evidence.varied, first=self._first) if unseen else {}
+        if evidence.is_due(is_new=bool(new)):
+            self._compare(batch, run, expected)
+        elif not evidence.repeats:
+            evidence.pass_by(batch.number)
+            self._latest = batch.copy() if batch.size_bytes <= _MOST_BYTES else None
+
+    def finish(self, run: RunOnCpu) -> None:
+        """Compare the last batch. Raises as `look`."""
+        batch, self._latest = self._latest, None
+        if self.session is not None and batch and (self.evidence.is_affordable or not self.evidence.is_proven):
+            self._compare(batch, run, None)
+
+    def _compare(self, batch: _Batch, run: RunOnCpu, expected: Callable[[], Sequence[Any]] | None) -> None:
+        began, evidence = clocks(), self.evidence
+        try:
+            reference = expected() if expected is not None else run(batch.names, batch.feeds, batch.adapters)
+            self.compare(batch.names, batch.values, reference)
+        except ProviderFailedError as error:
+            if evidence.since is None:
+                raise
+            raise DisagreementError(
+                f"row {batch.number}, or one behind it in its batch: {error}", evidence.since
+            ) from error
+        except (TransientError, OutOfMemoryError, MemoryError) as error:  # the next batch is compared
+            evidence.trouble = str(error) or "memory ran out"
+            evidence.pass_by(batch.number)
+            return
+        fed, given = batch.rows()
+        agree = (self.rtol, self.atol)
+        varied = {*varying(fed, given, agree), *varying(fed, given, agree, first=self._first)}
+        evidence.agree(len(next(iter(fed.values()), ())), varied, since(began))
+        self._latest = None
+        if self._first is None:
+            kept = batch.copy().rows()
+            self._first = (
+                {name: one[:1] for name, one in kept[0].items()},
+                {name: one[:1] for name, one in kept[1].items()},
+            )
+        if self.is_lean and evidence.is_proven:
+            self.take()
 
     def compare(self, names: Sequence[str], values: Sequence[Array], reference: Sequence[Array]) -> None:
         """Raise ProviderFailedError if an output is not the CPU provider's within the tolerance.

@@ -1,4 +1,4 @@
-"""A session with op steps in its model's graph, whose first run proves that it computes what they do side by side."""
+"""A session with op steps in its model's graph, whose first runs prove that it computes what they do side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +10,7 @@ from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Runtime, Session
+from ortdeploy.sessions.evidence import Evidence, varying
 from ortdeploy.sessions.run_limit import end_runs
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import widened
@@ -22,7 +23,7 @@ _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them
 
 
 class FusedSession:
-    """Runs the fused graph. The unfused parts are opened for the first run alone."""
+    """Runs the fused graph. The unfused parts are open until rows, and their results, have differed."""
 
     def __init__(self, session: Session, step: OpenSession, open_parts: Callable[[], Sequence[Session | None]]) -> None:
         """Take the open session; `open_parts` opens the steps before, the model and the steps behind it."""
@@ -30,6 +31,8 @@ class FusedSession:
             raise TypeError("a fused session is planned with a fusion")
         self._session, self._fusion, self._model = session, step.fusion, step.model
         self._open_parts: Callable[[], Sequence[Session | None]] | None = open_parts
+        self._parts: Sequence[Session | None] | None = None
+        self._evidence = Evidence()
         self._called = {name: output for output, name in step.fusion.gives}
         self._coarse = set(session.placement) != {CPU}
         self.placement: Mapping[str, int] = session.placement
@@ -41,11 +44,31 @@ class FusedSession:
         called = {f"${name}": array for name, array in feeds.items()}
         found = self._session.run([self._called.get(name, f"${name}") for name in outputs], called, adapters)
         if self._open_parts is not None:
-            parts, self._open_parts = self._open_parts(), None
-            expected = _run_parts(parts, self._fusion, feeds)
-            for name, value in zip(outputs, found, strict=True):
-                self._compare(name, value, expected[name])
+            self._look(outputs, feeds, found, self._open_parts)
         return found
+
+    def _look(
+        self,
+        outputs: Sequence[str],
+        feeds: Mapping[str, Array],
+        found: Sequence[Array],
+        open_parts: Callable[[], Sequence[Session | None]],
+    ) -> None:
+        """Compare a run with the parts side by side, and let go of these once it is proven. Raises as `run`."""
+        evidence, values = self._evidence, dict(zip(outputs, found, strict=True))
+        evidence.note_block(len(next(iter(feeds.values()), ())), 0.0, feeds, values)
+        agree = (_COARSE_RTOL, _COARSE_ATOL) if self._coarse else (_RTOL, _ATOL)
+        new = varying(feeds, values, agree, but=evidence.varied)
+        if not evidence.is_due(is_new=bool(new)) and not evidence.repeats:
+            return
+        if self._parts is None:
+            self._parts = open_parts()
+        expected = _run_parts(self._parts, self._fusion, feeds)
+        for name, value in values.items():
+            self._compare(name, value, expected[name])
+        evidence.agree(len(next(iter(feeds.values()), ())), new, (0.0, 0.0))
+        if evidence.is_proven:
+            self._parts = self._open_parts = None
 
     def end_runs(self, *, early: bool) -> None:
         """Ask runs of the fused graph to end early, if they can be asked."""

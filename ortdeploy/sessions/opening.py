@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.plan.selection import on_cpu
 from ortdeploy.plan.steps import OpenSession, PlannedSession
@@ -84,7 +84,7 @@ class OpenedModel:
 
 @record
 class ModelOpener:
-    """Opens sessions in a runtime. `on_native_call` is called before each.
+    """Opens sessions in a runtime. `on_native_call` is called before each, and may raise StoppedError.
 
     `native_text` returns what native libraries printed since the last call. Sessions of a `trial` are opened to be
     measured, many times over: they are logged as details.
@@ -112,6 +112,8 @@ class ModelOpener:
         for index, candidate in enumerate(candidates):
             try:
                 sessions = tuple(self._open_candidate(step, candidate))
+            except StoppedError:
+                raise
             except OrtdeployError as error:
                 skipped = (*skipped, _passed_over(step, candidate, error))
                 continue
@@ -126,6 +128,8 @@ class ModelOpener:
         for candidate in candidates:
             try:
                 sessions += self._open_candidate(step, candidate)
+            except StoppedError:
+                raise
             except OrtdeployError as error:
                 skipped = (*skipped, _passed_over(step, candidate, error))
         dispensable = step.on_unavailable == "next"
@@ -192,7 +196,7 @@ class ModelOpener:
         session = self.runtime.open_session(reference, reference.candidates[0])
         from ortdeploy.sessions.cpu_comparison import CpuComparison  # noqa: PLC0415  not for the CPU alone
 
-        return CpuComparison(session=session, rtol=rtol, atol=atol)
+        return CpuComparison(session=session, rtol=rtol, atol=atol, is_lean=step.trim)
 
 
 def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:

@@ -71,6 +71,13 @@ def to_front(value: Any, axis: int | None) -> Any:
 
 def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
     """Say that an output does not have one row for each row that was fed, and what to write in the manifest."""
+    if rows == 1:
+        return (
+            f"output {output} is {format_shape(shape)} for one row: it has lost the axis that counts rows, as by "
+            "Squeeze without axes. Give that operator its axes; or let no run have one row: batch: {last: pad} fills "
+            "the last one up. If the output is not by row, say so: "
+            f"outputs: {{{as_key(output)}: {{row_axis: none}}}} of the model, or leave it out with columns:"
+        )
     axes = [str(axis) for axis, size in enumerate(shape) if size == rows]
     which = " or ".join(axes) or "AXIS"
     return (

@@ -1,13 +1,13 @@
 """Runs the batches of one job on one session: tensors [rows, …] in, columns of rows out, with the rows' adapters.
 
-The first run behind another provider is compared with the CPU's. The first run with an adapter is compared with that of
+Runs behind another provider are compared with the CPU's, and rows with what they give in other batches: the first ones,
+and later ones now and then. The first run with an adapter is compared with that of
 the base model, and an adapter that changes nothing is logged.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,15 +16,18 @@ from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFail
 from ortdeploy.durations import Histogram
 from ortdeploy.events import log
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.last_words import Lane
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.row_proof import RowProof
+from ortdeploy.sessions.evidence import DisagreementError
+from ortdeploy.sessions.row_proof import Number, RowProof, RunRows
 from ortdeploy.tensors.columns import Array, Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
 
 if TYPE_CHECKING:
     from ortdeploy.process.tracing import OnBatch
     from ortdeploy.sessions.cpu_comparison import CpuComparison
+    from ortdeploy.sessions.evidence import Evidence
     from ortdeploy.sessions.run_limit import LimitedSession
 
 _FEW = 4  # rows that tell whether an adapter changes anything
@@ -52,6 +55,18 @@ class Halving(Protocol):
         """How often it has."""
 
 
+@runtime_checkable
+class Comparing(Protocol):
+    """A session that compares runs of its own with the CPU's."""
+
+    @property
+    def evidence(self) -> "Sequence[Evidence]":
+        """On what each comparison is proven."""
+
+    def finish(self) -> None:
+        """Compare the last runs."""
+
+
 def _rows_first(session: Session, job: RunJob) -> Session:
     """Return a session that takes and gives tensors [rows, …]; the session itself if its model has them so."""
     if not job.row_axes and not job.values:
@@ -73,6 +88,7 @@ class SessionRuns:
         self._session = _rows_first(self._within_limit(session), job)  # the session itself, which callers share
         self._stateful = session if isinstance(session, Stateful) else None
         self._halving = session if isinstance(session, Halving) else None
+        self._comparing = session if isinstance(session, Comparing) else None
         self._probe = probe
         self._reference = (
             _rows_first(self._within_limit(probe.session), job)
@@ -90,21 +106,25 @@ class SessionRuns:
         self._fetch = job.fetch
         self._one_by_one = job.batching.size is None
         self._pads = job.batching.pad_to is not None
+        self.lane = Lane()
 
     @property
     def halvings(self) -> int:
         """How often the session has halved batches of its own."""
         return self._halving.halvings if self._halving is not None else 0
 
-    def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
+    def run(
+        self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...], number: Number = int
+    ) -> dict[str, Column]:
         """Run feeds [rows, …] once and return outputs [rows, …]. Raises StageError, ProviderFailedError.
 
-        Padding rows may follow the first `rows` of the feeds; the outputs have none of them.
+        Padding rows may follow the first `rows` of the feeds; the outputs have none of them. `number` returns the
+        number of a row in its job. Raises DisagreementError if a comparison disagrees.
         """
         begin = time.perf_counter()
         try:
-            values = self._run_both(self._probe, feeds, adapters) if self._probe else self._run(feeds, adapters)
-        except ProviderFailedError:
+            values = self._run_compared(feeds, adapters, number)
+        except (ProviderFailedError, DisagreementError):
             raise
         except TimedOutError as error:
             raise StageError("run", "timed-out", str(error), transient=True) from error
@@ -120,28 +140,34 @@ class SessionRuns:
             self._prove_effect(feeds, adapters)
         if self._one_by_one:
             return {name: _as_row(value) for name, value in zip(self._fetch, values, strict=True)}
-        results = self._rows_of(values, rows, len(next(iter(feeds.values()))) if self._pads else rows)
-        if self._proof is not None and self._proof.wants(adapters, rows):
-            self._proof.prove(partial(self._run_by_name, adapters), feeds, results, rows, adapters)
+        batch = len(next(iter(feeds.values()))) if self._pads else rows
+        results = self._rows_of(values, rows, batch)
+        if self._proof is not None:
+            seconds = self.progressed - begin
+            run = self._again(adapters)
+            self._proof.look(run, feeds, results, adapters, rows=rows, batch=batch, number=number, seconds=seconds)
         return results
 
     def run_each(
-        self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...]
+        self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...], number: Number = int
     ) -> dict[str, Column] | None:
         """Run feeds [rows, …] batch after batch and return outputs [rows, …]; None if anything is unusual.
 
         Short runs need a loop of their own, in which each check is done once for all batches. If one fails, `run` finds
-        out what is wrong with which row.
+        out what is wrong with which row. The `lane` knows of which rows of the job. Raises DisagreementError as `run`.
         """
-        if self._probe is not None or self._one_by_one or self._pads or (adapters and adapters not in self._effective):
+        if self._probe is not None and not self._probe.evidence.is_begun:
+            return None
+        if self._one_by_one or self._pads or (adapters and adapters not in self._effective):
             return None
         if self._proof is not None and self._proof.wants(adapters, max(map(len, batches), default=0)):
             return None
-        items, run, clock = list(feeds.items()), self._session.run, time.perf_counter
+        items, run, clock, note = list(feeds.items()), self._session.run, time.perf_counter, self.lane.part
         outputs: list[Sequence[Any]] = []
         try:
             for rows in batches:
                 self.running = rows
+                note(rows)
                 begin = clock()
                 cut = {name: array[rows.start : rows.stop] for name, array in items}
                 outputs.append(run(self._fetch, cut, adapters))
@@ -155,7 +181,49 @@ class SessionRuns:
             return None
         found = zip(self._fetch, zip(*outputs, strict=True), strict=True)
         columns = {name: _join_rows(values, batches) for name, values in found}
-        return None if any(column is None for column in columns.values()) else columns  # type: ignore[return-value]  # none is None
+        if any(column is None for column in columns.values()):
+            return None
+        self._compare_each(feeds, columns, batches, adapters, number)  # type: ignore[arg-type]  # none is None
+        return columns  # type: ignore[return-value]
+
+    def _compare_each(
+        self,
+        feeds: Mapping[str, Array],
+        columns: Mapping[str, Column],
+        batches: Sequence[range],
+        adapters: tuple[str, ...],
+        number: Number,
+    ) -> None:
+        """Compare the last of some batches with the CPU, and rows of all with other batches, if it is their turn."""
+        if not batches:
+            return
+        seconds = sum(self._durations[-len(batches) :])
+        if self._probe is not None:
+            last = slice(batches[-1].start, batches[-1].stop)
+            values = [_stacked(columns[name][last]) for name in self._fetch]
+            fed = {name: array[last] for name, array in feeds.items()}
+            self._look_at_cpu(fed, values, adapters, lambda place: number(batches[-1].start + place), seconds)
+        if self._proof is not None:
+            rows, batch = batches[-1].stop, max(map(len, batches))
+            run = self._again(adapters)
+            self._proof.look(run, feeds, columns, adapters, rows=rows, batch=batch, number=number, seconds=seconds)
+
+    def finish(self) -> None:
+        """Compare the last rows that have run. Raises DisagreementError, ProviderFailedError."""
+        if self._probe is not None and self._reference is not None:
+            self._probe.finish(self._run_on_cpu)
+        if self._comparing is not None:
+            self._comparing.finish()
+        if self._proof is not None:
+            self._proof.finish(self._again)
+
+    @property
+    def proven(self) -> "Mapping[str, Sequence[Evidence]]":
+        """On what each kind of comparison is proven."""
+        probes = [] if self._probe is None else [self._probe.evidence]
+        probes += [] if self._comparing is None else self._comparing.evidence
+        rows = () if self._proof is None else self._proof.evidence
+        return {"cpu_comparison": probes, "row_independence": rows}
 
     def _rows_of(self, values: Sequence[Any], rows: int, expected: int) -> dict[str, Column]:
         """Return the outputs [expected, …] of a run as [rows, …], without padding. Raises StageError for others."""
@@ -237,31 +305,61 @@ class SessionRuns:
             return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
         return values
 
-    def _run_by_name(self, adapters: tuple[str, ...], feeds: Mapping[str, Array]) -> Mapping[str, Any]:
-        return dict(zip(self._fetch, self._run(feeds, adapters), strict=True))
+    def _again(self, adapters: tuple[str, ...]) -> RunRows:
+        """Return what runs feeds [rows, …] by name, with these adapters."""
+        return lambda feeds: dict(zip(self._fetch, self._run(feeds, adapters), strict=True))
 
-    def _run_both(self, probe: "CpuComparison", feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
-        """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
-
-        The proof is the first batch that both have run: one that is refused for a bad row proves nothing.
-        """
-        if self._reference is None or probe.session is None:
-            self._forget_comparison()
+    def _run_compared(self, feeds: Mapping[str, Array], adapters: tuple[str, ...], number: Number) -> Sequence[Any]:
+        """Run a batch, and compare it with the CPU if it is its turn. Raises ProviderFailedError, DisagreementError."""
+        probe = self._probe
+        if probe is None or self._reference is None or probe.session is None:
             return self._run(feeds, adapters)
+        begin = time.perf_counter()
+        if probe.evidence.is_begun:
+            values = self._run(feeds, adapters)
+            self._look_at_cpu(feeds, values, adapters, number, time.perf_counter() - begin)
+            return values
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  not for the CPU alone
 
         with ThreadPoolExecutor(1) as beside:
             reference = beside.submit(self._run, feeds, adapters, self._reference)
             values = self._run(feeds, adapters)
-        probe.compare(self._job.fetch, values, reference.result())
-        probe.take()
-        self._forget_comparison()
+        seconds = time.perf_counter() - begin
+        self._look_at_cpu(feeds, values, adapters, number, seconds, reference.result)
         return values
 
-    def _forget_comparison(self) -> None:
-        """Run on this session alone from now on; the CPU's may be closed."""
-        self._probe = self._reference = None
-        self._limited = self._limited[:1]
+    def _look_at_cpu(
+        self,
+        feeds: Mapping[str, Array],
+        values: Sequence[Any],
+        adapters: tuple[str, ...],
+        number: Number,
+        seconds: float,
+        expected: Callable[[], Sequence[Any]] | None = None,
+    ) -> None:
+        """Compare the values of a batch with the CPU's, if it is its turn; `expected` returns what is there already."""
+        probe = self._probe
+        if probe is None or self._reference is None:
+            return
+        probe.look(
+            self._fetch,
+            feeds,
+            values,
+            self._run_on_cpu,
+            adapters,
+            number=number,
+            seconds=seconds,
+            expected=expected,
+            by_row=not self._one_by_one,
+        )
+        if probe.session is None:
+            self._reference = None
+            self._limited = self._limited[:1]
+
+    def _run_on_cpu(
+        self, _names: Sequence[str], feeds: Mapping[str, Array], adapters: tuple[str, ...]
+    ) -> Sequence[Any]:
+        return self._run(feeds, adapters, self._reference)
 
     def _prove_effect(self, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> None:
         """Compare what an adapter and the base model say of the first rows that the adapter is for."""
@@ -290,6 +388,13 @@ def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None
     if isinstance(rows, np.ndarray):
         return widened(rows)
     return [widened(row) if isinstance(row, np.ndarray) else row for row in rows]
+
+
+def _stacked(rows: Column) -> Column:
+    """Return rows of one run as one array [rows, …] again, if they are arrays."""
+    if isinstance(rows, list) and rows and all(isinstance(row, np.ndarray) for row in rows):
+        return np.stack(rows)
+    return rows
 
 
 def _count(value: Any) -> int | None:

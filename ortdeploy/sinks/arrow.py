@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.opening import regular_path
 from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape
 from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables
@@ -38,7 +39,7 @@ def _begin(file: BinaryIO) -> Writing:
 def _read(path: Path) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa  # noqa: PLC0415
 
-    with pa.OSFile(str(path)) as file:
+    with pa.OSFile(str(regular_path(path))) as file:
         part = pa.ipc.open_file(file)
         if not part.num_record_batches:
             yield pa.RecordBatch.from_pylist([], schema=part.schema)
@@ -49,7 +50,7 @@ def row_numbers(path: Path) -> list[int]:
     """Return the column `row` of a part."""
     import pyarrow as pa  # noqa: PLC0415
 
-    with pa.OSFile(str(path)) as file:
+    with pa.OSFile(str(regular_path(path))) as file:
         return [int(number) for number in pa.ipc.open_file(file).read_all().column("row").to_numpy()]
 
 
@@ -57,4 +58,4 @@ def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
     """Write chosen rows of several parts of one job as one part, in the given order."""
     import pyarrow as pa  # noqa: PLC0415
 
-    merge_tables([pa.ipc.open_file(path).read_all() for path in parts], order, _begin(file))
+    merge_tables([pa.ipc.open_file(regular_path(path)).read_all() for path in parts], order, _begin(file))

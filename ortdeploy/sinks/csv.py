@@ -14,6 +14,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells, written_rows
+from ortdeploy.files.opening import open_regular, open_text
 from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces
 from ortdeploy.tensors.columns import Column
@@ -44,14 +45,14 @@ class _CsvSink:
         self._header_without_rows: list[str] | None = None
 
     def take_up(self, path: Path) -> None:
-        with path.open(encoding="utf-8", newline="") as part:
+        with open_text(path, newline="") as part:
             lines = read_cells(part)
             header = next(lines)
             if next(lines, None) is None:
                 self._header_without_rows = header
                 return
             self._header = header
-        with path.open("rb") as part:
+        with open_regular(path) as part:
             import shutil  # noqa: PLC0415  brings every way to compress, and few parts are taken up again
 
             shutil.copyfileobj(part, self._file)
@@ -145,7 +146,7 @@ def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
 def _rows(path: Path) -> list[list[str]]:
     """Return the cells of a part, whose lines end in a line feed. Raises OrtdeployError for one of older versions."""
     try:
-        with path.open(encoding="utf-8", newline="\n") as part:
+        with open_text(path, newline="\n") as part:
             return list(read_cells(part))
     except csv.Error as error:
         raise OrtdeployError(

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.disk import make_folders
+from ortdeploy.files.opening import regular_path
 from ortdeploy.records import record
 
 _CORNERS = 4
@@ -88,7 +90,7 @@ def draw(picture: Path, drawing: Drawing, target: Path, *, upright: bool) -> Non
     """
     from PIL import Image, ImageDraw, ImageOps  # noqa: PLC0415  an extra, for drawing only
 
-    with Image.open(picture) as opened:
+    with Image.open(regular_path(picture)) as opened:
         image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
     times = max(1, _LEAST_SIDE // max(image.size))
     image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
@@ -102,7 +104,7 @@ def draw(picture: Path, drawing: Drawing, target: Path, *, upright: bool) -> Non
     _write(pen, (wide, size + wide), drawing.caption, _COLORS[0], size)
     file = io.BytesIO()
     image.save(file, format="PNG")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.parent)
     with open_whole(target) as out:
         out.write(file.getvalue())
 

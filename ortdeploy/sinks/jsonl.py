@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ortdeploy.files.opening import open_regular, open_text, read_whole
 from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, encoded, in_pieces
 from ortdeploy.tensors.columns import Column
@@ -30,7 +31,7 @@ class _JsonlSink:
         self._columns = columns
 
     def take_up(self, path: Path) -> None:
-        with path.open("rb") as part:
+        with open_regular(path) as part:
             import shutil  # noqa: PLC0415  brings every way to compress, and few parts are taken up again
 
             shutil.copyfileobj(part, self._file)
@@ -57,11 +58,11 @@ def open_sink(
 
 def row_numbers(path: Path) -> list[int]:
     """Return the column `row` of a part."""
-    with path.open(encoding="utf-8") as lines:
+    with open_text(path) as lines:
         return [json.loads(line)["row"] for line in lines]
 
 
 def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
     """Write chosen rows of several parts of one job as one part, in the given order."""
-    lines = [line for path in parts for line in path.read_bytes().splitlines(keepends=True)]
+    lines = [line for path in parts for line in read_whole(path).splitlines(keepends=True)]
     file.writelines(lines[place] for place in order)

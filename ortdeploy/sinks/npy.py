@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ortdeploy.files.opening import regular_path
 from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape, as_array, of_one_type
 from ortdeploy.tensors.columns import Column
@@ -32,7 +33,7 @@ class _NpySink:
         self._held: list[np.ndarray[Any, Any]] = []
 
     def take_up(self, path: Path) -> None:
-        self.write({self._column: np.load(path, mmap_mode="r", allow_pickle=False)})
+        self.write({self._column: np.load(regular_path(path), mmap_mode="r", allow_pickle=False)})
 
     def write(self, columns: Mapping[str, Column]) -> None:
         array = as_array(self._column, columns[self._column])
@@ -82,7 +83,7 @@ def row_numbers(path: Path) -> list[int]:
 
 def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
     """Write chosen rows of several parts of one job as one part, in the given order."""
-    arrays = [np.load(path, allow_pickle=False) for path in parts]
+    arrays = [np.load(regular_path(path), allow_pickle=False) for path in parts]
     np.lib.format.write_array(
         file, np.concatenate(of_one_type("its column", arrays))[list(order)], version=(1, 0), allow_pickle=False
     )

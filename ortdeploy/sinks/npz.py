@@ -7,6 +7,7 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
+from ortdeploy.files.opening import regular_path
 from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape, as_array, of_one_type
 from ortdeploy.tensors.columns import Array, Column
@@ -32,7 +33,7 @@ class _NpzSink:
         return all(len({part.dtype for part in parts}) <= 1 for parts in self._parts.values())
 
     def take_up(self, path: Path) -> None:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(regular_path(path), allow_pickle=False) as arrays:
             self.write({name: arrays[name] for name in self._parts})
 
     def write(self, columns: Mapping[str, Column]) -> None:
@@ -80,7 +81,7 @@ def open_sink(
 
 def row_numbers(path: Path) -> list[int]:
     """Return the column `row` of a part."""
-    with np.load(path, allow_pickle=False) as arrays:
+    with np.load(regular_path(path), allow_pickle=False) as arrays:
         return [int(number) for number in arrays["row"]]
 
 
@@ -88,9 +89,9 @@ def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
     """Write chosen rows of several parts of one job as one part, in the given order."""
     found: dict[str, list[Column]] = {}
     for path in parts:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(regular_path(path)) as archive:
             origin = archive.comment.decode()
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(regular_path(path), allow_pickle=False) as arrays:
             for name in arrays.files:
                 found.setdefault(name, []).append(arrays[name])
     sink = _NpzSink(file, tuple(found), origin)

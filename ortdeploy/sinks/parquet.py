@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.opening import regular_path
 from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Order, RowShape
 from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables
@@ -62,7 +63,7 @@ def _read(path: Path) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
-    with ParquetFile(path) as part:
+    with ParquetFile(regular_path(path)) as part:
         schema = _written_schema(part)
         if not part.metadata.num_rows:
             yield pa.RecordBatch.from_pylist([], schema=schema)
@@ -81,7 +82,7 @@ def row_numbers(path: Path) -> list[int]:
     """Return the column `row` of a part."""
     from pyarrow import parquet  # noqa: PLC0415
 
-    return [int(number) for number in parquet.read_table(path, columns=["row"]).column("row").to_numpy()]
+    return [int(number) for number in parquet.read_table(regular_path(path), columns=["row"]).column("row").to_numpy()]
 
 
 def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
@@ -94,6 +95,6 @@ def _table(path: Path) -> "pa.Table":
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
-    with ParquetFile(path) as part:
+    with ParquetFile(regular_path(path)) as part:
         schema = _written_schema(part)
     return pa.Table.from_batches(_read(path), schema=schema)

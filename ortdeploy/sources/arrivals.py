@@ -20,7 +20,9 @@ from typing import Any
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.digests import content_digest
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.files.packed import Names, Packer, joined, next_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.records import mutable_record, ordered_record, record
@@ -343,7 +345,7 @@ class Settling:
     def _remembered(self) -> dict[str, list[int]]:
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             if self.folder is not None:
-                document = read_json((self.folder / FILE).read_text(encoding="utf-8"))
+                document = read_json(read_text(self.folder / FILE))
                 if document["format_version"] == _FORMAT_VERSION:
                     return {path: list(state) for path, state in document["files"].items()}
         return {}
@@ -355,6 +357,6 @@ class Settling:
         """
         if self.folder is not None:
             with suppress(OSError):
-                self.folder.mkdir(parents=True, exist_ok=True)
+                make_folders(self.folder)
                 with open_whole(self.folder / FILE) as file:
                     file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": states}).encode())

@@ -12,6 +12,7 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.opening import regular_path
 from ortdeploy.files.room import check_room
 from ortdeploy.sources import tables
 from ortdeploy.sources.arrow_batches import BatchFile, BatchPlace, UnknownLayoutError
@@ -44,7 +45,7 @@ def _open(path: str, limit: int | None) -> Table:
     import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
     with decoding(path, _KIND):
-        file = pa.OSFile(os.fsencode(path))
+        file = pa.OSFile(os.fsencode(regular_path(path)))
         batches = BatchFile(path, file)
         is_file = file.read(len(_MAGIC)) == _MAGIC
         if not is_file:
@@ -137,7 +138,7 @@ class _WholeBatches:
     def _open(self) -> Any:
         import pyarrow as pa  # noqa: PLC0415  as above
 
-        file = pa.OSFile(os.fsencode(self._path))
+        file = pa.OSFile(os.fsencode(regular_path(self._path)))
         chosen = [index for index, name in enumerate(self._schema.names) if name in self._names]
         options = pa.ipc.IpcReadOptions(included_fields=chosen, use_threads=False)
         return (pa.ipc.open_file if self._is_file else pa.ipc.open_stream)(file, options=options)

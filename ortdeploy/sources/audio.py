@@ -16,6 +16,7 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
@@ -37,8 +38,11 @@ _WHAT, _CODE = "a recording that can be decoded", "not-audio"
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Look at the headers."""
-    return probe_recordings(files, facts, _header)
+    """Look at the headers; what libmpg123 notes of damaged ones is no line of a log."""
+    from ortdeploy.process.native_output import put_aside  # noqa: PLC0415  for such recordings only
+
+    with put_aside():
+        return probe_recordings(files, facts, _header)
 
 
 def _header(path: str) -> Header:
@@ -52,7 +56,7 @@ def _opened(path: str) -> Iterator[Any]:
     """Open a file. Raises OSError, and ValueError for its content."""
     import soundfile  # noqa: PLC0415  an extra, for such recordings only
 
-    with open(path, "rb") as stream:  # noqa: PTH123  libsndfile hides why it fails
+    with open_regular(path) as stream:
         content = _Content(stream)
 
         class Forward(soundfile.SoundFile):  # type: ignore[misc]  # soundfile is untyped

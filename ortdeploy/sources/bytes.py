@@ -15,6 +15,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
@@ -44,7 +45,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
     path = Path(raw.value)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             row: dict[str, Any] = {"size": np.asarray(size, np.int64)}
             return {**row, DATA: _data(file, size, wanted)} if DATA in {*wanted.dtypes, *wanted.keys} else row

@@ -1,6 +1,9 @@
 """The input formats by name, and what they share: how files are found, probed and opened."""
 
+import glob
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +15,11 @@ from typing import TYPE_CHECKING, overload
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import (
+    FORMATS_WITH_GAPS,
+    PLAIN,
     ArrivalPolicy,
     DeclaredInput,
+    Dialect,
     FileState,
     FileStates,
     InputFacts,
@@ -58,8 +64,12 @@ SOURCES: Modules[SourceModule] = Modules(
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
 
+_SHOWN_GLOBS = 3
 FILE_IS_ROW = ("audio", "image", "wav")
 """Formats of which each file is a row: one that holds something else fails alone, within the job's error budget."""
+
+PRINTING = ("audio",)
+"""Formats whose native library prints what it notes of damaged files."""
 
 RECORDINGS = ("audio", "wav")
 """Formats whose files have a sample rate."""
@@ -93,8 +103,7 @@ def probe_input(
     Known files whose rows are accounted for are left out, unless there are no others. The number of rows of text files
     is known from an index in `state_dir`, or counted if `counting` says so.
     """
-    folder, patterns, policy = declared.folder, declared.patterns, declared.arrivals
-    limit = declared.memory_limit
+    folder, policy = declared.folder, declared.arrivals
     try:
         files, states, later, unsettled = _files_for_now(declared, state_dir, known)
     except LeadsOutError as error:
@@ -104,7 +113,7 @@ def probe_input(
     if not files:
         return _without_files(declared, known, later, unsettled, progress)
     some = one_of_each_suffix(files)
-    name, problem = (declared.format, None) if declared.format else _format(some, folder)
+    name, problem = (declared.format, None) if declared.format else _format(some, files, folder)
     if name is None:
         return InputFacts(files=files, problem=problem)
     package = SOURCES[name].PACKAGE
@@ -114,14 +123,21 @@ def probe_input(
         progress = replace(progress, by_file=name in FILE_IS_ROW)
         arrivals = sort_arrivals(states, known, policy, later | unsettled, holds_the_same, progress)
         arrived = _arrived(files, states, folder, arrivals, is_first=not known)
-        facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
+        facts = replace(
+            arrived,
+            format=name,
+            unsettled=len(unsettled),
+            row_type=declared.row_type,
+            dialect=declared.dialect or PLAIN,
+            memory_limit=declared.memory_limit,
+        )
         if not facts.states and not facts.rerun:
             facts = _without(facts, folder, {*_noted(known)})
         facts = _without(facts, folder, _missed(facts))
         problem = _unfit(name, some, declared)
         if problem or not facts.files:
             return replace(facts, problem=problem or _no_readable_file(facts, policy))
-        count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
+        count = _counter(name, declared, state_dir, counting=counting)
         look = _Look(name=name, declared=declared, known=known, count=count, counting=counting)
         return look.at_readable(facts)
     except OrtdeployError as error:
@@ -276,18 +292,17 @@ _MOST_LOOKED_UP = 1000
 """The most files whose rows a plan sums up from their indexes without being asked to count."""
 
 
-def _counter(
-    name: str, folder: str, patterns: Sequence[str], state_dir: Path | None, limit: int | None, *, counting: Counting
-) -> _Count:
+def _counter(name: str, declared: DeclaredInput, state_dir: Path | None, *, counting: Counting) -> _Count:
     """Return the function that counts the rows of some files, for text formats; None if they are not to be counted."""
     told = counting is Counting.TOLD
-    indexes = None if state_dir is None else indexes_of(name, state_dir, folder, told=told)
+    dialect = declared.dialect or PLAIN
+    indexes = None if state_dir is None else indexes_of(name, state_dir, declared.folder, told=told, dialect=dialect)
     if indexes is None:
         return lambda _files: None
     if counting is not Counting.NOT:
         from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only for a plan that is saved
 
-        return lambda some: count_files(some, patterns, indexes, limit)
+        return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit)
     if not indexes.is_there:
         return lambda _files: None
     from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only for text files
@@ -420,7 +435,9 @@ def _near(folder: str, pattern: str) -> str:
     return "" if is_url(pattern) else advice_on_path(pattern, str(Path(folder) / pattern))
 
 
-def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -> "KeptIndexes | None":
+def indexes_of(
+    name: str, state_dir: Path, folder: str, *, told: bool = False, dialect: Dialect = PLAIN
+) -> "KeptIndexes | None":
     """Return the indexes of an input's files; None for formats that are not read from the beginning to the end.
 
     `told`: those that a saved plan has brought count too.
@@ -429,7 +446,7 @@ def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -
         return None
     from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for text files
 
-    return KeptIndexes(state_dir, folder, name, told=told)
+    return KeptIndexes(state_dir, folder, name, told=told, dialect=dialect)
 
 
 @contextmanager
@@ -528,6 +545,10 @@ def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem 
     if declared.exif is not None and name != "image":
         detail = f"exif: is for pictures (image); {name} files have no EXIF orientation. Remove it."
         return Problem(kind="turned", detail=detail)
+    key = _unfit_key(name, declared.dialect or PLAIN)
+    if key is not None:
+        detail = f"{key}: is for tables ({', '.join(_OF_TABLES[key])}), and the format is {name}. Remove it."
+        return Problem(kind="tabled", detail=detail)
     if declared.background is not None and name != "image":
         detail = f"background: is for pictures (image); {name} files have no transparency. Remove it."
         return Problem(kind="laid", detail=detail)
@@ -543,6 +564,16 @@ def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem 
     return None
 
 
+_OF_TABLES = {"delimiter": ("csv",), "lines_per_record": ("csv",), "empty": FORMATS_WITH_GAPS}
+"""The keys that say how a table is written, with the formats that they are for."""
+
+
+def _unfit_key(name: str, dialect: Dialect) -> str | None:
+    """Return which key of a dialect says something that its format does not have."""
+    said = (key for key in _OF_TABLES if getattr(dialect, key) != getattr(PLAIN, key))
+    return next((key for key in said if name not in _OF_TABLES[key]), None)
+
+
 def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -> Problem | None:
     """Return which file holds another format than its suffix, or the manifest, says. Raises OrtdeployError."""
     if name in FILE_IS_ROW:
@@ -555,19 +586,37 @@ def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -
     return Problem(kind="mistaken", detail=f"{shown(opened.last, folder)} {found}")
 
 
-def _format(files: Iterable[str], folder: str) -> tuple[str | None, Problem | None]:
-    """Return the format from the suffixes, which must all agree."""
+def _format(some: Iterable[str], files: Sequence[str], folder: str) -> tuple[str | None, Problem | None]:
+    """Return the format from the suffixes, which must all agree; `some` has a file of each."""
     found: dict[str | None, str] = {}
-    for path in files:
+    for path in some:
         found.setdefault(_format_of(format_suffix(path)), path)
     if None in found:
+        narrower = f" Or write path: {_patterns(files, folder)}." if len(found) > 1 else ""
         detail = (
             f"The format of {shown(found[None], folder)} cannot be told from its suffix. Add format: to the input. "
-            f"{did_you_mean('', SOURCES)}"
+            f"{did_you_mean('', SOURCES)}{narrower}"
         )
         return None, Problem(kind="unknown-format", detail=detail)
     if len(found) > 1:
         examples = " and ".join(f"{shown(path, folder)} ({name})" for name, path in found.items())
-        detail = f"The input mixes formats: {examples}. A job reads one; narrow the path."
+        detail = f"The input mixes formats: {examples}. A job reads one; write path: {_patterns(files, folder)}."
         return None, Problem(kind="mixed-formats", detail=detail)
     return next(iter(found)), None
+
+
+def _patterns(files: Sequence[str], folder: str) -> str:
+    """Return globs for the files of the format that most of some files have, as a manifest has them."""
+    formats = Counter(_format_of(format_suffix(path)) for path in files)
+    del formats[None]
+    chosen = min(formats, key=lambda name: (-formats[name], str(name)))
+    chosen_files = (path for path in files if _format_of(format_suffix(path)) == chosen)
+    globs = Counter(os.path.join(*_place(shown(path, folder))) for path in chosen_files)  # noqa: PTH118  text
+    first, *others = (json.dumps(pattern, ensure_ascii=False) for pattern, _ in globs.most_common(_SHOWN_GLOBS))
+    return f"[{', '.join([first, *others])}]" if others else first
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return the folder of a file, as it stands in a glob, and a glob for its suffix."""
+    place, name = os.path.split(path)
+    return glob.escape(place), f"*{os.path.splitext(name)[1]}"  # noqa: PTH122  text

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import LINE_OF_VALUES
 from ortdeploy.results.rows import HIDDEN
+from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
@@ -36,10 +37,9 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     first = next(lines, None)
     if first is None:
         return replace(facts, rows=0)
-    try:
-        rows = [_parse(first.value), *_readable(lines)]
-    except RowError as error:
-        detail = f"{first.path}{first.place}: {error}."
+    rows = list(_readable(chain([first], lines)))
+    if not rows:
+        detail = f"{first.path}{first.place}: {_why_not(first.value)}."
         return replace(facts, problem=Problem(kind="unreadable", detail=detail))
     names = dict.fromkeys(name for row in rows for name in row)
     return replace(facts, columns={name: _type([row.get(name) for row in rows]) for name in names})
@@ -50,6 +50,15 @@ def _readable(lines: Iterable[RawRow]) -> Iterator[dict[str, Any]]:
     for raw in lines:
         with suppress(RowError):
             yield _parse(raw.value)
+
+
+def _why_not(line: bytes) -> str:
+    """Return why a line is no row."""
+    try:
+        _parse(line)
+    except RowError as error:
+        return str(error)
+    raise AssertionError("the line is a row")
 
 
 def _type(values: Sequence[Any]) -> TensorType:
@@ -89,17 +98,35 @@ _decode_as_written = json.JSONDecoder(object_pairs_hook=_object, parse_float=Jso
 
 
 def _parse(line: bytes, decode: Callable[[str], Any] = _decode) -> dict[str, Any]:
+    if b"\0" in line:
+        raise RowError("the line has NUL bytes, as a file has that was cut off when power failed", "not-json")
     try:
         row = decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError) as error:
-        raise RowError(f"the line is not JSON: {error}", "not-json") from error
+        raise RowError(f"the line is not JSON: {error}{_advice(line, error)}", "not-json") from error
+    if isinstance(row, list):
+        raise RowError(f"the line is a JSON array. {_ONE_A_LINE}, as jq -c '.[]' does", "not-json")
     if not isinstance(row, dict):
         raise RowError("the line is not a JSON object", "not-json")
     return row
 
 
-def read_rows(path: str, mark: Mark, *, folder: str | None, limit: int | None) -> Iterator[RawRow]:
+_ONE_A_LINE = "Write each object on a line of its own"
+
+
+def _advice(line: bytes, error: Exception) -> str:
+    """Return what to do about a line that seems to be one of a document of several lines, or several documents."""
+    if line.strip(b" \t\r\n\xef\xbb\xbf") in {b"{", b"["}:
+        return f". A JSON document of several lines begins here. {_ONE_A_LINE}, as jq -c does"
+    is_more = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
+    return f". There is more than one JSON value in it. {_ONE_A_LINE}" if is_more else ""
+
+
+def read_rows(
+    path: str, mark: Mark, *, folder: str | None, limit: int | None, dialect: Dialect = PLAIN
+) -> Iterator[RawRow]:
     """Yield the lines of a file that are not empty, from a mark on."""
+    del dialect  # a line is a row
     name = shown(path, folder) if folder else path
     number, offset = mark.row, mark.offset
     with open_binary(path, name) as file:
@@ -111,8 +138,17 @@ def read_rows(path: str, mark: Mark, *, folder: str | None, limit: int | None) -
             offset += len(line)
 
 
+def _without_empty(row: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """Return a row with null for the texts that the manifest takes for an empty cell."""
+    empty = frozenset(wanted.dialect.empty)
+    if not empty:
+        return row
+    used = {name: row[name] for name in (*wanted.dtypes, *wanted.keys) if name in row}
+    return row | {name: null_if_empty(value, empty) for name, value in used.items()}
+
+
 def _decode_row(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
-    row = _parse(raw.value)
+    row = _without_empty(_parse(raw.value), wanted)
     for name in (*wanted.dtypes, *wanted.keys):
         if name in row or name in {"path", "row", *HIDDEN}:
             continue
@@ -136,7 +172,7 @@ def _refuse_too_large(keys: Sequence[str], raw: RawRow) -> None:
 
 def _decode_exactly(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
     """Return what a row is fed, with its numbers as they are written."""
-    row = _parse(raw.value, _decode_as_written)
+    row = _without_empty(_parse(raw.value, _decode_as_written), wanted)
     return {name: row.get(name) for name in (*wanted.dtypes, *wanted.missing) if name in row or name in wanted.missing}
 
 

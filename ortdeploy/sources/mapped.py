@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ortdeploy.files.numpy_files import fill
+from ortdeploy.files.opening import open_unbuffered
 from ortdeploy.sources.arrays import COLUMN, ArraySource, Rows
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array
@@ -129,7 +129,7 @@ def _pitch(width: int) -> int:
 
 def _open_blocked(path: str, mapped: "np.memmap[Any, Any]", stack: ExitStack) -> BlockedRows:
     """Open a file that was mapped, to be read instead."""
-    file = stack.enter_context(Path(path).open("rb", buffering=0))  # noqa: SIM115  the stack closes it
+    file = stack.enter_context(open_unbuffered(path))
 
     def read(offset: int, target: memoryview) -> None:
         place = mapped.offset + offset

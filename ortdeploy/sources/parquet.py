@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.opening import open_unbuffered, regular_path
 from ortdeploy.files.room import check_room, room
 from ortdeploy.sources import tables
 from ortdeploy.sources.parquet_pages import pages
@@ -44,7 +44,9 @@ def _open(path: str, limit: int | None) -> Table:
     from pyarrow import parquet  # noqa: PLC0415
 
     with decoding(path, "Parquet"):
-        file = parquet.ParquetFile(pa.OSFile(os.fsencode(path)), buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = parquet.ParquetFile(
+            pa.OSFile(os.fsencode(regular_path(path))), buffer_size=_BUFFER_BYTES, pre_buffer=False
+        )
         columns = _Columns(path, file.metadata, limit)
 
     def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
@@ -158,7 +160,7 @@ class _Columns:
 
     @contextmanager
     def _reading(self) -> Iterator[IO[bytes]]:
-        with decoding(self._path, "Parquet"), Path(self._path).open("rb", buffering=0) as file:
+        with decoding(self._path, "Parquet"), open_unbuffered(self._path) as file:
             yield file
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.records import record
 from ortdeploy.results.rows import Block
@@ -42,7 +42,7 @@ class Wanted:
     `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`: how many
     of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation says;
     `background`: white or black, on which transparent ones are laid. `threads`: how many may decode rows at once.
-    `processes`: how many other ones may decode small files.
+    `processes`: how many other ones may decode small files. `dialect`: how tables are written.
     """
 
     dtypes: Mapping[str, str | None]
@@ -58,6 +58,7 @@ class Wanted:
     background: str | None = None
     threads: int = 1
     processes: int = 0
+    dialect: Dialect = PLAIN
     indexes: "Indexes | None" = None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.opening import regular_path
 from ortdeploy.sources.arrays import ArraysError, ArraySource, probe_arrays
 from ortdeploy.sources.mapped import open_mapped
 from ortdeploy.sources.protocol import Wanted
@@ -44,7 +45,7 @@ def _map(path: str, row_type: TensorType) -> Array:
         if size % row_bytes:
             raise ArraysError(f"{path} has {size} bytes, which are not whole rows of {row_bytes} bytes ({row_type})")
         rows = size // row_bytes
-        return np.memmap(path, dtype, "r", shape=(rows, *shape)) if rows else np.empty((0, *shape), dtype)
+        return np.memmap(regular_path(path), dtype, "r", shape=(rows, *shape)) if rows else np.empty((0, *shape), dtype)
     except OSError as error:
         raise ArraysError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ortdeploy.facts.data import Dialect
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.in_place import in_place
 from ortdeploy.files.stored_file import StoredFile
@@ -33,7 +34,7 @@ def count_files(files: Sequence[str], patterns: Sequence[str], indexes: KeptInde
         with ThreadPoolExecutor(len(shares)) as pool:
             told = {
                 "kind": indexes.kind, "folder": indexes.base, "state_dir": str(indexes.state_dir), "limit": limit,
-                "told": indexes.told, "patterns": list(patterns),
+                "told": indexes.told, "patterns": list(patterns), "records": indexes.dialect.records,
             }  # fmt: skip
             asked = [[[path, *(getattr(path, "state", None) or (0, 0))] for path in share] for share in shares]
             found = pool.map(lambda share: ask(__name__, {**told, "files": share}).messages, asked)
@@ -46,7 +47,7 @@ def _count(files: Iterable[str], indexes: KeptIndexes, limit: int | None) -> int
     from ortdeploy.sources.catalogue import SOURCES  # noqa: PLC0415  which imports this where rows are counted
 
     kind, folder = indexes.kind, indexes.base
-    read = partial(cast("TextModule", SOURCES[kind]).read_rows, folder=folder, limit=limit)
+    read = partial(cast("TextModule", SOURCES[kind]).read_rows, folder=folder, limit=limit, dialect=indexes.dialect)
     total = 0
     for path in files:
         with decoding(lambda path=path: shown(path, folder), kind):  # type: ignore[misc]
@@ -77,7 +78,9 @@ def _size(path: str) -> int:
 def main(asked: Asked) -> None:
     """Entry of a child process: count the rows of files, and keep their indexes."""
     told: dict[str, Any] = asked.request
-    indexes = KeptIndexes(Path(told["state_dir"]), told["folder"], told["kind"], told=told["told"])
+    delimiter, lines = told["records"]
+    dialect = Dialect(delimiter=delimiter, lines_per_record=lines)
+    indexes = KeptIndexes(Path(told["state_dir"]), told["folder"], told["kind"], told=told["told"], dialect=dialect)
     with in_place([one[0] for one in told["files"]], told["patterns"], told["files"]) as files:
         for path in files:
             asked.say(file=path, rows=_count([path], indexes, told["limit"]))

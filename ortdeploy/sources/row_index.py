@@ -7,7 +7,8 @@ the state folder, by the path of their file from the manifest. One counts only w
 bytes in front of the mark, are unchanged; of an object on a store, only while its version is. A compressed file has no
 marks: it is skipped as a whole, or read from its start.
 
-A saved plan has indexes too. They lie beside those that were made here, and only shards of such a plan use them.
+A saved plan has indexes too. They lie beside those that were made here, and only shards of such a plan use them. No
+index is believed: a reader compares each mark that it passes with where that row begins.
 """
 
 import hashlib
@@ -23,8 +24,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import TEMPORARY
+from ortdeploy.facts.data import PLAIN, Dialect
+from ortdeploy.files.atomic import open_cached
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.object_store import UNVERSIONED
+from ortdeploy.files.opening import open_regular, read_whole
 from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.records import record
 from ortdeploy.sources.files import shown
@@ -61,6 +65,9 @@ _TOLD = "told-"
 _RACY_NS = 2_000_000_000  # a file changed less than this before it is read may change again within one tick
 _FORMAT_VERSION = 1
 
+_RECORDS = 2
+"""The version of what a record of CSV is: in the first one, blank lines were rows, and a quote swallowed any number."""
+
 
 class Mark(NamedTuple):
     """A place in a file: the number of the row that begins there, and how many lines and bytes are before it.
@@ -85,10 +92,15 @@ class FileIndex:
     rows: int | None = None
     is_told: bool = False
 
+    @property
+    def is_hearsay(self) -> bool:
+        """Whether a saved plan says that the file has no rows: then no job would read it and find some."""
+        return self.is_told and self.rows == 0
+
     def before(self, row: int) -> Mark:
-        """Return the last mark at or before a row of the file."""
+        """Return the last mark at or before a row of the file; no row stands in front of the first, to compare one."""
         place = bisect_right(self.marks, row, key=lambda mark: mark.row)
-        return self.marks[place - 1] if place else START
+        return self.marks[place - 1] if place and self.marks[place - 1].row else START
 
 
 UNKNOWN = FileIndex()
@@ -112,7 +124,7 @@ ReadRows = Callable[[str, Mark], Iterator[RawRow]]
 class TextModule(Protocol):
     """The names that the module of a text format has, beside those of `SourceModule`."""
 
-    def read_rows(self, path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
+    def read_rows(self, path: str, mark: Mark, *, folder: str, limit: int | None, dialect: Dialect) -> Iterator[RawRow]:
         """Yield the rows of a file from a mark on; `limit` is the memory limit of the job."""
 
 
@@ -140,8 +152,11 @@ class NoIndexes:
 class KeptIndexes:
     """The indexes of files of one format, in a state folder. If they cannot be kept, they are made again."""
 
-    def __init__(self, state_dir: Path, folder: str, kind: str, *, told: bool = False) -> None:
+    def __init__(
+        self, state_dir: Path, folder: str, kind: str, *, told: bool = False, dialect: Dialect = PLAIN
+    ) -> None:
         """Take the manifest's folder, from which files are named; `told`: those of saved plans count too."""
+        self.dialect = dialect
         self.state_dir = state_dir
         self.told = told
         self._folder = state_dir / FOLDER
@@ -167,7 +182,7 @@ class KeptIndexes:
 
     def _read(self, path: str, prefix: str = "") -> FileIndex:
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            document = json.loads(self._place(path, prefix).read_bytes())
+            document = json.loads(read_whole(self._place(path, prefix)))
             if document["seal"] == _seal(document["told"]) and document["told"]["of"] == self._of(path):
                 marks = tuple(Mark(*mark) for mark in document["told"]["marks"])
                 if self._is_sound(path, marks):
@@ -191,11 +206,10 @@ class KeptIndexes:
         """Write an index. It need not outlive a loss of power, so nothing waits for the disk. Raises OSError."""
         told = {"of": self._of(path), "rows": index.rows, "marks": [list(mark) for mark in index.marks]}
         place = self._place(path, prefix)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = place.with_name(f".{place.name}.{os.getpid()}{TEMPORARY}")
+        make_folders(self._folder)
         document = {"format_version": _FORMAT_VERSION, "told": told, "seal": _seal(told)}
-        temporary.write_bytes(json.dumps(document).encode())
-        temporary.replace(place)
+        with open_cached(place) as file:
+            file.write(json.dumps(document).encode())
         if self._kept % _LOOKED_AT_EVERY == 0:
             self._forget_oldest()
         self._kept += 1
@@ -208,7 +222,8 @@ class KeptIndexes:
 
     def _of(self, path: str) -> list[object]:
         size, version, _ = self._states[path] or (0, 0, 0)
-        return [_FORMAT_VERSION, self.kind, self._name(path), size, version]
+        records = [_RECORDS, *self.dialect.records] if self.kind == "csv" else []
+        return [_FORMAT_VERSION, self.kind, self._name(path), size, version, *records]
 
     def _name(self, path: str) -> str:
         return os.fsencode(shown(path, self.base)).hex()
@@ -221,7 +236,7 @@ class KeptIndexes:
         """Return whether the bytes in front of the last mark are unchanged."""
         if isinstance(path, StoredFile):
             return True
-        with open(path, "rb") as file:  # noqa: PTH123  any file name
+        with open_regular(path) as file:
             return not marks or check_of(file, marks[-1].offset) == marks[-1].check
 
 
@@ -258,7 +273,7 @@ def rows_from(files: Iterable[str], read: ReadRows, indexes: Indexes, skip: int)
     """
     for path in files:
         known = indexes.of(path)
-        if known.rows is not None and known.rows <= skip:
+        if known.rows is not None and known.rows <= skip and not known.is_hearsay:
             skip -= known.rows
             continue
         mark = known.before(skip)
@@ -276,7 +291,7 @@ def count_rows(files: Iterable[str], read: ReadRows, indexes: Indexes) -> int:
     total = 0
     for path in files:
         known = indexes.of(path)
-        if known.rows is None:
+        if known.rows is None or known.is_hearsay:
             mark = known.before(2**63)
             rows = mark.row + sum(1 for _ in _noted(path, read(path, mark), mark, known, indexes))
         else:
@@ -299,15 +314,20 @@ def known_rows(files: Iterable[str], indexes: Indexes) -> int | None:
 def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, indexes: Indexes) -> Iterator[RawRow]:
     """Yield rows, and add marks behind the last one that the index has.
 
-    An index that the file contradicts is forgotten: the next plan counts the rows. What a saved plan tells is not kept
-    as what this machine has seen. Raises OrtdeployError if the file has other rows than its index says.
+    Each mark is compared with the row that begins there before the row in front of it is passed on: a job that ends
+    with that row has compared it too. An index that the file contradicts is forgotten: the next plan counts the rows.
+    What a saved plan tells is not kept as what this machine has seen. Raises OrtdeployError if the file has other rows
+    than its index says.
     """
     marks = list(known.marks)
+    to_pass = iter([mark for mark in marks if mark.row > start.row])
+    ahead = next(to_pass, None)
     has_marks = not is_compressed(path)
     due = (marks[-1].offset if marks else 0) + EVERY
     kept, count, total = start.offset, start.row, known.rows
     try:
-        for raw in rows:
+        raw = next(rows, None)
+        while raw is not None:
             line, offset = raw.begin
             if offset >= due and has_marks:
                 marks.append(Mark(raw.number, line, offset, _check_in(path, offset)))
@@ -316,27 +336,51 @@ def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, ind
                     indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
                     kept = offset
             count = raw.number + 1
-            if count == known.rows and next(rows, None) is not None:  # the job asks for no row behind this one
+            following = None
+            if ahead is not None and count == ahead.row:
+                following = next(rows, None)
+                if following is None or following.begin != (ahead.line, ahead.offset):
+                    marks, total = [], None
+                    raise _misplaced(path, ahead, following, known)
+                ahead = next(to_pass, None)
+            elif known.rows is not None and _has_more(rows, count - known.rows):
                 marks, total = [], None
-                raise _contradicted(path, f"more than {count:,}", count)
+                raise _contradicted(path, f"more than {known.rows:,}", known)
             yield raw
+            raw = next(rows, None) if following is None else following
         if known.rows is not None and known.rows != count:
             marks, total = [], None
-            raise _contradicted(path, f"{count:,}", known.rows)
+            raise _contradicted(path, f"{count:,}", known)
         total = count
     finally:
         if not known.is_told and (len(marks) > len(known.marks) or total != known.rows):
             indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
 
 
-def _contradicted(path: str, found: str, told: int) -> OrtdeployError:
-    return OrtdeployError(f"{path} has {found} rows, and its index says {told:,}. Make the plan again")
+def _has_more(rows: Iterator[RawRow], behind: int) -> bool:
+    """Return whether a file goes on behind the last row of its index; a job asks for no row behind that one."""
+    return behind > 0 or (behind == 0 and next(rows, None) is not None)
+
+
+def _misplaced(path: str, mark: Mark, found: RawRow | None, known: FileIndex) -> OrtdeployError:
+    where = "the file has no such row" if found is None else f"it begins at byte {found.begin[1]:,}"
+    return OrtdeployError(
+        f"{path}: row {mark.row:,} begins at byte {mark.offset:,} by its index, and {where}. {_remedy(known)}"
+    )
+
+
+def _contradicted(path: str, found: str, known: FileIndex) -> OrtdeployError:
+    return OrtdeployError(f"{path} has {found} rows, and its index says {known.rows:,}. {_remedy(known)}")
+
+
+def _remedy(known: FileIndex) -> str:
+    return "Restore the plan file from a copy, or make the plan again" if known.is_told else "Make the plan again"
 
 
 def _check_in(path: str, offset: int) -> int:
     if isinstance(path, StoredFile):
         return 0
-    with open(path, "rb") as file:  # noqa: PTH123  any file name
+    with open_regular(path) as file:
         return check_of(file, offset)
 
 

@@ -1,7 +1,7 @@
 """Rows of Arrow tables over several files; shared by Parquet and Arrow. Numbers and fixed-size lists are not copied."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,14 @@ from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.files.room import check_room, room
 from ortdeploy.records import ordered_record, record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
+from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
+from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.nanoseconds import Nanoseconds
-from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
+from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, ROWS, USUAL, TensorType
 from ortdeploy.tensors.written_numbers import rounded_places
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ FIRST_ROWS = 64
 
 class TableError(OrtdeployError):
     """A file is not a readable table."""
+
+
+class RaggedError(TableError):
+    """A row's lists differ in length."""
 
 
 @record
@@ -62,12 +68,15 @@ def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts)
             return replace(facts, problem=Problem(kind="unreadable", detail=detail))
         rows += table.rows
         held = max(held, table.held_bytes)
-    columns = {name: tensor_type(first.field(name).type) for name in first.names} if first is not None else {}
-    return replace(facts, columns=columns, rows=rows, held_bytes=held)
+    named = () if first is None else ((one.name, tensor_type(one.type)) for one in first)
+    return replace(facts.with_columns(named), rows=rows, held_bytes=held)
 
 
 def tensor_type(kind: "pa.DataType") -> TensorType:
-    """Return the type of a column's rows; without element type and shape if no model input takes it."""
+    """Return the type of a column's rows; without element type and shape if no model input takes it.
+
+    Nulls alone have a shape and no element type: any fits them.
+    """
     import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
     shape: list[int | str | None] = [ROWS]
@@ -86,7 +95,7 @@ def tensor_type(kind: "pa.DataType") -> TensorType:
         else:
             break
     name = _element_type(kind)
-    return TensorType(name, tuple(shape)) if name else TensorType()
+    return TensorType(name, tuple(shape)) if name or pa.types.is_null(kind) else TensorType()
 
 
 def _element_type(kind: "pa.DataType") -> str | None:
@@ -146,10 +155,10 @@ class TableSource:
 
     def _block(self, pieces: Sequence["_Piece"], start: int) -> Block:
         count = sum(piece.batch.num_rows for piece in pieces)
-        table = _Columns(pieces, self.wanted.missing, self.wanted.memory_limit)
+        table = _Columns(pieces, self.wanted)
         what = f"{count} rows from {shown(pieces[0].path, self.folder)} on, read together,"
         check_room(sum(piece.batch.nbytes for piece in pieces), what, self.wanted.memory_limit)
-        columns = {name: table.read(name) for name in self.wanted.dtypes}
+        columns = table.read()
         keys = {name: self._key(name, pieces, table) for name in self.wanted.keys if name not in columns}
         if not table.without:
             columns |= keys
@@ -169,7 +178,7 @@ class TableSource:
             )
             for place, (code, message) in sorted(table.without.items())
         ]
-        chosen = {name: pick(column, kept) for name, column in {**columns, **keys}.items()}
+        chosen = {**columns, **{name: pick(column, kept) for name, column in keys.items()}}
         rows = [start + place for place in kept]
         return Block(start=start, count=count, rows=rows, columns=chosen, failed=failed)
 
@@ -205,8 +214,7 @@ class _Columns:
     """The columns of some pieces as arrays; `without` are the rows that lack a value: the failure's code, and why."""
 
     pieces: Sequence[_Piece]
-    missing: Mapping[str, Any]
-    limit: int | None
+    wanted: Wanted
     without: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     @property
@@ -224,24 +232,74 @@ class _Columns:
             return column.to_pylist()  # type: ignore[no-any-return]
         return _flat(column)
 
-    def read(self, name: str) -> Column:
-        """Return a column as an array [rows, …], or as a list of arrays if rows differ in shape."""
+    def read(self) -> dict[str, Column]:
+        """Return the columns that are fed, for the rows that lack no value.
+
+        They are arrays [rows, …], or lists of arrays if rows differ in shape.
+        """
+        found = {name: self._complete(name) for name in self.wanted.dtypes}
+        while True:
+            try:
+                return {name: _rows(self._kept(column)) for name, column in found.items()}
+            except RaggedError:
+                for name, column in found.items():
+                    self._note_ragged(name, column)
+
+    def _kept(self, column: "pa.Array") -> "pa.Array":
+        import pyarrow as pa  # noqa: PLC0415
+
+        if not self.without:
+            return column
+        return column.take(pa.array([place for place in range(len(column)) if place not in self.without], pa.int64()))
+
+    def _note_ragged(self, name: str, column: "pa.Array") -> None:
+        """Note the rows whose lists no tensor can hold."""
+        for place in range(len(column)):
+            if place not in self.without:
+                try:
+                    _rows(column.slice(place, 1))
+                except RaggedError as error:
+                    self.without[place] = ("not-a-tensor", f'"{name}": {error}')
+
+    def _complete(self, name: str) -> "pa.Array":
+        """Return a column with fillers for its gaps; rows without a filler are noted."""
         column = self._column(name)
-        if self.missing.get(name) == "nan":
+        kind = tensor_type(column.type)
+        if kind.dtype is None and kind.shape is not None:
+            column = column.cast(_typed(column.type, self.wanted.dtypes[name] or USUAL))
+        elif self.wanted.missing.get(name) == "nan":
             column = self._as_floating(name, column)
-        if _has_gaps(column):
-            column = self._filled(name, column)
-        return _rows(column)
+        if not _has_gaps(column):
+            return column
+        gaps = self._gaps(name, column.type, len(kind.shape or (ROWS,)) - 1)
+        return self._filled_lists(column, gaps) if gaps.depth else self._filled(column, gaps)
+
+    def _gaps(self, name: str, kind: "pa.DataType", depth: int) -> "_Gaps":
+        """Return what stands for the nulls of a column of a type, whose elements lie in lists of a depth."""
+        filler, element = self.wanted.missing.get(name), _innermost(kind)
+        if filler is None:
+            return _Gaps(name, depth)
+        filler = math.nan if filler == "nan" and _element_type(element) in FLOATING else filler
+        try:
+            return _Gaps(name, depth, filler=_as_element(filler, element))
+        except _MISFITS as error:
+            why = f'what missing: gives for "{name}" does not fit its type {kind}: {error}'
+            return _Gaps(name, depth, misfit=why)
 
     def _column(self, name: str) -> "pa.Array":
         import pyarrow as pa  # noqa: PLC0415
 
         parts = [piece.batch.column(name) for piece in self.pieces]
         column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        if not pa.types.is_dictionary(column.type):
-            return column
-        if len(column) * column.dictionary.nbytes > room(self.limit):
-            check_room(_decoded_bytes(column), f'"{name}" of {len(column)} rows', self.limit)
+        if pa.types.is_dictionary(column.type):
+            column = self._decoded(name, column)
+        empty = self.wanted.dialect.empty
+        is_text = bool(empty) and _element_type(_innermost(column.type)) == "string"
+        return _without_empty(column, empty) if is_text else column
+
+    def _decoded(self, name: str, column: "pa.Array") -> "pa.Array":
+        if len(column) * column.dictionary.nbytes > room(self.wanted.memory_limit):
+            check_room(_decoded_bytes(column), f'"{name}" of {len(column)} rows', self.wanted.memory_limit)
         return column.dictionary_decode()
 
     def _as_floating(self, name: str, column: "pa.Array") -> "pa.Array":
@@ -255,31 +313,101 @@ class _Columns:
         whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
         return column.cast(pa.float64(), safe=False) if whole else column
 
-    def _filled(self, name: str, column: "pa.Array") -> "pa.Array":
-        """Return the column with fillers for its gaps; rows without a filler are noted."""
+    def _filled(self, column: "pa.Array", gaps: "_Gaps") -> "pa.Array":
+        """Return a column of single values with a filler for its nulls."""
+        if gaps.filler is not None:
+            return column.fill_null(gaps.filler)
+        for place in np.flatnonzero(np.asarray(column.is_null())):
+            self.without.setdefault(int(place), gaps.reason("is empty"))
+        return column
+
+    def _filled_lists(self, column: "pa.Array", gaps: "_Gaps") -> "pa.Array":
+        """Return a column of lists with a filler for the nulls in them; it stands for no list."""
         import pyarrow as pa  # noqa: PLC0415
 
-        filler, is_list = self.missing.get(name), tensor_type(column.type).shape != (ROWS,)
-        if filler == "nan" and _element_type(column.type) != "string":
-            filler = math.nan
+        filler = None if gaps.filler is None else gaps.filler.as_py()
         values = column.to_pylist()
         for place, value in enumerate(values):
-            if value is None:
-                if filler is None or is_list:
-                    self.without.setdefault(place, ("missing-value", f'"{name}" is empty'))
-            elif filler is None and _contains_none(value):
-                self.without.setdefault(place, ("missing-value", f'"{name}" has an empty element'))
-        first = next((value for place, value in enumerate(values) if place not in self.without), None)
-        filled = [
-            (first if first is not None else _nothing(column.type)) if place in self.without else _fill(value, filler)
-            for place, value in enumerate(values)
-        ]
-        try:
-            return pa.array(filled, column.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TableError(
-                f'what missing: gives for "{name}" does not fit its type {column.type}: {error}'
-            ) from error
+            try:
+                values[place] = _fill(value, filler, gaps.depth)
+            except _GapError:
+                values[place] = None
+                what = "is empty" if value is None else "has an empty element"
+                self.without.setdefault(place, gaps.reason(what))
+        if filler is None:
+            return column
+        filled = pa.array(values, _storage(column.type))
+        return pa.ExtensionArray.from_storage(column.type, filled) if _storage(column.type) != column.type else filled
+
+
+_MISFITS = (ValueError, TypeError, OverflowError)
+"""What pyarrow raises for a value that is not of a type; its own errors are kinds of these."""
+
+
+class _GapError(Exception):
+    """A list has a null that nothing stands for."""
+
+
+@ordered_record
+class _Gaps:
+    """What stands for the nulls of a column, which lie in lists of a depth: a filler, or nothing, perhaps for a reason.
+
+    `misfit` says why what the manifest gives is no filler.
+    """
+
+    name: str
+    depth: int
+    filler: "pa.Scalar | None" = None
+    misfit: str | None = None
+
+    def reason(self, what: str) -> tuple[str, str]:
+        """Return the code and the message of a row that nothing fills."""
+        return ("missing-value", f'"{self.name}" {what}') if self.misfit is None else ("not-a-number", self.misfit)
+
+
+def _as_element(filler: Any, kind: "pa.DataType") -> "pa.Scalar":
+    """Return a filler as an element of a type. Raises ValueError, TypeError, OverflowError; pyarrow would cut 1.5."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_integer(kind) and isinstance(filler, float) and not filler.is_integer():
+        raise ValueError(f"{filler} is no whole number")
+    return pa.array([filler], kind)[0]
+
+
+def _storage(kind: "pa.DataType") -> "pa.DataType":
+    """Return how the values of a type are stored."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _innermost(kind: "pa.DataType") -> "pa.DataType":
+    """Return the type of what is in lists, or the type itself."""
+    kind = _storage(kind)
+    return _innermost(kind.value_type) if _is_list(kind) else kind
+
+
+def _typed(kind: "pa.DataType", dtype: str) -> "pa.DataType":
+    """Return a type of nulls, perhaps in lists, as one of elements of a type."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if not _is_list(kind):
+        return pa.type_for_alias(dtype)
+    inner = _typed(kind.value_type, dtype)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
+
+
+def _without_empty(column: "pa.Array", empty: Sequence[str]) -> "pa.Array":
+    """Return a column of texts, or of lists of them, with null for those that stand for an empty cell."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415  takes a moment to import, and few manifests name such texts
+
+    if _is_list(column.type):
+        return pa.array(null_if_empty(column.to_pylist(), frozenset(empty)), column.type)
+    is_empty = pc.is_in(pc.utf8_trim_whitespace(column), value_set=pa.array(empty, column.type))
+    return pc.if_else(is_empty, pa.scalar(None, column.type), column)
 
 
 def _is_nanoseconds(kind: "pa.DataType") -> bool:
@@ -344,25 +472,13 @@ def _items(column: "pa.Array") -> "pa.Array":
     return column.values.slice(column.offset * size, len(column) * size)
 
 
-def _contains_none(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and any(map(_contains_none, value)))
-
-
-def _fill(value: Any, filler: Any) -> Any:
-    if isinstance(value, list):
-        return [_fill(item, filler) for item in value]
+def _fill(value: Any, filler: Any, depth: int) -> Any:
+    """Return nested lists of a depth with a filler for nulls in the innermost ones. Raises _GapError."""
+    if value is None and (depth or filler is None):
+        raise _GapError
+    if depth:
+        return [_fill(item, filler, depth - 1) for item in value]
     return filler if value is None else value
-
-
-def _nothing(kind: "pa.DataType") -> Any:
-    """Return any value of a type, to stand in for a row that is left out."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    if pa.types.is_fixed_size_list(kind):
-        return [_nothing(kind.value_type)] * kind.list_size
-    if _is_list(kind):
-        return []
-    return "" if _element_type(kind) == "string" else 0
 
 
 def _is_list(kind: "pa.DataType") -> bool:
@@ -380,7 +496,7 @@ def _rows(column: "pa.Array") -> Column:
     if pa.types.is_fixed_size_list(column.type):
         inner, size = _rows(_items(column)), column.type.list_size
         if isinstance(inner, list):
-            return [_stacked(inner[begin : begin + size]) for begin in range(0, len(inner), size)]
+            return [_stacked(inner[row * size : (row + 1) * size], column.type) for row in range(len(column))]
         return inner.reshape(len(column), size, *inner.shape[1:])
     if _is_list(column.type):
         return _lists(column)
@@ -394,14 +510,20 @@ def _lists(column: "pa.Array") -> Column:
     if len(lengths) and (lengths == lengths[0]).all() and isinstance(inner, np.ndarray):
         return inner.reshape(len(column), int(lengths[0]), *inner.shape[1:])
     ends = np.cumsum(lengths)
-    return [_stacked(inner[int(end - length) : int(end)]) for end, length in zip(ends, lengths, strict=True)]
+    parts = (inner[int(end - length) : int(end)] for end, length in zip(ends, lengths, strict=True))
+    return [_stacked(part, column.type) for part in parts]
 
 
-def _stacked(values: Column) -> Array:
+def _stacked(values: Column, kind: "pa.DataType") -> Array:
+    """Return the value of a row, which is a list of a type, as an array […]. Raises RaggedError."""
     if isinstance(values, np.ndarray):
         return values
+    if not values:
+        told = tensor_type(kind)
+        sizes = [size if isinstance(size, int) else 0 for size in (told.shape or ())[2:]]
+        return np.empty((0, *sizes), numpy_dtype(told.dtype or USUAL))
     if len({value.shape for value in values}) > 1:
-        raise TableError("a list holds lists of different lengths, which no tensor can hold")
+        raise RaggedError("a list holds lists of different lengths, which no tensor can hold")
     return np.stack(values)
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.files.room import LINE_OF_TEXT
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
@@ -29,8 +29,9 @@ def probe(_files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns={COLUMN: TensorType("string", (ROWS,))})
 
 
-def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
+def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None, dialect: Dialect = PLAIN) -> Iterator[RawRow]:
     """Yield the lines of a file from a mark on."""
+    del dialect  # a line is a row
     name, offset = shown(path, folder), mark.offset
     with open_binary(path, name) as file:
         file.seek(offset)

@@ -26,7 +26,8 @@ class TextRows:
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks; reading begins at the last place of the index before the first row."""
-        read = partial(self.read_rows, folder=self.folder, limit=self.wanted.memory_limit)
+        wanted = self.wanted
+        read = partial(self.read_rows, folder=self.folder, limit=wanted.memory_limit, dialect=wanted.dialect)
         indexes = self.wanted.indexes or NoIndexes()
         raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
         decode = partial(one_by_one, decode=self.decode, wanted=self.wanted)

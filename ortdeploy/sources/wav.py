@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
@@ -42,7 +42,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[BinaryIO, Wav]]:
     """Open a file and read its header. Raises RowError."""
-    with in_words(path, "wav", _WHAT, _CODE), Path(path).open("rb") as file:
+    with in_words(path, "wav", _WHAT, _CODE), open_regular(path) as file:
         try:
             wav = read_wav(file)
         except ValueError as error:

@@ -9,11 +9,11 @@ from io import BytesIO
 from typing import BinaryIO
 
 from ortdeploy.files.digests import digest_of
+from ortdeploy.files.opening import descriptor_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.sources.files import state_in_stat
 
 _AT_ONCE = 1 << 20
-_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 WholeFiles = dict[str, tuple[int, int, bytes]]
@@ -26,7 +26,7 @@ def open_whole(path: str, shown: str, whole: WholeFiles) -> BinaryIO:
     What a small one held is added to `whole`, if it did not change meanwhile. Of an object it is not: the file is a
     copy with another state.
     """
-    descriptor = os.open(path, os.O_RDONLY | _FLAGS)
+    descriptor = descriptor_of(path)
     try:
         before = os.fstat(descriptor)
         size = before.st_size

@@ -10,8 +10,9 @@ from ortdeploy.facts.models import ValueFacts
 from ortdeploy.graph.row_axes import input_axes
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
-from ortdeploy.starters import samples, writing
+from ortdeploy.starters import provenance, samples, writing
 from ortdeploy.starters.open_sizes import ROWS, synthetic_tensor
+from ortdeploy.starters.provenance import Page
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import WIDER, format_shape
@@ -66,21 +67,35 @@ def _fixed_rows(subject: Subject) -> int | None:
 
 def _starter(subject: Subject, batch: int | None) -> Starter:
     prepare = _prepared(subject)
-    name = scalar(subject.name)
     sample = f"{subject.stem}-sample.npz"
-    note = f"{_sample_rows(batch)} sample rows made by init"
-    written, further, values = _kept(subject, batch), _key(subject, batch), _values(subject, batch)
     text = (
         writing.head()
         + writing.models(subject)
-        + f"jobs:\n  run:\n    model: {name}\n"
-        + writing.input_section(subject, sample, note, *further, *values)
-        + (f"    prepare: {flow(prepare)}\n" if prepare else "")
-        + f"    batch: {{size: {batch or 'none'}}}\n"
-        + writing.output(subject, *written)
+        + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+        + writing.input_section(
+            subject,
+            sample,
+            *_key(subject, batch),
+            *_values(subject, batch),
+            note=f"{_sample_rows(batch)} sample rows made by init",
+        )
+        + (f"    prepare: {provenance.graph('prepare', flow(prepare))}\n" if prepare else "")
+        + _batch(subject, batch)
+        + writing.output(subject, *_kept(subject, batch))
     )
-    files = {} if subject.data is not None else {sample: samples.archive(_arrays(subject, batch))}
-    return Starter(family=FAMILY, text=text, files=files, if_refused=_if_refused(subject), misfit=_misfit(subject))
+    return Starter(
+        family=FAMILY,
+        page=Page(marked=text),
+        files={} if subject.data is not None else {sample: samples.archive(_arrays(subject, batch))},
+        if_refused=_if_refused(subject),
+        misfit=_misfit(subject),
+    )
+
+
+def _batch(subject: Subject, batch: int | None) -> str:
+    if batch is None:
+        return f"    batch: {{size: {provenance.graph('batch', 'none')}}}\n"
+    return writing.batch(batch if _fixed_rows(subject) else None, batch)
 
 
 def _if_refused(subject: Subject) -> str | None:
@@ -138,15 +153,13 @@ def _by_row(subject: Subject, batch: int | None) -> list[ValueFacts]:
 
 
 def _values(subject: Subject, batch: int | None) -> Iterator[str]:
-    """Yield the key with the values of inputs that no row carries."""
+    """Yield the key with the values of inputs that no row carries, one a line: nothing tells what belongs there."""
     carried = _by_row(subject, batch)
-    rest = {
-        one.name: synthetic_array(synthetic_tensor(one, subject.ran.values.get(one.name)), ()).item()
-        for one in subject.inputs
-        if one not in carried
-    }
+    rest = [one for one in subject.inputs if one not in carried]
     if rest:
-        yield f"values: {flow(rest)}"
+        yield "values:"
+    for one in rest:
+        yield f"  {writing.value_of(one, synthetic_tensor(one, subject.ran.values.get(one.name)))}"
 
 
 def _key(subject: Subject, batch: int | None) -> Iterator[str]:
@@ -158,15 +171,17 @@ def _key(subject: Subject, batch: int | None) -> Iterator[str]:
     if data is None or all(one.name in data.columns for one in inputs):
         return
     if len(inputs) == 1 and data.format in _OF_FILES:
-        yield f"columns: {flow({inputs[0].name: _OF_FILES[data.format]})}"
+        yield f"columns: {provenance.data('columns', flow({inputs[0].name: _OF_FILES[data.format]}))}"
         return
     names = list(data.columns)
-    width = (inputs[0].tensor.shape or (None,))[-1]
+    width = (inputs[0].tensor.shape or (None,))[-1] if inputs else None
     if len(inputs) == 1 and len(names) > 1 and width in {len(names), None}:
-        yield f"columns: {flow({inputs[0].name: names})}"
+        of = "in the order of the file"
+        yield f"columns: {provenance.convention('columns', flow({inputs[0].name: names}), of)}"
     elif len(inputs) == len(names) > 1:
         pairs = dict(zip([one.name for one in inputs], names, strict=True))
-        yield f"columns: {flow(pairs)}  # in their order: hold names against what each input means"
+        why = "inputs and columns are paired in their order"
+        yield f"columns: {provenance.made_up('columns', flow(pairs), why, 'which column each input means')}"
 
 
 def _written(subject: Subject, batch: int | None) -> list[ValueFacts]:

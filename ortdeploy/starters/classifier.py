@@ -1,28 +1,24 @@
 """Models that take a picture and give a vector: scores of classes, with labels if they are found, or features."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import writing
+from ortdeploy.starters import provenance, writing
 from ortdeploy.starters.labels import Labels, find_labels
-from ortdeploy.starters.pictures import (
-    SCALE,
-    PictureInput,
-    colors,
-    picture_input,
-    sample_path,
-    sample_pictures,
-)
+from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_path, sample_pictures, size_of
+from ortdeploy.starters.provenance import Given, Page
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.starters.text_recogniser import missing_letters
+from ortdeploy.starters.ultralytics import is_ultralytics
+from ortdeploy.tensors.types import Shape
 
 _IMAGENET = (1000, 1001)
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _BATCH = 16
-_LAST_NODES = 6
-"""Among which a softmax is that of the scores: casts, reshapes and steps of quantization may follow it."""
+_PROBABILITIES = ("Sigmoid", "Softmax")
+"""Operators that give probabilities; of all else, a softmax makes them."""
 
 _LEAST_SIDE = 32
 """A smaller map of numbers need not be a picture."""
@@ -35,30 +31,38 @@ _METHODS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest for a model that gives a vector a picture or takes photographs, and where pictures are given."""
     picture = picture_input(subject)
-    vectors = [name for name, shape in subject.ran.outputs.items() if _is_vector(name, shape)]
+    vectors = [name for name in subject.ran.outputs if _is_vector(name, subject.shape_of(name))]
     if picture is not None and (vectors or subject.data is not None or _is_photograph(picture)):
         yield _starter(
-            subject, picture, [name for name in vectors if subject.shape_of(name) == subject.shape_of(vectors[0])]
+            subject, picture, [name for name in vectors if _inner(subject, name) == _inner(subject, vectors[0])]
         )
+
+
+def _inner(subject: Subject, output: str) -> Shape:
+    """Return the shape of one row of an output."""
+    return subject.shape_of(output)[1:]
 
 
 def _is_photograph(picture: PictureInput) -> bool:
     return picture.channels > 1 and min(picture.height, picture.width) >= _LEAST_SIDE
 
 
-def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether an output has one vector a row, also as a map of one pixel if steps can name it."""
-    if len(shape) < 2 or shape[1] < 2 or any(size != 1 for size in shape[2:]):  # noqa: PLR2004  rows and values
+def _is_vector(name: str, shape: Shape) -> bool:
+    """Return whether an output has one vector a row, also as a map of one pixel if steps can name it.
+
+    The graph says how many numbers that are; a size that grows with the picture is not that of a vector.
+    """
+    if len(shape) < 2 or not isinstance(shape[1], int) or shape[1] < 2 or any(size != 1 for size in shape[2:]):  # noqa: PLR2004  rows and values
         return False
     return len(shape) == 2 or name.isidentifier()  # noqa: PLR2004
 
 
 def _starter(subject: Subject, picture: PictureInput, heads: Sequence[str]) -> Starter:
     """Return a manifest; `heads` are the outputs with a vector a row, all of one size: captchas have several."""
-    classes = subject.shape_of(heads[0])[1] if heads else 0
+    classes = _classes(subject, heads)
     labels = find_labels(subject, classes) if classes else None
-    prepare, told, assumed = _prepare(subject, picture)
-    scored = labels is not None or classes in _IMAGENET or (classes > 0 and _last_is_softmax(subject))
+    prepare, told = _prepare(subject, picture)
+    scored = labels is not None or classes in _IMAGENET or any(subject.operator_of(head) == "Softmax" for head in heads)
     columns, post = _scored(subject, heads, labels) if scored else ([], [])
     left_out = [one.name for one in subject.facts.outputs if one.name not in heads] if scored else []
     text = (
@@ -66,22 +70,23 @@ def _starter(subject: Subject, picture: PictureInput, heads: Sequence[str]) -> S
         + writing.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
         + writing.input_section(
-            subject,
-            sample_path(subject),
-            "made by init",
-            f"columns: {flow({picture.name: 'pixels'})}",
-            "key: [path]",
+            subject, sample_path(subject), f"columns: {flow({picture.name: 'pixels'})}", "key: [path]"
         )
         + f"    prepare:\n      {scalar(picture.name)}:  {writing.comment(told)}\n"
         + writing.steps(prepare, 8)
-        + f"    batch: {{size: {picture.batch or _BATCH}}}\n"
+        + writing.batch(picture.batch, _BATCH)
         + ("    postprocess:\n" + writing.steps(post, 6) if scored else "")
         + writing.output(subject, *([f"columns: {flow(columns)}"] if scored else []))
     )
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
     kind = "a picture classifier" if scored else "a model that gives a vector for a picture" if classes else FAMILY
     question = None if scored else missing_letters(subject)
-    return Starter(family=kind, text=text, files=files, question=question, assumed=assumed)
+    return Starter(family=kind, page=Page(marked=text), files=files, question=question)
+
+
+def _classes(subject: Subject, heads: Sequence[str]) -> int:
+    size = subject.shape_of(heads[0])[1] if heads else None
+    return size if isinstance(size, int) else 0
 
 
 def _intro(labels: Labels | None, classes: int, *, scored: bool) -> list[str]:
@@ -91,10 +96,6 @@ def _intro(labels: Labels | None, classes: int, *, scored: bool) -> list[str]:
         return [f"A model that gives {classes} numbers for a picture. Nothing says that they are scores of classes."]
     told = f"labels: {labels.told}" if labels else "no labels were found: class is the number of the best one"
     return [f"A picture classifier of {classes} classes; {told}."]
-
-
-def _last_is_softmax(subject: Subject) -> bool:
-    return any(node.operator == "Softmax" for node in subject.facts.nodes[-_LAST_NODES:])
 
 
 def _left_out(outputs: Sequence[str]) -> list[str]:
@@ -115,45 +116,86 @@ def _scored(subject: Subject, heads: Sequence[str], labels: Labels | None) -> tu
 
 def _postprocess(subject: Subject, output: str, labels: Labels | None, made: Mapping[str, str]) -> Iterator[str]:
     """Yield the steps of one head, whose results are called as in `made`."""
-    low, high = subject.ran.ranges.get(output, (-1.0, 1.0))
     scores = output
     if len(subject.shape_of(output)) > 2:  # noqa: PLR2004
         yield f"{{op: Flatten, in: {{input: ${output}}}, out: {made['flat']}}}"
         scores = made["flat"]
-    if low < 0 or high > 1:
+    if subject.operator_of(output) not in _PROBABILITIES:
         yield f"{{softmax: {scalar(scores)}, as: {made['scores']}}}"
         scores = made["scores"]
     yield f"{{argmax: {scalar(scores)}, as: {made['class']}, value_as: {made['probability']}}}"
     if labels is not None:
-        yield f"{{labels: {made['class']}, from: {scalar(labels.path)}, as: {made['label']}}}"
+        yield f"{{labels: {made['class']}, from: {labels.written}, as: {made['label']}}}"
 
 
-def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str, str | None]:
-    """Return the steps, where they are from, and what of them is assumed."""
+def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
+    """Return the steps, and where they are from: a file beside the model, ultralytics' ways, or nothing but custom."""
     beside = subject.beside("preprocessor_config.json")
-    settings = subject.settings("preprocessor_config.json")
-    assumed = None if settings else _assumed(picture)
-    steps = [colors(picture.channels), *_resized(settings, picture)]
+    settings: Mapping[str, Any] = subject.settings("preprocessor_config.json")
+    if settings:
+        of, told = _as_the_file_says, f"as {beside} says"
+    elif is_ultralytics(subject):
+        settings, told = _ultralytics_settings(picture), "as ultralytics prepares pictures for its classifiers"
+        of = _as_ultralytics
+    else:
+        of, told = _as_usual, "by convention: nothing in the files tells"
+    steps = [_colors(picture.channels, of), *_resized(settings, picture, of)]
     if picture.floating:
-        steps += _scaled(settings, picture.channels)
+        steps += _scaled(settings, picture.channels, of)
     if picture.layout == "NCHW":
-        steps.append("{layout: NCHW}")
-    return steps, assumed or f"as {beside} says", assumed
+        steps.append(f"{{layout: {provenance.graph('layout', 'NCHW')}}}")
+    return steps, told
 
 
-def _resized(settings: Mapping[str, Any], picture: PictureInput) -> Iterator[str]:
+_Origin = Callable[[str, object], Given]
+"""What makes a value of its name and text, with its origin."""
+
+
+def _as_the_file_says(name: str, text: object) -> Given:
+    return provenance.beside(name, text)
+
+
+def _as_ultralytics(name: str, text: object) -> Given:
+    return provenance.convention(name, text, "ultralytics")
+
+
+def _as_usual(name: str, text: object) -> Given:
+    return provenance.convention(name, text, "ImageNet's; nothing in the files tells")
+
+
+def _ultralytics_settings(picture: PictureInput) -> Mapping[str, Any]:
+    """Return what classify_transforms of ultralytics does, as a preprocessor_config.json would say it."""
+    size = min(picture.height, picture.width)
+    return {"size": {"shortest_edge": size}, "do_center_crop": True, "do_normalize": False, "resample": 2}
+
+
+def _colors(channels: int, of: _Origin) -> str:
+    """Return the step that gives a picture the channels that a model takes; a graph does not tell red from blue."""
+    return (
+        f"{{grayscale: {provenance.graph('grayscale', 'true')}}}" if channels == 1 else f"{{rgb: {of('RGB', 'true')}}}"
+    )
+
+
+def _resized(settings: Mapping[str, Any], picture: PictureInput, of: _Origin) -> Iterator[str]:
     """Yield the steps to the size that the model takes, with a cut from the middle if the settings say so."""
     resample, size, crops = settings.get("resample"), settings.get("size"), settings.get("do_center_crop")
-    method = _METHODS.get(resample, "bilinear") if isinstance(resample, int) else "bilinear"
-    named = _sides(settings.get("crop_size") if crops else size) if picture.open else None
-    taken = named or [picture.height, picture.width]
+    named = _METHODS.get(resample) if isinstance(resample, int) else None
+    method = of("method", named) if named else provenance.convention("method", "bilinear", "the usual one")
+    taken = _size(_sides(settings.get("crop_size") if crops else size) if picture.open else None, picture)
     shortest = size.get("shortest_edge") if isinstance(size, dict) else size  # as files of old versions have it
     before = {"shortest": shortest} if isinstance(shortest, int) else _sides(size)
     if crops and before:
-        yield f"{{resize: {flow(before)}, method: {method}}}"
-        yield f"{{center_crop: {flow(taken)}}}"
+        yield f"{{resize: {of('size', flow(before))}, method: {method}}}"
+        yield f"{{center_crop: {taken}}}"
     else:
-        yield f"{{resize: {flow(taken)}, method: {method}}}"
+        yield f"{{resize: {taken}, method: {method}}}"
+
+
+def _size(named: list[int] | None, picture: PictureInput) -> Given:
+    """Return the height and width that the model takes: as a file says, as the graph does, or usual ones."""
+    if named:
+        return provenance.beside("size", flow(named))
+    return size_of(picture)
 
 
 def _sides(size: Any) -> list[int] | None:
@@ -162,30 +204,18 @@ def _sides(size: Any) -> list[int] | None:
     return [height, width] if isinstance(height, int) and isinstance(width, int) else None
 
 
-def _assumed(picture: PictureInput) -> str | None:
-    normalized = picture.floating and picture.channels == len(_MEAN)
-    what = [
-        *(["size"] if picture.open else []),
-        *(["scale"] if picture.floating else []),
-        *(["mean", "std"] if normalized else []),
-        *(["RGB"] if picture.channels == len(_MEAN) else []),
-    ]
-    if not what:
-        return None
-    named = " and ".join([", ".join(what[:-1]), what[-1]] if what[1:] else what)
-    return f"{named} {'are' if what[1:] else 'is'} assumed: nothing in the file tells"
-
-
-def _scaled(settings: Mapping[str, Any], channels: int) -> Iterator[str]:
+def _scaled(settings: Mapping[str, Any], channels: int, of: _Origin) -> Iterator[str]:
     """Yield the steps to the values that the model takes."""
     factor = settings.get("rescale_factor")
     if not settings.get("do_rescale", True):
-        yield "{cast: float32}"
+        yield f"{{cast: {of('scale', 'float32')}}}"
+    elif isinstance(factor, int | float):
+        yield f"{{scale: {of('scale', scalar(factor))}}}"
     else:
-        yield f"{{scale: {scalar(factor)}}}" if isinstance(factor, int | float) else SCALE
+        yield f"{{scale: {of('scale', PER_255)}}}"
     mean, std = settings.get("image_mean", _MEAN), settings.get("image_std", _STD)
     if settings.get("do_normalize", True) and _is_for(channels, mean) and _is_for(channels, std):
-        yield f"{{normalize: {{mean: {flow(mean)}, std: {flow(std)}}}}}"
+        yield f"{{normalize: {{mean: {of('mean', flow(mean))}, std: {of('std', flow(std))}}}}}"
 
 
 def _is_for(channels: int, values: Any) -> bool:

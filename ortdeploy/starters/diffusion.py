@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import writing
+from ortdeploy.starters import provenance, writing
+from ortdeploy.starters.provenance import Given, Page
 from ortdeploy.starters.subject import Starter, Subject, json_mapping
 
 FAMILY = "a Stable Diffusion folder"
@@ -21,28 +22,32 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 
 
 def _starter(subject: Subject) -> Starter:
-    side, told = _side(subject)
+    side = _side(subject)
+    told = "nothing says for which height and width" if side.is_assumed else "sample_size in unet/config.json says"
     sample = f"{subject.stem}-prompts.csv"
     text = (
         writing.head(
-            f"A folder of Stable Diffusion, by its components; {told}.",
+            f"A folder of Stable Diffusion, by its components; {told} its UNet was trained.",
             "ortdeploy lock pins the folder by its digest.",
         )
         + "pipelines:\n  paint:\n    preset: text-to-image\n"
-        + f"    from: {scalar(subject.path)}\n    providers: [CPU]\n    steps: 20\n    guidance_scale: 7.5\n"
+        + f"    from: {provenance.graph('path', scalar(subject.path))}\n"
+        + f"    providers: {provenance.choice('providers', '[CPU]')}\n"
+        + f"    steps: {provenance.convention('steps 20', 20)}\n"
+        + f"    guidance_scale: {provenance.convention('guidance_scale 7.5', 7.5)}\n"
         + f"    height: {side}\n    width: {side}\n\n"
         + "jobs:\n  run:\n    pipeline: paint\n"
-        + writing.input_section(subject, sample, "made by init", "key: [prompt]")
-        + "    batch: {size: 1}\n"
+        + writing.input_section(subject, sample, "key: [prompt]")
+        + writing.batch(None, 1)
         + writing.output(subject, "images: [image]")
     )
     files = {} if subject.data else {sample: _PROMPT.encode()}
-    return Starter(family=FAMILY, text=text, files=files, takes_long=True)
+    return Starter(family=FAMILY, page=Page(marked=text), files=files, takes_long=True)
 
 
-def _side(subject: Subject) -> tuple[int, str]:
-    """Return the side of images in pixels, and where it is from."""
+def _side(subject: Subject) -> Given:
+    """Return the side of images in pixels."""
     size = json_mapping(subject.model / "unet" / "config.json").get("sample_size")
     if isinstance(size, int):
-        return size * _FACTOR, "height and width are those of sample_size in unet/config.json"
-    return _USUAL, "height and width are assumed, because nothing says which its UNet was trained for"
+        return provenance.beside("size", size * _FACTOR)
+    return provenance.convention("size", _USUAL, "nothing says which its UNet was trained for")

@@ -6,11 +6,14 @@ from dataclasses import field
 from typing import Any
 
 from ortdeploy.deployment.metadata import parsed_names
+from ortdeploy.manifest.write import scalar
 from ortdeploy.records import record
+from ortdeploy.starters.provenance import Given, Origin
 from ortdeploy.starters.subject import Subject
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt", "imagenet_classes.txt", "synset.txt", "names.txt")
-_KEYS = ("names", "labels", "classes", "class_names", "id2label")
+_KEYS = ("names", "labels", "classes", "class_names", "id2label", "character")
+"""In the metadata; `character` is PaddleX's, for classes as for letters."""
 
 
 @record
@@ -19,19 +22,25 @@ class Labels:
 
     path: str
     told: str
+    origin: Origin
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def written(self) -> Given:
+        """The path as steps name it."""
+        return Given(name="labels", text=scalar(self.path), origin=self.origin)
 
 
 def find_labels(subject: Subject, classes: int) -> Labels | None:
     """Return labels for this number of classes."""
     beside = subject.beside(*_FILES)
     if beside is not None and _count(subject.lines(beside)) == classes:
-        return Labels(path=beside, told=f"the lines of {beside}")
-    for told, names in _named(subject):
+        return Labels(path=beside, told=f"the lines of {beside}", origin=Origin.FILE)
+    for told, origin, names in _named(subject):
         content = label_lines(names)
         if len(names) == classes and content is not None:
             path = f"{subject.stem}-labels.txt"
-            return Labels(path=path, told=told, files={path: content})
+            return Labels(path=path, told=told, origin=origin, files={path: content})
     return None
 
 
@@ -43,15 +52,16 @@ def label_lines(names: Sequence[Any]) -> bytes | None:
         return None
 
 
-def _named(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
+def _named(subject: Subject) -> Iterator[tuple[str, Origin, list[Any]]]:
     """Yield names that the model or config.json has, each with where they are from."""
     for key in _KEYS:
         names = parsed_names(subject.facts.metadata.get(key, ""))
         if names:
-            yield f"{key} in the model's metadata", names
+            yield f"{key} in the model's metadata", Origin.METADATA, names
     found = subject.settings("config.json").get("id2label")
     if isinstance(found, dict):
-        yield f"id2label in {subject.beside('config.json')}", parsed_names(json.dumps(found))
+        told = f"id2label in {subject.beside('config.json')}"
+        yield told, Origin.FILE, parsed_names(json.dumps(found))
 
 
 def _count(lines: Sequence[str]) -> int:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import samples, writing
+from ortdeploy.starters import provenance, samples, writing
 from ortdeploy.starters.open_sizes import RATES
+from ortdeploy.starters.provenance import Given, Page
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import Dimension
 
@@ -31,14 +31,12 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     if not states or len(heard) != 1 or len(rest) != len(heard) + len(rates) or not given:
         return
     if subject.data is None or subject.data.format in {"wav", "audio"}:
-        fed = (
-            {heard[0].name: "$x"}
-            | {one: f"${_word(one)}" for one in states}
-            | dict.fromkeys(_names(rates), samples.RATE)
-        )
+        fed = {heard[0].name: "$x"} | {one: f"${_word(one)}" for one in states}
+        rated = {one.name: provenance.convention(one.name, samples.RATE, "Silero VAD's") for one in rates}
         made = {given[0]: "p"} | {after: f"{_word(one)}_after" for one, after in states.items()}
         _, fixed = heard[0].tensor.shape or (None, None)
-        yield _starter(subject, fed, made, tuple(states), _window(fixed, states))
+        taken = ", ".join([flow(fed)[1:-1], *(f"{scalar(name)}: {rate}" for name, rate in rated.items())])
+        yield _starter(subject, taken, made, tuple(states), _window(fixed, states))
 
 
 def _states(subject: Subject) -> dict[str, str]:
@@ -58,6 +56,14 @@ class _Window(NamedTuple):
     size: int
     context: int
     told: str
+    fixed: bool = False
+
+    @property
+    def written(self) -> Given:
+        """The new samples of a window as the step names them."""
+        if self.fixed:
+            return provenance.graph("windows", self.size)
+        return provenance.convention(f"windows of {self.size}", self.size, "Silero VAD's for 16 kHz")
 
 
 def _window(fixed: Dimension, states: Collection[str]) -> _Window:
@@ -71,34 +77,32 @@ def _window(fixed: Dimension, states: Collection[str]) -> _Window:
         return _Window(_WINDOW, _CONTEXT, told)
     if isinstance(fixed, int):
         told = f"The graph takes windows of {fixed} samples. If some are of before, write context and less size."
-        return _Window(fixed, 0, told)
+        return _Window(fixed, 0, told, fixed=True)
     context = _CONTEXT if _SILERO_5 in states else 0
     before = f" and {context} of before" if context else ""
     text = f"Windows of {_WINDOW} samples{before} at {samples.RATE} Hz are those of Silero VAD for 16 kHz"
     return _Window(_WINDOW, context, f"{text}; check them for others.")
 
 
-def _names(values: list[ValueFacts]) -> list[str]:
-    return [one.name for one in values]
-
-
 def _starter(
     subject: Subject,
-    fed: Mapping[str, object],
+    fed: str,
     made: Mapping[str, str],
     states: tuple[str, ...],
     window: _Window,
 ) -> Starter:
-    """Return a manifest: `fed` and `made` are what the model is run with."""
-    name, (size, context, told) = scalar(subject.name), window
+    """Return a manifest: `fed` is what the model is run with, as it is written, and `made` what it gives."""
+    name, told = scalar(subject.name), window.told
+    context = provenance.convention(f"context {window.context}", window.context, "samples of before; Silero VAD's")
+    size, only = window.written, provenance.graph("squeeze", 0)
     handed_on = {_word(one): f"${_word(one)}_after" for one in states}
     pipeline = (
         "pipelines:\n  listen:\n    steps:\n"
         f"      - {{do: windows, in: {{x: $samples, size: {size}, context: {context}}}, out: [w, start]}}\n"
         f"      - each: $w\n        as: x\n        state: {flow(handed_on)}\n        steps:\n"
-        f"          - {{run: {name}, in: {flow(dict(fed))}, out: {flow(dict(made))}}}\n"
+        f"          - {{run: {name}, in: {{{fed}}}, out: {flow(dict(made))}}}\n"
         "          - {do: flatten, in: {x: $p}, out: flat}\n"
-        "          - {do: squeeze, in: {x: $flat, squeeze: 0}, out: speech}\n"
+        f"          - {{do: squeeze, in: {{x: $flat, squeeze: {only}}}, out: speech}}\n"
         "        collect: {speech: speech}\n"
         "    outputs: {start: $start, speech: $speech}\n\n"
     )
@@ -111,11 +115,11 @@ def _starter(
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
         + writing.recordings_section(subject, samples.RATE, "samples")
-        + f"    batch: {{size: {_BATCH}}}\n"
+        + writing.batch(None, _BATCH)
         + writing.output(subject, "explode: [start, speech]", note=_LINES)
     )
     files = {} if subject.data else {writing.recording_path(subject): samples.recording()}
-    return Starter(family=FAMILY, text=text, files=files)
+    return Starter(family=FAMILY, page=Page(marked=text), files=files, explodes=True)
 
 
 def _word(name: str) -> str:

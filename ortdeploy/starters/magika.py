@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import writing
+from ortdeploy.starters import provenance, writing
 from ortdeploy.starters.labels import label_lines
+from ortdeploy.starters.provenance import Page
 from ortdeploy.starters.subject import Starter, Subject
 
 FAMILY = "a model that tells types of files (Magika)"
@@ -46,24 +47,28 @@ def _starter(subject: Subject, beside: str, scores: str, labels: bytes, sizes: l
     first, last, block, filling = sizes
     dtype = subject.inputs[0].tensor.dtype
     names, folder = f"{subject.stem}-labels.txt", f"{subject.stem}-sample"
+    axis = provenance.graph("axis", 1)
     lines = [
-        "{op: Concat, in: {inputs: [$start, $end]}, attributes: {axis: 1}, out: bytes}",
+        f"{{op: Concat, in: {{inputs: [$start, $end]}}, attributes: {{axis: {axis}}}, out: bytes}}",
         f"{{run: {scalar(subject.name)}, in: {{{_INPUT}: $bytes}}, out: {{{scalar(scores)}: scores}}}}",
         "{do: argmax, in: {x: $scores}, out: [best, score]}",
-        f"{{do: labels, in: {{x: $best, from: {scalar(names)}}}, out: type}}",
+        f"{{do: labels, in: {{x: $best, from: {provenance.beside('labels', scalar(names))}}}, out: type}}",
     ]
-    ends = f"{{strip: start}}, {{head: {first}}}, {{cast: {dtype}}}, {{pad: {first}, value: {filling}}}"
-    tails = f"{{strip: end}}, {{tail: {last}}}, {{cast: {dtype}}}, {{pad: {last}, value: {filling}, side: start}}"
-    columns = "columns: {start: data, end: data}"
+    of_start = f"{{head: {block}}}, {{strip: start}}, {{head: {first}}}, {{cast: {dtype}}}"
+    of_end = f"{{tail: {block}}}, {{strip: end}}, {{tail: {last}}}, {{cast: {dtype}}}"
+    ends = f"[{of_start}, {{pad: {first}, value: {filling}}}]"
+    tails = f"[{of_end}, {{pad: {last}, value: {filling}, side: start}}]"
+    read = (f"format: {provenance.graph('format', 'bytes')}", "columns: {start: data, end: data}", "key: [path, size]")
     text = (
         writing.head(f"A model that tells types of files, by {beside} beside it: bytes of both ends, and their names.")
         + writing.models(subject)
         + writing.pipeline("identify", lines, {"type": "$type", "score": "$score"})
         + "jobs:\n  run:\n    pipeline: identify\n"
-        + writing.input_section(subject, folder, "made by init", "format: bytes", columns, "key: [path, size]")
-        + f"    prepare:\n      start: [{{head: {block}}}, {ends}]\n      end: [{{tail: {block}}}, {tails}]\n"
-        + f"    batch: {{size: {_BATCH}}}\n"
+        + writing.input_section(subject, folder, *read)
+        + f"    prepare:\n      start: {provenance.beside('start', ends)}\n"
+        + f"      end: {provenance.beside('end', tails)}\n"
+        + writing.batch(None, _BATCH)
         + writing.output(subject)
     )
     files = {} if subject.data else {f"{folder}/{name}": content for name, content in _SAMPLES.items()}
-    return Starter(family=FAMILY, text=text, files=files | {names: labels})
+    return Starter(family=FAMILY, page=Page(marked=text), files=files | {names: labels})

@@ -41,7 +41,8 @@ _COUNTS = ("int32", "int64")
 RATES = ("sr", "sample_rate", "sampling_rate")
 """Names of inputs that say how many samples a second another has."""
 
-_KNOWN = dict.fromkeys(RATES, 16_000)
+KNOWN = dict.fromkeys(RATES, 16_000)
+"""Values of scalar inputs that their names tell."""
 
 _LENGTH_OF = re.compile(r"(?:^|_)(?:len|lens|length|lengths)\Z", re.IGNORECASE)
 """Names of inputs that say how long others are."""
@@ -95,7 +96,7 @@ def synthetic_tensor(value: ValueFacts, fill: int | None = None) -> SyntheticTen
         dtype=tensor.dtype or "float32",
         shape=tensor.shape or (),
         limits=value.limits,
-        value=_KNOWN.get(value.name, fill if tensor.dtype in _COUNTS and value.limits is None else None),
+        value=KNOWN.get(value.name, fill if tensor.dtype in _COUNTS and value.limits is None else None),
     )
 
 

@@ -2,13 +2,15 @@
 
 import glob
 
+from ortdeploy.manifest.write import flow
 from ortdeploy.records import record
-from ortdeploy.starters import samples
+from ortdeploy.starters import provenance, samples
+from ortdeploy.starters.provenance import Given
 from ortdeploy.starters.subject import Subject, is_installed
 
 _RANK = 4
-SCALE = "{scale: 0.00392156862745098}"
-"""From 0..255 to 0..1."""
+PER_255 = "0.00392156862745098"
+"""The scale from 0..255 to 0..1."""
 
 
 @record
@@ -53,6 +55,14 @@ def picture_input(subject: Subject) -> PictureInput | None:
     )
 
 
+def size_of(picture: PictureInput) -> Given:
+    """Return the height and width that a model takes, as steps name them."""
+    text = flow([picture.height, picture.width])
+    if picture.open:
+        return provenance.convention("size", text, "the graph takes others too")
+    return provenance.graph("size", text)
+
+
 def sample_pictures(subject: Subject, height: int, width: int) -> dict[str, bytes]:
     """Return two pictures, by name; none if the user has some."""
     if subject.data is not None:
@@ -66,8 +76,3 @@ def sample_pictures(subject: Subject, height: int, width: int) -> dict[str, byte
 def sample_path(subject: Subject) -> str:
     """Return the path of these."""
     return f"{glob.escape(subject.stem)}-sample-*.png"
-
-
-def colors(channels: int) -> str:
-    """Return the step that gives a picture the channels that a model takes."""
-    return "{grayscale: true}" if channels == 1 else "{rgb: true}"

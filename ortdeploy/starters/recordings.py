@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.records import record
-from ortdeploy.starters import samples, writing
-from ortdeploy.starters.open_sizes import RATES, is_length, is_sound
+from ortdeploy.starters import provenance, samples, writing
+from ortdeploy.starters.open_sizes import is_length, is_sound, synthetic_tensor
+from ortdeploy.starters.provenance import Page
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a model of recordings"
-_ASSUMED = f"{samples.RATE} Hz is assumed: nothing in the file tells"
 _RANK = 2
 _SOUND = ("audio", "wav")
 _LINES = "a line for each window; start is in samples"
@@ -20,16 +20,22 @@ _BATCH, _WINDOWS = 4, 256
 
 @record
 class _Inputs:
-    """The input that takes samples [rows, samples], those of lengths [rows], and what the rest is fed, by input."""
+    """The input that takes samples [rows, samples], those of lengths [rows], and those of one number for all rows."""
 
     heard: ValueFacts
     lengths: Sequence[ValueFacts]
-    rates: Mapping[str, int]
+    numbers: Sequence[ValueFacts]
 
     @property
     def window(self) -> int | None:
         """The number of samples that the graph fixes."""
         size = (self.heard.tensor.shape or (None, None))[1]
+        return size if isinstance(size, int) else None
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows that the graph fixes."""
+        size = (self.heard.tensor.shape or (None,))[0]
         return size if isinstance(size, int) else None
 
 
@@ -48,53 +54,60 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 def _inputs(subject: Subject) -> _Inputs | None:
     """Return what each input takes; None if one takes something else."""
     lengths = [one for one in subject.inputs if is_length(one)]
-    rates = [one for one in subject.inputs if one.name in RATES]
-    rest = [one for one in subject.inputs if one not in lengths and one not in rates]
+    numbers = [one for one in subject.inputs if one.tensor.shape == () and one not in lengths]
+    rest = [one for one in subject.inputs if one not in lengths and one not in numbers]
     if len(rest) != 1 or len(rest[0].tensor.shape or ()) != _RANK or rest[0].tensor.dtype != "float32":
         return None
     by_name = subject.data is None and is_sound(rest[0])
     if not by_name and (subject.data is None or subject.data.format not in _SOUND):
         return None
-    return _Inputs(heard=rest[0], lengths=lengths, rates=dict.fromkeys((one.name for one in rates), samples.RATE))
+    return _Inputs(heard=rest[0], lengths=lengths, numbers=numbers)
+
+
+def _values(subject: Subject, inputs: _Inputs) -> list[str]:
+    """Return the inputs of one number with their values."""
+    return [writing.value_of(one, synthetic_tensor(one, subject.ran.values.get(one.name))) for one in inputs.numbers]
+
+
+def _fed(subject: Subject, inputs: _Inputs, values: Mapping[str, str]) -> str:
+    """Return what a run step feeds, by input."""
+    return ", ".join([flow(dict(values))[1:-1], *_values(subject, inputs)])
 
 
 def _whole(subject: Subject, inputs: _Inputs) -> Starter:
     """Return a manifest that feeds whole recordings, with their lengths if the model asks for them."""
     name, heard = scalar(subject.name), scalar(inputs.heard.name)
-    fed: dict[str, object] = {inputs.heard.name: "$samples"}
-    fed |= {one.name: "$" + _after(one) for one in inputs.lengths} | dict(inputs.rates)
+    fed = {inputs.heard.name: "$samples"} | {one.name: "$" + _after(one) for one in inputs.lengths}
     made = {one.name: f"y{number}" for number, one in enumerate(subject.facts.outputs) if one.kind == "tensor"}
     lines = [
-        "{op: Shape, by_row: true, in: {data: $samples}, out: counted}",
-        "{do: squeeze, in: {x: $counted, squeeze: 0}, out: length}",
+        f"{{op: Shape, by_row: {provenance.graph('by_row', 'true')}, in: {{data: $samples}}, out: counted}}",
+        f"{{do: squeeze, in: {{x: $counted, squeeze: {provenance.graph('squeeze', 0)}}}, out: length}}",
         *(
-            f"{{do: cast, in: {{x: $length, cast: {one.tensor.dtype}}}, out: {_after(one)}}}"
+            f"{{do: cast, in: {{x: $length, cast: {provenance.graph('cast', one.tensor.dtype)}}}, out: {_after(one)}}}"
             for one in inputs.lengths
             if one.tensor.dtype != "int64"
         ),
-        f"{{run: {name}, in: {flow(fed)}, out: {flow(made)}}}",
+        f"{{run: {name}, in: {{{_fed(subject, inputs, fed)}}}, out: {flow(made)}}}",
     ]
     results = {name if name.isidentifier() else value: f"${value}" for name, value in made.items()}
+    values = _values(subject, inputs)
     if inputs.lengths:
         section, job = writing.pipeline("hear", lines, results), "pipeline: hear"
         columns, taken = [], "samples"
     else:
         section, job = "", f"model: {name}"
         columns, taken = [f"columns: {{{heard}: samples}}"], inputs.heard.name
-        columns += [f"values: {flow(dict(inputs.rates))}"] if inputs.rates else []
+        columns += ["values:", *(f"  {value}" for value in values)] if values else []
     text = (
-        writing.head(
-            f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.",
-            f"{_ASSUMED}.",
-        )
+        writing.head(f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.")
         + writing.models(subject)
         + section
         + f"jobs:\n  run:\n    {job}\n"
         + writing.recordings_section(subject, samples.RATE, taken, *columns)
-        + "    batch: {size: 1}  # recordings differ in length\n"
+        + writing.batch(inputs.rows, 1, "recordings differ in length")
         + writing.output(subject)
     )
-    return Starter(family=FAMILY, text=text, files=_sample(subject), assumed=_ASSUMED)
+    return Starter(family=FAMILY, page=Page(marked=text), files=_sample(subject))
 
 
 def _after(one: ValueFacts) -> str:
@@ -104,34 +117,34 @@ def _after(one: ValueFacts) -> str:
 def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> Starter:
     """Return a manifest that cuts recordings into windows of the length that the graph fixes."""
     name = scalar(subject.name)
-    fed = {inputs.heard.name: "$x"} | dict(inputs.rates)
     shape = subject.shape_of(output)
     single = len(shape) == _RANK and shape[1] == 1
-    steps = [f"{{run: {name}, in: {flow(fed)}, out: {flow({output: 'y' if single else 'found'})}}}"]
-    steps += ["{do: squeeze, in: {x: $y, squeeze: 0}, out: found}"] if single else []
-    fixed = (inputs.heard.tensor.shape or (None,))[0]
-    batch = f"        batch: {_WINDOWS}\n" if not isinstance(fixed, int) else ""
+    fed = _fed(subject, inputs, {inputs.heard.name: "$x"})
+    steps = [f"{{run: {name}, in: {{{fed}}}, out: {flow({output: 'y' if single else 'found'})}}}"]
+    steps += (
+        [f"{{do: squeeze, in: {{x: $y, squeeze: {provenance.graph('squeeze', 0)}}}, out: found}}"] if single else []
+    )
+    batch = "" if inputs.rows is not None else f"        batch: {provenance.choice('batch', _WINDOWS)}\n"
+    size = provenance.graph("windows", window)
+    last = provenance.convention("last: pad", "pad", "zeros fill up the last window")
     pipeline = (
         "pipelines:\n  listen:\n    steps:\n"
-        f"      - {{do: windows, in: {{x: $samples, size: {window}, last: drop}}, out: [w, start]}}\n"
+        f"      - {{do: windows, in: {{x: $samples, size: {size}, last: {last}}}, out: [w, start]}}\n"
         f"      - each: $w\n        as: x\n{batch}        steps:\n"
         + writing.steps(steps, 10)
         + "        collect: {found: found}\n    outputs: {start: $start, found: $found}\n\n"
     )
     text = (
-        writing.head(
-            f"A model of recordings, {_because(subject, inputs)}: it takes windows of {window} samples.",
-            f"{_ASSUMED}.",
-        )
+        writing.head(f"A model of recordings, {_because(subject, inputs)}: it takes windows of {window} samples.")
         + writing.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
         + writing.recordings_section(subject, samples.RATE, "samples")
-        + f"    batch: {{size: {_BATCH}}}\n"
+        + writing.batch(None, _BATCH)
         + writing.output(subject, "explode: [start, found]", note=_LINES)
     )
     seconds = max(2.0, 2.5 * window / samples.RATE)
-    return Starter(family=FAMILY, text=text, files=_sample(subject, seconds), assumed=_ASSUMED)
+    return Starter(family=FAMILY, page=Page(marked=text), files=_sample(subject, seconds), explodes=True)
 
 
 def _because(subject: Subject, inputs: _Inputs) -> str:

@@ -8,25 +8,35 @@ from typing import Any
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.files.text_lines import lines_of
+from ortdeploy.graph.producers import operator_of
 from ortdeploy.records import record
 from ortdeploy.runtime.trial_run import Ran
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.starters.provenance import Page, Written
+from ortdeploy.tensors.types import Shape, TensorType
 
 
 @record
 class Data:
-    """Rows that the user has: their path for a manifest, the format, and the columns that the files name.
+    """Rows that the user has: their paths for a manifest, the format, and the columns that the files name.
 
-    `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `path` does
-    not name, though their formats could be read.
+    `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `patterns`
+    do not name, though their formats could be read. `delimiter` is what stands between cells, if that is no comma.
     """
 
-    path: str
+    patterns: tuple[str, ...]
     format: str
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     texts: frozenset[str] = frozenset()
     left_out: str = ""
+    delimiter: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The paths in the words of a message."""
+        *others, last = self.patterns
+        return f"{', '.join(others)} and {last}" if others else last
 
 
 @record
@@ -34,7 +44,8 @@ class Subject:
     """A model, or a folder of models, that a manifest is to be written for.
 
     `path` is the model's from the manifest's `folder`, `stem` the manifest's name without its suffix. `ran` is a run on
-    made-up inputs, with several rows if the model takes them. `data` are rows of the user's.
+    made-up inputs, with several rows if the model takes them. `sizes` are the shapes of outputs as the graph fixes
+    them. `data` are rows of the user's.
     """
 
     model: Path
@@ -43,6 +54,7 @@ class Subject:
     stem: str
     facts: ModelFacts = field(default_factory=lambda: ModelFacts(path=""))
     ran: Ran = field(default_factory=lambda: Ran(refusal="it was not tried"))
+    sizes: Mapping[str, Shape] = field(default_factory=dict)
     data: Data | None = None
 
     @property
@@ -65,9 +77,23 @@ class Subject:
         """The one input, if there is no other."""
         return self.inputs[0] if len(self.inputs) == 1 else None
 
-    def shape_of(self, output: str) -> tuple[int, ...]:
-        """Return the shape that an output had when the model ran; empty if it did not."""
+    def ran_shape(self, output: str) -> tuple[int, ...]:
+        """Return the shape that an output had when the model ran; empty if it did not. Its sizes are those of a run."""
         return self.ran.outputs.get(output, ())
+
+    def shape_of(self, output: str) -> Shape:
+        """Return the shape of an output: what the graph fixes, and None for what grows with the inputs, or may.
+
+        It is empty if the model did not run, so a family that takes a number for the number of its classes, or of its
+        scores, never takes the length of what was made up.
+        """
+        ran = self.ran_shape(output)
+        sizes = self.sizes.get(output, ())
+        return sizes if len(sizes) == len(ran) else (None,) * len(ran)
+
+    def operator_of(self, output: str) -> str | None:
+        """Return the operator that an output's values are from."""
+        return operator_of(self.facts.skeleton, output)
 
     def beside(self, *names: str) -> str | None:
         """Return the path, from the manifest, of the first file of these names beside the model or one folder up."""
@@ -81,7 +107,7 @@ class Subject:
     def lines(self, path: str) -> tuple[str, ...]:
         """Return the lines of a file that `beside` has found; none if it cannot be read, or is no UTF-8 text."""
         try:
-            return lines_of((self.folder / path).read_text(encoding="utf-8"))
+            return lines_of(read_text(self.folder / path))
         except (OSError, ValueError):
             return ()
 
@@ -107,24 +133,36 @@ class Starter:
 
     `question` is the one thing that could not be known, and what to write there; `if_refused` is that where it only
     matters if the manifest does not run, and `misfit` says of rows of the user's what they are and what the model
-    takes, for the same case. `assumed` is what the manifest rests on though nothing in the files tells it.
-    `takes_long`: not even a few rows are run before it is left behind.
+    takes, for the same case. `unsaid` is what the model gives and the manifest leaves out. `takes_long`: not even a few
+    rows are run before it is left behind. `explodes`: its output has a line for each item of a row, so none for a row
+    without one.
     """
 
     family: str
-    text: str
+    page: Page
     files: Mapping[str, bytes] = field(default_factory=dict)
     question: str | None = None
     if_refused: str | None = None
     misfit: str | None = None
-    assumed: str | None = None
+    unsaid: str | None = None
     takes_long: bool = False
+    explodes: bool = False
+
+    @property
+    def text(self) -> str:
+        """The manifest."""
+        return self.page.text
+
+    @property
+    def needed(self) -> tuple[Written, ...]:
+        """The values that are made up and that results depend on: the user must write them."""
+        return tuple(one for one in self.page.written if one.given.is_needed)
 
 
 def json_mapping(path: Path) -> dict[str, Any]:
     """Return what a JSON file maps; empty if it cannot be read, or holds something else."""
     try:
-        found = read_json(path.read_text(encoding="utf-8"))
+        found = read_json(read_text(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -7,7 +7,8 @@ import numpy as np
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.files.csv_text import written_rows
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import writing
+from ortdeploy.starters import provenance, writing
+from ortdeploy.starters.provenance import Page
 from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import FLOATING
 
@@ -29,12 +30,12 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     elif subject.data.format in _TABLES:
         yield _starter(subject)
         if all(value.tensor.dtype in FLOATING for value in subject.inputs):
-            yield _starter(subject, "missing: nan  # cells are empty; the model must know what NaN is")
+            nan = provenance.convention("missing: nan", "nan", "cells are empty; the model must know what NaN is")
+            yield _starter(subject, f"missing: {nan}")
 
 
 def _starter(subject: Subject, *further: str) -> Starter:
     names = _column_names(subject)
-    columns, question = _columns(subject, names)
     rows = next((size for size in ((one.tensor.shape or (None,))[0] for one in subject.inputs) if size), None)
     fixed = rows if isinstance(rows, int) else None
     sample = f"{subject.stem}-sample.csv"
@@ -43,13 +44,13 @@ def _starter(subject: Subject, *further: str) -> Starter:
         writing.head(told, "what it was trained on had them.")
         + writing.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
-        + writing.input_section(subject, sample, "made by init", f"columns: {columns}", *further, "key: [row]")
-        + f"    batch: {{size: {fixed or _BATCH}}}\n"
+        + writing.input_section(subject, sample, f"columns: {_columns(subject, names)}", *further, "key: [row]")
+        + writing.batch(fixed, _BATCH)
         + writing.output(subject, *_kept(subject))
     )
     number = fixed * -(-_ROWS // fixed) if fixed else _ROWS
     files = {} if subject.data else {sample: _table(subject.inputs, names, number).encode()}
-    return Starter(family=FAMILY, text=text, files=files, question=question)
+    return Starter(family=FAMILY, page=Page(marked=text), files=files)
 
 
 def _kept(subject: Subject) -> Iterator[str]:
@@ -76,27 +77,25 @@ def _column_names(subject: Subject) -> dict[str, list[str]]:
     return names
 
 
-def _columns(subject: Subject, names: dict[str, list[str]]) -> tuple[str, str | None]:
-    """Return which columns feed which input, and what of that is a guess."""
+def _columns(subject: Subject, names: dict[str, list[str]]) -> str:
+    """Return which columns feed which input, with what tells it."""
     if subject.data is None:
         only = subject.only_input
         if only is not None and len(names[only.name]) > 1:
-            return f"{flow({only.name: ['f*']})}  # all whose names begin with f, in the order of the file", None
-        return flow(names), None
-    there, wanted = _fitting(subject, sum(map(len, names.values()))), sum(map(len, names.values()))
+            return f"{provenance.graph('columns', flow({only.name: ['f*']}))}  # all that begin with f, in their order"
+        return str(provenance.graph("columns", flow(names)))
+    wanted = sum(map(len, names.values()))
+    there = _fitting(subject, wanted)
     if all(name in there for group in names.values() for name in group):
-        return flow(names), None
+        return str(provenance.graph("columns", flow(names)))
     left = iter(there)
     guess = {name: [column for _, column in zip(group, left, strict=False)] for name, group in names.items()}
     if len(there) == wanted:
         left_out = ", those that are numbers" if len(there) < len(subject.data.columns) else ""
-        return f"{flow(guess)}  # in the order of the file{left_out}", None
+        return str(provenance.convention("columns", flow(guess), f"in the order of the file{left_out}"))
     taken = "1 column" if wanted == 1 else f"{wanted} columns"
-    question = (
-        f"The model takes {taken} and {subject.data.path} has {len(there)}: {', '.join(there)}. "
-        "Write those that it was trained on under columns:, in that order"
-    )
-    return f"{flow(guess)}  # a guess: the first of the file", question
+    because = f"the model takes {taken} and {subject.data.path} has {len(there)}: {', '.join(there)}"
+    return str(provenance.made_up("columns", flow(guess), because, "those that it was trained on, in that order"))
 
 
 def _fitting(subject: Subject, wanted: int) -> list[str]:

@@ -4,18 +4,23 @@ If a reader of lines lies beside it, both make one pipeline from pages to their 
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.graph.model import read_model
 from ortdeploy.manifest.write import scalar
 from ortdeploy.records import record
-from ortdeploy.starters import writing
-from ortdeploy.starters.pictures import SCALE, PictureInput, picture_input, sample_pictures
+from ortdeploy.starters import provenance, writing
+from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
+from ortdeploy.starters.provenance import Page
 from ortdeploy.starters.subject import Starter, Subject
-from ortdeploy.starters.text_recogniser import letters_of, reading
+from ortdeploy.starters.text_recogniser import OF, letters_of, reading
 
 _RANK, _READER_RANK = 4, 3
+_TO_ONE = ("Clip", "HardSigmoid", "Sigmoid")
+"""Operators that give numbers from 0 to 1."""
+_DIFFER = "pictures differ in size"
 _READERS = ("*rec*.onnx", "*reader*.onnx")
 FAMILY = "a text detector (PaddleOCR, RapidOCR)"
 TOGETHER = "a text detector and the reader of lines beside it (PaddleOCR, RapidOCR)"
@@ -27,10 +32,9 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     heat = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK and shape[1] == 1]
     if picture is None or not heat or not picture.open or picture.layout != "NCHW":
         return
-    low, high = subject.ran.ranges.get(heat[0], (-1.0, 2.0))
-    as_large = subject.shape_of(heat[0])[2:] == (picture.height, picture.width)
+    as_large = subject.ran_shape(heat[0])[2:] == (picture.height, picture.width)
     upsampled = any(node.operator == "ConvTranspose" for node in subject.facts.nodes)
-    if as_large and upsampled and low >= 0 and high <= 1:
+    if as_large and upsampled and subject.operator_of(heat[0]) in _TO_ONE:
         reader = _reader(subject)
         if reader is not None:
             yield _starter(subject, picture, heat[0], reader)
@@ -77,17 +81,20 @@ def _as_reader(subject: Subject, path: Path, facts: ModelFacts) -> _Reader | Non
 def _starter(subject: Subject, picture: PictureInput, heat: str, reader: _Reader | None) -> Starter:
     name, taken = scalar(subject.name), scalar(picture.name)
     outputs = "[boxes, scores]" if reader is None else "boxes"
+    usual = partial(provenance.convention, of=OF)
+    sized = usual("size", "{shortest: 736, only: grow, multiple: 32}")
+    normal = usual("mean and std", "{mean: 0.5, std: 0.5}")
     lines = [
-        "{do: bgr, in: {x: $image}, out: bgr}",
-        "{do: resize, in: {x: $bgr, resize: {shortest: 736, only: grow, multiple: 32}, sampling: opencv}, out: sized}",
-        f"{{do: scale, in: {{x: $sized, {SCALE[1:-1]}}}, out: scaled}}",
-        "{do: normalize, in: {x: $scaled, normalize: {mean: 0.5, std: 0.5}}, out: normal}",
-        "{do: layout, in: {x: $normal, layout: NCHW}, out: planes}",
+        str(usual("BGR", "{do: bgr, in: {x: $image}, out: bgr}")),
+        f"{{do: resize, in: {{x: $bgr, resize: {sized}, sampling: {usual('sampling', 'opencv')}}}, out: sized}}",
+        f"{{do: scale, in: {{x: $sized, scale: {usual('scale', PER_255)}}}, out: scaled}}",
+        f"{{do: normalize, in: {{x: $scaled, normalize: {normal}}}, out: normal}}",
+        f"{{do: layout, in: {{x: $normal, layout: {provenance.graph('layout', 'NCHW')}}}, out: planes}}",
         f"{{run: {name}, in: {{{taken}: $planes}}, out: {{{scalar(heat)}: heat}}}}",
         f"{{do: text_boxes, in: {{heat: $heat, image: $image}}, out: {outputs}}}",
     ]
     pipeline = _found(lines) if reader is None else _read(lines, reader)
-    further = f"\n  {scalar(reader.name)}: {{path: {scalar(reader.path)}}}" if reader else ""
+    further = writing.beside(reader.name, reader.path) if reader else ""
     text = (
         writing.head(
             "A text detector, by its graph: it gives one map from 0 to 1, as large as the picture.",
@@ -95,11 +102,11 @@ def _starter(subject: Subject, picture: PictureInput, heat: str, reader: _Reader
             "Sizes, colors and scale are those of RapidOCR, for models of PP-OCR.",
         )
         + writing.models(subject).rstrip("\n")
-        + f"{further}\n\n"
+        + f"\n{further}\n"
         + pipeline
-        + writing.picture_job(subject, "find" if reader is None else "read", "1}  # pictures differ in size")
+        + writing.picture_job(subject, "find" if reader is None else "read", writing.batch(None, 1, _DIFFER))
     )
-    return Starter(family=FAMILY if reader is None else TOGETHER, text=text, files=_pictures(subject))
+    return Starter(family=FAMILY if reader is None else TOGETHER, page=Page(marked=text), files=_pictures(subject))
 
 
 def _pictures(subject: Subject) -> dict[str, bytes]:
@@ -115,7 +122,8 @@ def _read(lines: list[str], reader: _Reader) -> str:
     (taken,), (given,) = reader.facts.inputs, reader.facts.outputs
     name, width = scalar(reader.name), 320
     fed, made = f"{{{scalar(taken.name)}: $line_planes}}", f"{{{scalar(given.name)}: logits}}"
-    resized = f"{{height: {reader.height}, round_up_to: {width}}}"
+    usual = provenance.convention("width 320", width, OF)
+    resized = f"{{height: {provenance.graph('height', reader.height)}, round_up_to: {usual}}}"
     each = [
         *reading("$line", resized, (reader.height, width)),
         f"{{run: {name}, in: {fed}, out: {made}}}",

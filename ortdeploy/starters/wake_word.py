@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import samples, writing
+from ortdeploy.starters import provenance, samples, writing
+from ortdeploy.starters.provenance import Given, Page
 from ortdeploy.starters.subject import Starter, Subject
 
 FAMILY = "a wake word (openWakeWord)"
@@ -19,7 +20,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest that hears a word in recordings, if the shared networks lie beside its model."""
     value = subject.only_input
     shape = () if value is None else value.tensor.shape or ()
-    given = next(iter(subject.ran.outputs.values()), ())
+    given = subject.shape_of(next(iter(subject.ran.outputs), ""))
     if (
         value is None
         or len(shape) != _RANK
@@ -41,51 +42,58 @@ def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) 
             "A line says how probable the word is at one more step of 80 ms.",
         )
         + writing.models(subject).rstrip("\n")
-        + "".join(f"\n  {one}: {{path: {scalar(path)}}}" for one, path in shared.items())
-        + "\n\n"
+        + "\n"
+        + "".join(writing.beside(one, path) for one, path in shared.items())
+        + "\n"
         + _pipeline(subject, heard, length)
         + "jobs:\n  run:\n    pipeline: listen\n"
         + writing.recordings_section(subject, samples.RATE, "samples")
-        + f"    batch: {{size: {_BATCH}}}  # recordings differ in length\n"
+        + writing.batch(None, _BATCH, "recordings differ in length")
         + writing.output(subject, "explode: [at, score]")
     )
     files = {} if subject.data else {writing.recording_path(subject): samples.recording(4.0)}
-    return Starter(family=FAMILY, text=text, files=files)
+    return Starter(family=FAMILY, page=Page(marked=text), files=files, explodes=True)
 
 
 def _pipeline(subject: Subject, heard: str, length: int) -> str:
     """Return the section of the pipeline, from samples to a score for each `length` embeddings."""
     name, output = scalar(subject.name), scalar(next(iter(subject.ran.outputs)))
+    size, steps = provenance.graph("embeddings", length), _usual("steps", "hop: 1, last: drop")
     before = [
-        "{do: scale, in: {x: $samples, scale: 32768}, out: loud}",
+        f"{{do: scale, in: {{x: $samples, scale: {_usual('scale', 32768)}}}, out: loud}}",
         "{run: melspectrogram, in: {input: $loud}, out: {output: decibels}}",
-        "{op: Squeeze, by_row: true, in: {data: $decibels, axes: [0]}, out: spectrum}",
-        "{op: Div, in: {A: $spectrum, B: 10}, out: tenth}",
-        "{op: Add, in: {A: $tenth, B: 2}, out: mel}",
-        "{do: windows, in: {x: $mel, size: 76, hop: 8, last: drop}, out: [w, begins]}",
+        f"{{op: Squeeze, {_usual('axes', 'by_row: true, in: {data: $decibels, axes: [0]}')}, out: spectrum}}",
+        f"{{op: Div, in: {{A: $spectrum, B: {_usual('a tenth of the decibels', 10)}}}, out: tenth}}",
+        f"{{op: Add, in: {{A: $tenth, B: {_usual('and 2', 2)}}}, out: mel}}",
+        f"{{do: windows, in: {{x: $mel, {_usual('windows', 'size: 76, hop: 8, last: drop')}}}, out: [w, begins]}}",
     ]
     embeds = [
-        "{op: Unsqueeze, in: {data: $x, axes: [3]}, out: planes}",
+        f"{{op: Unsqueeze, in: {{data: $x, axes: {_usual('axes', '[3]')}}}, out: planes}}",
         "{run: embedding, in: {input_1: $planes}, out: {conv2d_19: embedded}}",
-        "{op: Squeeze, in: {data: $embedded, axes: [1, 2]}, out: vector}",
+        f"{{op: Squeeze, in: {{data: $embedded, axes: {_usual('axes', '[1, 2]')}}}, out: vector}}",
     ]
     decides = [
         f"{{run: {name}, in: {{{scalar(heard)}: $y}}, out: {{{output}: p}}}}",
-        "{do: squeeze, in: {x: $p, squeeze: 0}, out: score}",
+        f"{{do: squeeze, in: {{x: $p, squeeze: {provenance.graph('squeeze', 0)}}}, out: score}}",
     ]
     return (
         "pipelines:\n  listen:\n    steps:\n"
         + writing.steps(before, 6)
         + _each("$w", "x", embeds, "{vector: vectors}")
-        + writing.steps([f"{{do: windows, in: {{x: $vectors, size: {length}, hop: 1, last: drop}}, out: [v, at]}}"], 6)
+        + writing.steps([f"{{do: windows, in: {{x: $vectors, size: {size}, {steps}}}, out: [v, at]}}"], 6)
         + _each("$v", "y", decides, "{score: scores}")
         + "    outputs: {at: $at, score: $scores}\n\n"
     )
 
 
+def _usual(name: str, text: object) -> Given:
+    return provenance.convention(name, text, "openWakeWord's")
+
+
 def _each(items: str, name: str, steps: list[str], collect: str) -> str:
+    batch = provenance.choice("batch", _WINDOWS)
     return (
-        f"      - each: {items}\n        as: {name}\n        batch: {_WINDOWS}\n        steps:\n"
+        f"      - each: {items}\n        as: {name}\n        batch: {batch}\n        steps:\n"
         + writing.steps(steps, 10)
         + f"        collect: {collect}\n"
     )

@@ -4,8 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ortdeploy.deployment.delimiters import written_delimiter
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
+from ortdeploy.starters import provenance
+from ortdeploy.starters.open_sizes import KNOWN
 from ortdeploy.starters.pictures import sample_path
 from ortdeploy.starters.subject import Subject
 from ortdeploy.tensors.types import TensorType
@@ -22,7 +26,7 @@ def head(*told: str) -> str:
 
 def comment(text: str) -> str:
     """Return a text as a comment of one line, for names and metadata of a model may have line ends."""
-    return f"# {' '.join(''.join(sign if sign.isprintable() else ' ' for sign in text).split())}"
+    return f"# {provenance.one_line(text)}"
 
 
 def models(subject: Subject, written: Mapping[str, str] | None = None) -> str:
@@ -34,19 +38,26 @@ def models(subject: Subject, written: Mapping[str, str] | None = None) -> str:
     kept = {one.name: text for one in outputs if (text := _row_axis(one, subject))}
     named = {size for one in subject.inputs for size in one.tensor.shape or () if isinstance(size, str)}
     outputs = [_without_other_names(_as_it_ran(one, subject), named) for one in outputs]
-    given = f"    outputs:\n{_tensors(outputs, kept)}" if outputs else ""
+    taken = provenance.graph("inputs", _tensors(subject.inputs, written or {}))
+    given = f"    outputs:\n{provenance.graph('outputs', _tensors(outputs, kept))}" if outputs else ""
     return (
-        f"models:\n  {scalar(subject.name)}:\n    path: {scalar(subject.path)}\n"
-        f"    sha256: {scalar(subject.facts.sha256)}\n    providers: [CPU]\n"
-        f"    inputs:\n{_tensors(subject.inputs, written or {})}{given}\n"
+        f"models:\n  {scalar(subject.name)}:\n    path: {provenance.graph('path', scalar(subject.path))}\n"
+        f"    sha256: {provenance.graph('sha256', scalar(subject.facts.sha256))}\n"
+        f"    providers: {provenance.choice('providers', '[CPU]')}\n"
+        f"    inputs:\n{taken}{given}\n"
     )
+
+
+def beside(name: str, path: str) -> str:
+    """Return a further model of the section, which lies beside the one that init was asked for."""
+    return f"  {scalar(name)}: {{path: {provenance.beside('path', scalar(path))}}}\n"
 
 
 def _row_axis(value: ValueFacts, subject: Subject) -> str | None:
     """Return the key that says where an output's rows are, if the graph fixes a size there that no run keeps to."""
     wrong = _not_kept(value, subject)
     rows = {shape[0] for shape in subject.ran.fed.values() if shape}
-    return f"row_axis: {wrong[0]}" if len(wrong) == 1 and {subject.shape_of(value.name)[wrong[0]]} == rows else None
+    return f"row_axis: {wrong[0]}" if len(wrong) == 1 and {subject.ran_shape(value.name)[wrong[0]]} == rows else None
 
 
 def _as_it_ran(value: ValueFacts, subject: Subject) -> ValueFacts:
@@ -67,7 +78,7 @@ def _without_other_names(value: ValueFacts, named: set[str]) -> ValueFacts:
 
 
 def _not_kept(value: ValueFacts, subject: Subject) -> list[int]:
-    ran, shape = subject.shape_of(value.name), value.tensor.shape or ()
+    ran, shape = subject.ran_shape(value.name), value.tensor.shape or ()
     if len(ran) != len(shape):
         return []
     return [axis for axis, size in enumerate(shape) if isinstance(size, int) and size != ran[axis]]
@@ -101,42 +112,69 @@ def picture_job(subject: Subject, name: str, batch: str) -> str:
     """Return the job that feeds pictures to a pipeline."""
     return (
         f"jobs:\n  run:\n    pipeline: {name}\n"
-        + input_section(subject, sample_path(subject), "made by init", "columns: {image: pixels}", "key: [path]")
-        + f"    batch: {{size: {batch}\n"
+        + input_section(subject, sample_path(subject), "columns: {image: pixels}", "key: [path]")
+        + batch
         + output(subject)
     )
 
 
-def pipeline(name: str, lines: Iterable[str], outputs: Mapping[str, str]) -> str:
-    """Return the section of the one pipeline."""
-    return f"pipelines:\n  {name}:\n    steps:\n{steps(lines, 6)}    outputs: {flow(dict(outputs))}\n\n"
+def batch(fixed: int | None, usual: int, note: str = "") -> str:
+    """Return the line with the number of rows of a run: the one that the graph fixes, or the usual one.
+
+    A short last batch is filled up where the graph takes no other number.
+    """
+    size = provenance.choice("batch", usual) if fixed is None else provenance.graph("batch", fixed)
+    last = f", last: {provenance.graph('last', 'pad')}" if fixed is not None and fixed > 1 else ""
+    return f"    batch: {{size: {size}{last}}}{_noted(note)}\n"
+
+
+def pipeline(name: str, lines: Iterable[str], outputs: Mapping[str, str], note: str = "") -> str:
+    """Return the section of the one pipeline; `note` is noted behind what it gives."""
+    return f"pipelines:\n  {name}:\n    steps:\n{steps(lines, 6)}    outputs: {flow(dict(outputs))}{_noted(note)}\n\n"
 
 
 def output(subject: Subject, *further: str, note: str = "") -> str:
     """Return where the job of a starter writes, with further keys, and what is noted behind them."""
-    keys = (f"path: {scalar(f'outbox/{subject.stem}')}", "format: jsonl", *further)
+    path = provenance.choice("output", scalar(f"outbox/{subject.stem}"))
+    keys = (f"path: {path}", f"format: {provenance.choice('format', 'jsonl')}", *further)
     return f"    output: {{{', '.join(keys)}}}{_noted(note)}\n"
 
 
-def input_section(subject: Subject, sample: str, note: str, *further: str) -> str:
+def input_section(subject: Subject, sample: str, *further: str, note: str = "made by init") -> str:
     """Return where the job of a starter reads: the user's data, or a sample that was made up."""
     data = subject.data
-    path = scalar(sample if data is None else data.path)
-    comment = _noted(f"{note}; name your own files here") if data is None else ""
-    lines = (f"path: {path}{comment}", *further)
-    return "    input:\n" + "".join(f"      {line}\n" for line in lines)
+    written: tuple[str, ...] = ()
+    if data is None:
+        path = f"path: {provenance.samples(scalar(sample), sample)}{_noted(f'{note}; name your own files here')}"
+    else:
+        patterns = list(data.patterns)
+        path = f"path: {provenance.data('path', flow(patterns) if patterns[1:] else scalar(patterns[0]))}"
+        if data.delimiter is not None:
+            written = (f"delimiter: {provenance.data('delimiter', written_delimiter(data.delimiter))}",)
+    return "    input:\n" + "".join(f"      {line}\n" for line in (path, *written, *further))
 
 
 def recordings_section(subject: Subject, rate: int, taken: str, *further: str) -> str:
     """Return where the job of a starter reads recordings, and that `taken` gets one channel of each of them."""
-    lines = (f"rate: {rate}", *further, "key: [path]")
-    prepare = f"    prepare: {{{scalar(taken)}: [{{mono: true}}]}}  # of several channels, the mean\n"
-    return input_section(subject, recording_path(subject), "made by init", *lines) + prepare
+    told = provenance.convention(f"rate {rate}", rate, "nothing in the files tells how many samples a second it wants")
+    lines = (f"rate: {told}", *further, "key: [path]")
+    mono = provenance.convention("the mean of several channels", "[{mono: true}]")
+    prepare = f"    prepare: {{{scalar(taken)}: {mono}}}  # of several channels, the mean\n"
+    return input_section(subject, recording_path(subject), *lines) + prepare
 
 
 def recording_path(subject: Subject) -> str:
     """Return the path of the recording that init makes."""
     return f"{subject.stem}-sample.wav"
+
+
+def value_of(one: ValueFacts, made: SyntheticTensor) -> str:
+    """Return the value that feeds a scalar input: what its name says, or what is made up for it."""
+    name = scalar(one.name)
+    value = scalar(synthetic_array(made, ()).item())
+    if one.name in KNOWN:
+        return f"{name}: {provenance.convention(one.name, value, 'nothing in the files tells another')}"
+    return f"{name}: {provenance.made_up(one.name, value, 'nothing tells its value', 'what the model was made for')}"
 
 
 def _noted(note: str) -> str:

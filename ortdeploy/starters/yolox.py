@@ -7,15 +7,19 @@ from collections.abc import Iterator
 
 from ortdeploy.manifest.write import scalar
 from ortdeploy.operations.yolo_decode import cells
-from ortdeploy.starters import writing
+from ortdeploy.starters import provenance, writing
 from ortdeploy.starters.labels import Labels, find_labels
-from ortdeploy.starters.pictures import PictureInput, picture_input, sample_pictures
+from ortdeploy.starters.pictures import PictureInput, picture_input, sample_pictures, size_of
+from ortdeploy.starters.provenance import Page
 from ortdeploy.starters.subject import Starter, Subject
 
 _RANK, _BEFORE_CLASSES = 3, 5
 _MULTIPLE = 32
 """Sides of the picture are multiples of the largest cell that every YOLOX has."""
 _BATCH = 8
+_OF = "YOLOX's own"
+_FITTED = {"place": "top_left", "sampling": "opencv"}
+_CHOSEN = {"score": 0.3, "iou": 0.45, "labels": "best", "among": "all"}
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
@@ -48,34 +52,38 @@ def _version(subject: Subject) -> str | None:
 
 
 def _starter(subject: Subject, picture: PictureInput, output: str, version: str) -> Starter:
-    classes = subject.shape_of(output)[2] - _BEFORE_CLASSES
+    classes = subject.ran_shape(output)[2] - _BEFORE_CLASSES
     labels = find_labels(subject, classes)
     lines = _steps(subject, picture, output, version, labels)
     result = {"boxes": "$there", "scores": "$sure", "classes": "$classes"} | ({"labels": "$labels"} if labels else {})
     text = (
         writing.head(
-            f"An export of YOLOX, by its {subject.shape_of(output)[1]:,} boxes with {classes} classes.",
+            f"An export of YOLOX, by its {subject.ran_shape(output)[1]:,} boxes with {classes} classes.",
             "Its pictures are blue, green, red, from 0 to 255, as YOLOX has them since 0.1.1.",
         )
         + writing.models(subject)
-        + writing.picture_pipeline(subject, "find", lines, result, f"{picture.batch or _BATCH}}}")
+        + writing.picture_pipeline(subject, "find", lines, result, writing.batch(picture.batch, _BATCH))
     )
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
-    return Starter(family="an export of YOLOX", text=text, files=files)
+    return Starter(family="an export of YOLOX", page=Page(marked=text), files=files)
 
 
 def _steps(subject: Subject, picture: PictureInput, output: str, version: str, labels: Labels | None) -> Iterator[str]:
     """Yield the steps from the picture to boxes in it, and to their labels."""
-    box = f"size: [{picture.height}, {picture.width}]"
+    box = f"size: {size_of(picture)}"
     size = f", {box}" if version == "yolox" else ""
-    yield f"{{do: letterbox, in: {{image: $image, {box}, place: top_left, sampling: opencv}}, out: [fitted, how]}}"
-    yield "{do: bgr, in: {x: $fitted}, out: turned}"
-    yield "{do: layout, in: {x: $turned, layout: NCHW}, out: planes}"
-    yield "{do: cast, in: {x: $planes, cast: float32}, out: fed}"
+    place, sampling = (provenance.convention(name, name_of, _OF) for name, name_of in _FITTED.items())
+    yield f"{{do: letterbox, in: {{image: $image, {box}, place: {place}, sampling: {sampling}}}, out: [fitted, how]}}"
+    yield f"{provenance.convention('BGR from 0 to 255', '{do: bgr, in: {x: $fitted}, out: turned}', _OF)}"
+    yield f"{{do: layout, in: {{x: $turned, layout: {provenance.graph('layout', 'NCHW')}}}, out: planes}}"
+    yield f"{{do: cast, in: {{x: $planes, cast: {provenance.graph('cast', 'float32')}}}, out: fed}}"
     yield f"{{run: {scalar(subject.name)}, in: {{{scalar(picture.name)}: $fed}}, out: {{{scalar(output)}: raw}}}}"
-    yield f"{{do: yolo_decode, in: {{x: $raw, version: {version}{size}}}, out: [boxes, scores]}}"
-    suppressed = "{boxes: $boxes, scores: $scores, score: 0.3, iou: 0.45, labels: best, among: all}"
-    yield f"{{do: nms, in: {suppressed}, out: [kept, sure, classes]}}"
+    of = provenance.graph("version", version)
+    yield f"{{do: yolo_decode, in: {{x: $raw, version: {of}{size}}}, out: [boxes, scores]}}"
+    chosen = ", ".join(
+        f"{name}: {provenance.convention(f'{name} {value}', value, _OF)}" for name, value in _CHOSEN.items()
+    )
+    yield f"{{do: nms, in: {{boxes: $boxes, scores: $scores, {chosen}}}, out: [kept, sure, classes]}}"
     yield "{do: unletterbox, in: {boxes: $kept, how: $how}, out: there}"
     if labels is not None:
-        yield f"{{do: labels, in: {{x: $classes, from: {scalar(labels.path)}}}, out: labels}}"
+        yield f"{{do: labels, in: {{x: $classes, from: {labels.written}}}, out: labels}}"

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from ortdeploy.checks.run import PASSED, CheckResult
 from ortdeploy.durations import clock
 from ortdeploy.plan.steps import PlannedCheck
+from ortdeploy.terminal_text import printable, safe
 from ortdeploy.views.live_line import Piece
-from ortdeploy.views.text import GREEN, RED, Paint, count, painter, printable, safe, wrapped
+from ortdeploy.views.text import GREEN, RED, Paint, count, painter, wrapped
 
 
 class ChecksLine:

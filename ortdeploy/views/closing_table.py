@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from ortdeploy.results.results import JobResult
+from ortdeploy.terminal_text import printable
 from ortdeploy.views.table import Cell, Column, Row, render_columns
-from ortdeploy.views.text import GREEN, RED, YELLOW, painter, printable, wrapped
+from ortdeploy.views.text import GREEN, RED, YELLOW, painter, wrapped
 
 _COLORS = {"done": GREEN, "nothing-to-do": "", "paused": YELLOW}
 _COLUMNS = (

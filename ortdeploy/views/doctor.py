@@ -9,9 +9,11 @@ from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.records import record
 from ortdeploy.shell import pip_install
+from ortdeploy.terminal_text import safe
 from ortdeploy.units import format_size
 from ortdeploy.versions import package_version, versions
-from ortdeploy.views.text import GREEN, RED, WIDTH, Paint, painter, safe, wrapped
+from ortdeploy.views.text import GREEN, RED, WIDTH, Paint, painter, wrapped
+from ortdeploy.views.tree import DIM
 
 FORMAT_VERSION = 1
 _INDENT = "         "
@@ -22,20 +24,31 @@ _SHOWN_FLAGS = ("avx512_vnni", "avx512f", "avx2", "amx_int8", "amx_bf16", "asimd
 
 @record
 class Examination:
-    """What is known of a machine: ONNX Runtime, the machine, how each provider did, and what each extra lacks."""
+    """What is known of a machine: ONNX Runtime, the machine, how each provider did, and what each extra lacks.
+
+    `overwritten` says if several packages of ONNX Runtime overwrite each other.
+    """
 
     runtime: RuntimeFacts
     machine: MachineFacts
     trials: Sequence[ProviderTrial]
     missing: Mapping[str, Sequence[str]]
+    overwritten: str | None = None
 
 
 def render_text(found: Examination, *, color: bool, quiet: bool = False, width: int | None = None) -> str:
-    """Return one screen of text about the machine; with `quiet`, the providers that fail. None: not on a terminal."""
+    """Return one screen of text about the machine; with `quiet`, what fails alone. `width` None: not on a terminal."""
     paint, room = painter(color=color), width or WIDTH
+    wrong = (
+        ""
+        if found.overwritten is None
+        else f"  {paint('fails', RED)}  {wrapped(found.overwritten, room, indent=_INDENT)}"
+    )
     if quiet:
-        return safe("".join(_of_trial(trial, paint, room) for trial in found.trials if trial.problem is not None))
+        fails = [trial for trial in found.trials if trial.problem is not None and not trial.absent]
+        return safe(wrong + "".join(_of_trial(trial, paint, room) for trial in fails))
     lines = "".join(wrapped(line, room) if line else "\n" for line in (*_of_machine(found), "", "Providers"))
+    lines += wrong
     lines += "".join(_of_trial(trial, paint, room) for trial in found.trials)
     if found.missing:
         names = max(map(len, found.missing))
@@ -66,6 +79,8 @@ def _of_trial(trial: ProviderTrial, paint: Paint, width: int) -> str:
     where = f" on {trial.device}" if trial.device else ""
     if trial.problem is None:
         return f"  {paint('works', GREEN)}  {name}{where}: opened in {trial.seconds:.2f} s\n"
+    if trial.absent:
+        return f"  {paint('no device', DIM)}  {name}\n{wrapped(trial.problem, width, first=_INDENT, indent=_INDENT)}"
     return f"  {paint('fails', RED)}  {name}{where}\n{wrapped(trial.problem, width, first=_INDENT, indent=_INDENT)}"
 
 
@@ -85,6 +100,7 @@ def render_json(found: Examination) -> str:
         "runtime_packages": list(found.runtime.runtime_packages),
         "machine": {**asdict(found.machine), "sensors": sorted(found.machine.sensors or ())},
         "providers": [asdict(trial) for trial in found.trials],
+        "overwritten": found.overwritten,
         "extras": {name: not lacks for name, lacks in found.missing.items()},
     }
     return json.dumps(document, indent=2) + "\n"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.terminal_text import plain
 
 if TYPE_CHECKING:
     from ortdeploy.plan.steps import Plan
@@ -36,8 +37,8 @@ def _render(diagnostic: Diagnostic) -> str:
 
 
 def _data(text: str) -> str:
-    """Escape as the runner's toolkit does: percent, carriage return, line feed."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """Escape as the runner's toolkit does: percent, carriage return, line feed. No other control character goes out."""
+    return plain(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:

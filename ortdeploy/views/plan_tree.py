@@ -20,8 +20,9 @@ from ortdeploy.plan.steps import (
     RunJob,
 )
 from ortdeploy.tensors.types import LINE_COLUMNS, format_shape
+from ortdeploy.terminal_text import safe
 from ortdeploy.units import format_size
-from ortdeploy.views.text import BOLD, GREEN, YELLOW, Paint, count, painter, safe
+from ortdeploy.views.text import BOLD, GREEN, YELLOW, Paint, count, painter
 from ortdeploy.views.tree import DIM, Node, branches, broken
 
 _LARGE = 16 * 1024 * 1024  # bytes of a model from which it is said what they take of the disk
@@ -85,6 +86,8 @@ class _Tree:
                 lines += self._head(mark, line)
                 lines += branches([*self._used(step), *_of_job(step)], self._paint, self._width, _INDENT)
         lines += [line for job in self._plan.finished for line in self._finished(job)]
+        if len(lines) == 1:
+            lines += self._head(SAME, "nothing to run: the manifest has no jobs:, or none that was chosen")
         lines += [f"  rests on {fact.kind} {fact.name}: {fact.value}" for fact in self._plan.facts if verbose]
         return "\n".join(lines) + "\n\n"
 

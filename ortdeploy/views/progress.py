@@ -8,9 +8,9 @@ from ortdeploy.durations import Pace, clock
 from ortdeploy.events import log
 from ortdeploy.process.memory import resident_memory
 from ortdeploy.records import record
+from ortdeploy.terminal_text import printable
 from ortdeploy.units import format_size
 from ortdeploy.views.live_line import Line, Piece
-from ortdeploy.views.text import printable
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_MOVES = 0.2

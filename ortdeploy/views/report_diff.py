@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from ortdeploy.planning.differences import Difference
 from ortdeploy.running.reports.comparison import Figure
+from ortdeploy.terminal_text import safe
 from ortdeploy.views.table import Cell, Column, render_columns
-from ortdeploy.views.text import GREEN, RED, count, painter, render_differences, safe
+from ortdeploy.views.text import GREEN, RED, count, painter, render_differences
 
 _IN_ANY_RUN = re.compile(
     r"(?:run|started|ended|seconds|plan|seconds_of_all_runs|session_run|session_run_share|stages|peak_memory_bytes|process"
-    r"|memory|machine|parts|provenance|deployments|forgotten|rows\.(?:committed|failed))(?![\w-])"
+    r"|memory|machine|parts|provenance|deployments|forgotten|proven|rows\.(?:committed|failed))(?![\w-])"
     r"|sessions\[.*\]\.(?:session_run|batches)(?![\w-])"
 )
 """Places that differ in any two runs, or that the numbers above say."""

@@ -1,9 +1,11 @@
 """Diagnostics as SARIF 2.1.0, for code-scanning dashboards."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from ortdeploy.diagnostics import Diagnostic
 
@@ -28,7 +30,8 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], page: Callable[[str], 
 
 def _result(diagnostic: Diagnostic) -> dict[str, Any]:
     region = {"startLine": diagnostic.span.line, "startColumn": diagnostic.span.column}
-    place = {"artifactLocation": {"uri": PurePath(diagnostic.span.path).as_posix()}, "region": region}
+    uri = quote(os.fsencode(PurePath(diagnostic.span.path).as_posix()), safe="/:~,()!$&*+;=@")
+    place = {"artifactLocation": {"uri": uri}, "region": region}
     return {
         "ruleId": diagnostic.rule,
         "level": str(diagnostic.severity),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.durations import moment
+from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
 from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.table import Cell, Column, Row, render_columns
@@ -15,9 +16,7 @@ from ortdeploy.views.text import (
     count,
     more_rows,
     painter,
-    printable,
     render_shares,
-    safe,
     some_of,
     wrapped,
 )

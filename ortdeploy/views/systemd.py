@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.records import record
+from ortdeploy.terminal_text import first_control, name_of_control, printable
 
 if TYPE_CHECKING:
     from ortdeploy.planning.service import Needs
@@ -48,7 +50,7 @@ class Service:
 
 
 def render_units(service: Service, needs: "Needs") -> Mapping[str, str]:
-    """Return the unit files by name."""
+    """Return the unit files by name. Raises OrtdeployError if a value would end its line: units run as root."""
     name = f"ortdeploy-{_unit_name(needs.name)}"
     units = {f"{name}.service": _section_text(_service(service, needs))}
     if service.every is not None:
@@ -57,18 +59,34 @@ def render_units(service: Service, needs: "Needs") -> Mapping[str, str]:
 
 
 def _section_text(sections: Mapping[str, Sequence[str]]) -> str:
-    return "\n".join(f"[{title}]\n" + "".join(f"{line}\n" for line in lines) for title, lines in sections.items())
+    return "\n".join(f"[{title}]\n" + "".join(f"{_one(line)}\n" for line in lines) for title, lines in sections.items())
+
+
+def _one(line: str) -> str:
+    """Return a setting that systemd reads as one line. Raises OrtdeployError for a value that it would read as more.
+
+    systemd ends lines at carriage returns too, and ignores a setting that is not UTF-8, whatever it protects.
+    """
+    control = first_control(line)
+    if control is None:
+        return line
+    setting, _, value = line.partition("=")
+    raise OrtdeployError(
+        f"a unit cannot hold the character {name_of_control(control)}, and {setting}= would: {printable(value)}. "
+        "Rename the file, the folder or the deployment that has it, or leave out the flag"
+    )
 
 
 def _service(service: Service, needs: "Needs") -> dict[str, list[str]]:
     watches = service.every is None
-    unit = [f"Description=ortdeploy {_literal(needs.name)}"]
+    unit = [f"Description=ortdeploy {_free_text(needs.name)}"]
     if needs.network:
         unit += ["Wants=network-online.target", "After=network-online.target"]
     run = ["Type=notify", f"WatchdogSec={needs.watchdog}", "Restart=on-failure", "RestartSec=30"]
+    program, *arguments = service.command
     lines = [
         *(run if watches else ["Type=oneshot"]),
-        f"ExecStart={' '.join(map(_quoted, service.command))}",
+        f"ExecStart={' '.join([_quoted(program), *map(_argument, arguments)])}",
         f"SuccessExitStatus={_PAUSED}",
         "KillMode=mixed",
         "TimeoutStopSec=300",
@@ -110,7 +128,7 @@ def _devices(needs: "Needs") -> Iterator[str]:
 
 def _timer(name: str, every: float) -> dict[str, list[str]]:
     return {
-        "Unit": [f"Description=ortdeploy {_literal(name)}, every {every:g} s"],
+        "Unit": [f"Description=ortdeploy {_free_text(name)}, every {every:g} s"],
         "Timer": ["OnBootSec=1min", f"OnUnitInactiveSec={every:g}", "AccuracySec=1s"],
         "Install": ["WantedBy=timers.target"],
     }
@@ -125,11 +143,17 @@ def _unit_name(name: str) -> str:
     return "".join(sign if sign.isascii() and (sign.isalnum() or sign in ":-_.") else "-" for sign in name)
 
 
-def _literal(text: str) -> str:
-    return text.replace("%", "%%").replace("\n", " ")
+def _free_text(text: str) -> str:
+    """Return text for a setting that is not split into words; a lone backslash at its end would join the next line."""
+    return text.replace("%", "%%").replace("\\", "\\\\")
+
+
+def _argument(word: str) -> str:
+    """Quote an argument of a command line: there a dollar sign begins a variable, as it does not in the program."""
+    return _quoted(word.replace("$", "$$"))
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for a unit file, so that it stays one word and is no specifier and no variable."""
-    plain = _literal(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    """Quote a word for a unit file, so that it stays one word and is no specifier."""
+    plain = word.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
     return plain if plain and not set(plain) & set(" \t'\"\\;") else f'"{plain}"'

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from ortdeploy.files.opening import read_whole
+
 _KITTY_TERMS = ("xterm-kitty", "xterm-ghostty")
 _KITTY_PROGRAMS = ("ghostty",)
 _ITERM_PROGRAMS = ("iTerm.app", "WezTerm")
@@ -45,11 +47,11 @@ def render_picture(path: Path, protocol: str, columns: int) -> str:
     """Return the text that shows a PNG file in at most `columns` columns. Raises OSError if the file cannot be read."""
     wide = min(columns, _WIDEST)
     if protocol == "kitty":
-        return "".join(_kitty(path.read_bytes(), wide)) + "\n"
+        return "".join(_kitty(read_whole(path), wide)) + "\n"
     if protocol == "iterm":
-        data = base64.b64encode(path.read_bytes()).decode()
+        data = base64.b64encode(read_whole(path)).decode()
         return f"\x1b]1337;File=inline=1;width={wide};preserveAspectRatio=1:{data}\a\n"
-    return "".join(_blocks(path.read_bytes(), wide, true=protocol == "truecolor"))
+    return "".join(_blocks(read_whole(path), wide, true=protocol == "truecolor"))
 
 
 def terminal_columns() -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.tensors.types import format_shape
+from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
@@ -94,19 +95,6 @@ def _render_frame(line: str, span: Span, width: int, code: str, paint: Paint) ->
     gutter, source, carets = frame(line, span, width)
     empty, indent = f"{' ' * (len(gutter) - 2)}| ", " " * _INDENT
     return f"{indent}{paint(gutter, CYAN)}{source}\n{indent}{paint(empty, CYAN)}{paint(carets, code)}\n"
-
-
-def printable(text: str) -> str:
-    """Replace control characters, because text of a manifest must not control the terminal."""
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
-
-
-_UNSAFE = re.compile(r"(?!\n|\x1b\[(?:0|1|2|31|32|33|34|36)m)[\x00-\x1f\x7f-\x9f]")
-
-
-def safe(text: str) -> str:
-    """Remove control characters except for line ends and our own colors; names come from manifests and models."""
-    return _UNSAFE.sub("\ufffd", text)
 
 
 def summarize(diagnostics: Sequence[Diagnostic], manifests: int, devices: int = 0) -> str:
@@ -312,5 +300,6 @@ def render_changes(changes: "Sequence[Changes]", *, color: bool = False) -> str:
 
 def _changed(one: "Changes") -> str:
     if one.run is None:
-        return f"job {one.job} has not run yet\n"
+        left = f"; its output is what {one.left_by} has made" if one.left_by else ""
+        return f"job {one.job} has not run yet{left}\n"
     return f"job {one.job} since run {one.run}:{'' if one.differences else ' nothing has changed'}\n"

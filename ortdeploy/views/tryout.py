@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ortdeploy.views.text import painter, printable
+from ortdeploy.terminal_text import printable
+from ortdeploy.views.text import painter
 
 _WIDEST = 40  # signs of a cell
 _SHOWN = 4  # elements of a list
@@ -27,6 +28,42 @@ def render_tryout(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color
 def render_failed(failed: Sequence[Row]) -> str:
     """Return a line for each failed row, with its reason."""
     return "".join(f"  row {one.get('row')} failed: {printable(str(one.get('message', '')))}\n" for one in failed)
+
+
+def is_hollow(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a result is a list without an item in all rows."""
+    return bool(rows) and all(row.get(name) == [] for row in rows)
+
+
+def is_null(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a result has no finite number in any row: JSON lines have null for NaN and infinities."""
+    return bool(rows) and all(_is_null(row.get(name)) for row in rows)
+
+
+def render_hollow(job: str, rows: Sequence[Row], key: Sequence[str]) -> str:
+    """Return a line for each result that holds nothing in any row."""
+    lines = []
+    for name in result_names(rows, key):
+        what = f"  {printable(name)} of job {printable(job)}"
+        if is_hollow(rows, name):
+            lines.append(f"{what} has no item in {_all(rows)}: rows are shorter than a window, or nothing was found.\n")
+        elif is_null(rows, name):
+            lines.append(f"{what} is NaN or infinite in {_all(rows)}: a value that feeds the model may be wrong.\n")
+    return "".join(lines)
+
+
+def result_names(rows: Sequence[Row], key: Sequence[str]) -> list[str]:
+    """Return the names of results: all that is no key."""
+    return [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*key, "row"}]
+
+
+def _all(rows: Sequence[Row]) -> str:
+    return "the one row" if len(rows) == 1 else f"all {len(rows)} rows"
+
+
+def _is_null(value: Any) -> bool:
+    """Return whether a value holds nothing but nulls, as which JSON lines have NaN and infinities."""
+    return value is None or (isinstance(value, list) and bool(value) and all(map(_is_null, value)))
 
 
 def _rows(number: int) -> str:
@@ -78,7 +115,8 @@ def render_spans(rows: Sequence[Row], rate: int | None) -> str:
             starts = row.get("start")
             if isinstance(hz, int) and is_probability(values) and isinstance(starts, list) and starts is not values:
                 found = [f"{begin:.2f}-{end:.2f} s ({peak:.2f})" for begin, end, peak in spans(values, starts, hz)]
-                lines.append(f"  {name} of {row.get('path', row.get('row'))}: {', '.join(found) or 'none'}\n")
+                of = printable(f"{name} of {row.get('path', row.get('row'))}")
+                lines.append(f"  {of}: {', '.join(found) or 'none'}\n")
     return "".join(lines)
 
 

@@ -5,10 +5,11 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ortdeploy.durations import clock
+from ortdeploy.terminal_text import printable, safe
 from ortdeploy.tuning.search import AS_IT_IS, Bounds, noise
 from ortdeploy.units import format_size
 from ortdeploy.views.live_line import Piece
-from ortdeploy.views.text import BOLD, GREEN, WIDTH, painter, printable, safe, wrapped
+from ortdeploy.views.text import BOLD, GREEN, WIDTH, painter, wrapped
 from ortdeploy.views.tree import DIM
 
 if TYPE_CHECKING:

@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +16,7 @@ from support.models import lora_model, make_adapter, save_model, scale_model
 from support.plugins import needs_qnn
 
 from ortdeploy.checks.run import CheckResult
+from ortdeploy.cli.commands import check
 from ortdeploy.cli.commands.check import run_checks
 from ortdeploy.process.child import child_command
 
@@ -349,3 +352,49 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
     (only,) = results(cli, folder)
     assert (only.status, only.message) == ("error", "the process that ran it was ended by SIGABRT")
     assert list(run_checks((), None, ())) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take rights on Windows")
+@pytest.mark.parametrize("place", ["checks", "checks/test_data_set_0"])
+def test_a_golden_folder_that_is_a_link_out_of_the_tree_is_neither_read_nor_written(
+    cli: Cli, tmp_path: Path, place: str
+) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "site2"
+    scale_model(site / "double.onnx")
+    (site / "m.yaml").write_text(MANIFEST)
+    write_pb(elsewhere, 0, input_0=X, output_0=X)
+    link = site / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(elsewhere if place == "checks" else elsewhere / "test_data_set_0")
+    before = (elsewhere / "test_data_set_0/output_0.pb").read_bytes()
+    for flags in ((), ("--record",)):
+        refused = cli("check", site / "m.yaml", *flags)
+        assert refused.code == 1
+        assert "[link-out-of-tree]" in refused.words
+    assert (elsewhere / "test_data_set_0/output_0.pb").read_bytes() == before
+    assert cli("check", site / "m.yaml", "--record", "--allow-root", elsewhere).code == 0
+    assert (elsewhere / "test_data_set_0/output_0.pb").read_bytes() != before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take rights on Windows")
+@pytest.mark.parametrize("flags", [(), ("--record",)])
+def test_a_golden_folder_that_is_exchanged_for_a_link_after_planning_leads_nowhere(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    elsewhere = tmp_path.parent / f"{tmp_path.name}2"
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    write_pb(elsewhere, 0, input_0=X, output_0=X)
+    before = (elsewhere / "test_data_set_0/output_0.pb").read_bytes()
+    real = check.plan_checks
+
+    def planned(*arguments: Any, **more: Any) -> Any:
+        found = real(*arguments, **more)
+        (folder / "checks").rename(folder / "aside")
+        (folder / "checks").symlink_to(elsewhere)
+        return found
+
+    monkeypatch.setattr(check, "plan_checks", planned)
+    (found,) = results(cli, folder, *flags)
+    assert found.status == "error"
+    assert "a link on the way leads out of the manifest's folder tree" in (found.message or "")
+    assert (elsewhere / "test_data_set_0/output_0.pb").read_bytes() == before

@@ -7,7 +7,7 @@ import pytest
 from conftest import Cli
 
 from ortdeploy.cli.commands import doctor
-from ortdeploy.facts.host import DeviceFacts
+from ortdeploy.facts.host import NO_DEVICE, DeviceFacts
 from ortdeploy.process.child import Answer
 from ortdeploy.providers.catalogue import CPU, PROVIDERS
 from ortdeploy.runtime import probe
@@ -111,3 +111,38 @@ def test_devices_of_plugin_packages_are_tried_each() -> None:
         ("WebGpuExecutionProvider", "GPU", {}),
         ("QNNExecutionProvider", "CPU", {"backend_type": "htp"}),
     ]
+
+
+def test_a_provider_without_a_device_does_not_fail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = replace(
+        probe.probe_runtime({}),
+        plugin_problems={"WebGpuExecutionProvider": f"Its library lib.so {NO_DEVICE}."},
+        available_providers=("CUDAExecutionProvider", CPU),
+    )
+    monkeypatch.setattr(doctor, "probe_runtime", lambda _: facts)
+
+    def ask(_module: str, request: Any, *, seconds: float) -> Answer:  # noqa: ARG001  as in the program
+        problem = "CUDA failure 100: no CUDA-capable device is detected" if "CUDA" in request["name"] else None
+        return Answer([{"provider": request["name"], "device": None, "problem": problem}], 0, late=False, printed="")
+
+    monkeypatch.setattr(doctor, "ask", ask)
+    shown = cli("doctor")
+    assert shown.code == 0
+    assert "no device  WebGpu" in shown.out
+    assert "no device  CUDA" in shown.out
+    assert "fails" not in shown.out
+    assert cli("doctor", "-q").out == ""
+    absent = {one["provider"]: one["absent"] for one in cli("doctor", "--format", "json").json["providers"]}
+    assert absent == {"WebGpuExecutionProvider": True, "CUDAExecutionProvider": True, CPU: False}
+
+
+def test_packages_that_overwrite_each_other_are_found(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = replace(probe.probe_runtime({}), runtime_packages=("onnxruntime", "onnxruntime-gpu"))
+    monkeypatch.setattr(doctor, "probe_runtime", lambda _: facts)
+    for flags in ((), ("-q",)):
+        shown = cli("doctor", *flags)
+        assert shown.code == 1
+        assert "fails This environment has onnxruntime, onnxruntime-gpu, which overwrite each other" in " ".join(
+            shown.out.split()
+        )
+    assert "onnxruntime-gpu" in cli("doctor", "--format", "json").json["overwritten"]

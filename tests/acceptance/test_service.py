@@ -110,7 +110,7 @@ def test_names_and_paths_are_words_of_a_unit_file(units: Units) -> None:
     lines = units(folder='a %i "b" $HOME', file="a b %n.yaml", name="")
     assert "# /etc/systemd/system/ortdeploy-a-b--n.service" in lines
     assert "Description=ortdeploy a b %%n" in lines
-    assert f'ReadWritePaths="{units.folder}/a %%i \\"b\\" $$HOME"' in lines
+    assert f'ReadWritePaths="{units.folder}/a %%i \\"b\\" $HOME"' in lines
 
 
 def test_units_are_written_and_a_manifest_that_is_refused_has_none(units: Units, cli: Cli) -> None:

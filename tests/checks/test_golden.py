@@ -48,5 +48,5 @@ def test_what_is_equal_and_what_is_not(value: np.ndarray, expected: np.ndarray, 
 def test_an_output_that_no_array_holds_is_not_recorded_as_one(tmp_path: Path, value: Any, kind: str) -> None:
     (tmp_path / "inputs.npz").touch()
     with pytest.raises(OrtdeployError, match=rf"output y is {re.escape(kind)}, which outputs\.npz cannot hold"):
-        write_outputs(tmp_path, {"y": value}, [])
+        write_outputs(tmp_path, {"y": value}, [], [str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == ["inputs.npz"]

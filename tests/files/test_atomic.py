@@ -1,5 +1,6 @@
 """Files that get their names when they are whole."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -44,3 +45,29 @@ def test_what_a_kill_left_is_removed(tmp_path: Path) -> None:
         left.with_name(f"{left.name[:-9]}1.partial").touch()
     remove_temporaries(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["_run.json"]
+
+
+def test_young_temporaries_of_other_writers_stay(tmp_path: Path) -> None:
+    """The state folder is shared: what another run wrote a moment ago is about to get its name."""
+    (tmp_path / "below").mkdir()
+    names = [".a.1.partial", "below/.b.2.partial"]
+    for name in names:
+        (tmp_path / name).touch()
+        (tmp_path / name.replace(".partial", "0.partial")).touch()
+        os.utime(tmp_path / name, (1, 1))
+    remove_temporaries(tmp_path, seconds=3600)
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.partial"))
+    assert left == [".a.10.partial", "below/.b.20.partial"]
+    remove_temporaries(tmp_path)
+    assert list(tmp_path.rglob("*.partial")) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights on Windows")
+def test_temporaries_behind_a_link_are_not_ours(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "out", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (outside / ".a.1.partial").touch()
+    (folder / "link").symlink_to(outside)
+    remove_temporaries(folder)
+    assert (outside / ".a.1.partial").exists()

@@ -238,3 +238,42 @@ def test_a_lasting_reference_that_is_lost_is_written_again_and_else_left_alone(
     path.unlink()
     store.refer("last-good 1", {"0" * 64}, lasting=True)
     assert store.referred() == {"0" * 64}
+
+
+def test_single_copies_have_one_name_and_come_again_if_they_are_damaged_or_linked(
+    tmp_path: Path, store: ContentStore
+) -> None:
+    original = write(tmp_path / "w.bin", b"weights")
+    names, sources = {"a/w.bin": sha256(b"weights")}, {"a/w.bin": original}
+    copy = store.single(names, sources) / "a/w.bin"
+    before = copy.stat().st_ino
+    assert (copy.read_bytes(), copy.stat().st_nlink) == (b"weights", 1)
+    assert store.single(names, {}) / "a/w.bin" == copy
+    assert copy.stat().st_ino == before
+    (tmp_path / "second").hardlink_to(copy)
+    store.single(names, sources)
+    assert (copy.stat().st_nlink, copy.stat().st_ino != before) == (1, True)
+    copy.chmod(0o600)
+    copy.write_bytes(b"other")
+    store.single(names, sources)
+    assert copy.read_bytes() == b"weights"
+    copy.unlink()
+    copy.symlink_to(original)
+    store.single(names, sources)
+    assert not copy.is_symlink()
+    with pytest.raises(AnotherContentError):
+        store.single({"w.bin": sha256(b"x")}, {"w.bin": original})
+    with pytest.raises(NotKeptError):
+        store.single({"../w.bin": sha256(b"weights")}, {"../w.bin": original})
+
+
+def test_single_copies_stay_as_long_as_they_are_needed(tmp_path: Path, store: ContentStore) -> None:
+    names = {"w.bin": sha256(b"weights"), "m.onnx": sha256(b"m")}
+    sources = {"w.bin": write(tmp_path / "w.bin", b"weights"), "m.onnx": write(tmp_path / "m.onnx", b"m")}
+    folder = store.single(names, sources)
+    (folder / ".1.2.partial").write_bytes(b"of a killed run")
+    assert store.sizes()[folder] == 8 + len(b"of a killed run")
+    assert store.prune({folder.name}) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["m.onnx", "w.bin"]
+    assert store.prune(set()) == 8
+    assert not folder.exists()

@@ -254,3 +254,20 @@ def test_many_paths_are_looked_at_with_their_links(tmp_path: Path) -> None:
     assert first_outside([*paths, f"{tmp_path}/in/b"], [str(tmp_path)]) == f"{tmp_path}/in/b"
     assert first_outside([f"{tmp_path}/in/../../x"], [str(tmp_path)]) == f"{tmp_path}/in/../../x"
     assert link_out(tmp_path / "in", ()) == f"{tmp_path}/in/b"
+
+
+@pytest.mark.parametrize(
+    ("path", "roots", "out"),
+    [
+        ("../root2/x", (), True),
+        ("/a/root2/x", (), True),
+        ("/a/root2/x", ("/a/root2",), False),
+        ("/a/root23/x", ("/a/root2",), True),
+        ("/a/root2", ("/a/root2/",), False),
+        ("../root", (), False),
+        ("/a/roo", (), True),
+        ("/b", ("/",), False),
+    ],
+)
+def test_a_sibling_whose_name_begins_like_a_root_is_out(path: str, roots: tuple[str, ...], out: bool) -> None:
+    assert leaves_as_text(path, "/a/root", roots) is out

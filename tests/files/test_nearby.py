@@ -11,7 +11,10 @@ from ortdeploy.files.nearby import advice_on_path
 
 @pytest.fixture(name="folder")
 def folder_of_models(tmp_path: Path) -> Path:
-    for name in ("models/digits.onnx", "models/detector.onnx", "models/labels.txt", "models/v1.2/net.onnx"):
+    for name in (
+        *("models/digits.onnx", "models/detector.onnx", "models/labels.txt", "models/v1.2/net.onnx"),
+        ".hidden/a.onnx",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "labels.txt").touch()
@@ -38,6 +41,8 @@ def folder_of_models(tmp_path: Path) -> Path:
             marks=pytest.mark.skipif(os.sep != "/", reason="Windows reads it as a path"),
         ),
         ("model/*.onnx", " Did you mean models/*.onnx?"),
+        ("hiden/*.onnx", ""),
+        (".hiden/*.onnx", " Did you mean .hidden/*.onnx?"),
         ("models/digit*.onnx", ""),
         ("models/**/*.ort", ""),
         ("label/*.png", ""),  # labels.txt is no folder

@@ -384,3 +384,23 @@ def test_objects_whose_rows_were_run_are_not_fetched_again(
     assert asked == ["0.npy"]
     retried = cli("retry", manifest, "--job", "run")
     assert (retried.code, asked) == (0, ["0.npy", "0.npy", "2.npy", "5.npy"]), retried.words
+
+
+def test_a_bucket_that_is_not_there_is_named_and_not_made(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As s3fs does it: only `makedirs` makes a bucket."""
+    np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
+
+    def refuse(*_arguments: Any, **_more: Any) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    for name in ("put_file", "pipe_file"):
+        monkeypatch.setattr(type(store), name, refuse)
+    made: list[str] = []
+    monkeypatch.setattr(type(store), "makedirs", lambda _self, path, **_: made.append(path))
+    monkeypatch.setattr("ortdeploy.retries.FIRST_WAIT", 0.0)
+    scale_model(tmp_path / "double.onnx")
+    refused = cli("apply", deployment(tmp_path, "*.npy", "memory://typo-bucket/out"))
+    assert (refused.code, made) == (1, [])
+    assert 'there is no bucket "typo-bucket". Correct its name, or make the bucket' in refused.words

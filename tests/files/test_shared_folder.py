@@ -9,6 +9,7 @@ import pytest
 from support.nfs import Client
 
 from ortdeploy.diagnostics import RefusedError
+from ortdeploy.files import shared_folder
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import beside
@@ -105,7 +106,7 @@ def test_a_file_that_goes_while_it_is_read_is_not_there(tmp_path: Path, monkeypa
         path.unlink()
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    monkeypatch.setattr(Path, "read_bytes", stale)
+    monkeypatch.setattr(shared_folder, "read_whole", stale)
     assert place.read("_parts/.staged") is None
 
 

@@ -569,15 +569,15 @@ def test_whatever_a_plan_opens_beside_data_is_looked_at_again(cli: Cli, folder: 
 def test_what_data_decides_is_known_here() -> None:
     """A new fact of data is part of `digest_of_input`, or completes a plan; then it is added here."""
     assert _fields(InputFacts) == (
-        "beside changed columns digest files first_row format gone held_bytes memory_limit missing_package names "
-        "present problem rates repairable rerun rerun_rows restarted row_type rows rows_before states superseded "
+        "beside changed columns dialect digest files first_row format gone held_bytes memory_limit missing_package names "
+        "present problem rates repairable repeated rerun rerun_rows restarted row_type rows rows_before states superseded "
         "unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (
         "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state"
     )
     assert _fields(JobInput) == (
-        "background elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "
+        "background dialect elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "
         "rows_before unreadable upstream"
     )
     assert _fields(JobOutput) == (

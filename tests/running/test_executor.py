@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
@@ -13,17 +13,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
-from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.facts import make_facts
+from support.fakes import Counter, FakeRuntime, double, refuse_negative, without_row_checks
 from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_sessions, report, rows, save
 from support.logs import capture_logs
+from support.specs import make_spec
 
+from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.feeds import feeder
 from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.opening import MARKER, open_ledger, read_outputs
 from ortdeploy.plan.made_by import made_by
-from ortdeploy.plan.steps import OpenSession, RunJob
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.plan.timing import JobTiming
+from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block
 from ortdeploy.running import executor, opened_models, statistics
@@ -31,6 +35,7 @@ from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.report import FAILED
 from ortdeploy.sources.arrays import ArraySource
 from ortdeploy.sources.catalogue import open_input
+from ortdeploy.sources.files import file_states
 from ortdeploy.sources.protocol import Source, Wanted
 
 
@@ -510,3 +515,71 @@ def test_a_list_of_failed_rows_that_stays_empty_is_left_as_it_is(tmp_path: Path)
     assert [first.status, second.status] == [Status.INTERRUPTED, Status.DONE]
     assert failed(tmp_path) == []
     assert (tmp_path / "out" / FAILED).stat().st_ino == file.st_ino
+
+
+THREE_JOBS = """\
+version: 1
+models: {a: {path: m.onnx}, b: {path: m.onnx}, c: {path: m.onnx}}
+jobs:
+  one: {model: a, input: {path: data.npy}, output: {path: out/one}}
+  two: {model: b, input: {path: data.npy}, output: {path: out/two}}
+  three: {model: c, input: {path: data.npy}, output: {path: out/three}}
+"""
+
+
+def three_jobs(folder: Path) -> Plan:
+    spec = make_spec(THREE_JOBS, folder=str(folder))
+    model = {"inputs": {"x": "float32[batch,2]"}, "outputs": {"y": "float32[batch,2]"}}
+    columns = {"columns": {"array": "float32[rows,2]"}, "rows": 19}
+    facts = make_facts(
+        spec, {"models": dict.fromkeys("abc", model), "inputs": dict.fromkeys(("one", "two", "three"), columns)}
+    )
+    states = file_states([str(folder / "data.npy")], str(folder))
+    inputs = {job: replace(found, states=states) for job, found in facts.inputs.items()}
+    return without_row_checks(make_plan(resolve(spec, replace(facts, inputs=inputs))))
+
+
+def results(folder: Path, plan: Plan, runtime: FakeRuntime, stop: Callable[[], bool]) -> list[tuple[str, Status]]:
+    with open_ledger(folder / ".ortdeploy") as ledger:
+        execution = executor.Execution(
+            plan=plan, run_id="r1", runtime=runtime, ledger=ledger, observer=Counter(), stop=stop
+        )
+        return [(result.job, result.status) for result in execution.run()]
+
+
+def test_after_a_signal_no_session_is_opened_and_no_job_begins(tmp_path: Path) -> None:
+    save(tmp_path, range(19))
+    runtime = FakeRuntime(double)
+    found = results(
+        tmp_path, three_jobs(tmp_path), runtime, lambda: bool(runtime.sessions and runtime.sessions[0].batches)
+    )
+    assert runtime.opened == ["a"]
+    assert found[1:] == [("two", Status.INTERRUPTED), ("three", Status.INTERRUPTED)]
+    assert not (tmp_path / "out/two").exists()
+    again = FakeRuntime(double)
+    assert results(tmp_path, three_jobs(tmp_path), again, lambda: True) == [
+        (job, Status.INTERRUPTED) for job in ("one", "two", "three")
+    ]
+    assert again.opened == []
+
+
+def test_a_signal_while_a_session_is_opened_opens_no_other(tmp_path: Path) -> None:
+    save(tmp_path, range(19))
+    runtime = FakeRuntime(double, broken=("npu",))
+    plan = plan_with_sessions(tmp_path, 19)
+    assert execute(tmp_path, plan, runtime, stop=lambda: bool(runtime.opened)).status == Status.INTERRUPTED
+    assert runtime.opened == ["npu"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_signal_as_a_provider_fails_opens_no_other(tmp_path: Path) -> None:
+    save(tmp_path, range(19))
+
+    def fail(_feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        raise ProviderFailedError("gone")
+
+    runtime = FakeRuntime(fail)
+    plan = plan_with_sessions(tmp_path, 19)
+    stop = lambda: bool(runtime.sessions and runtime.sessions[0].batches)  # noqa: E731
+    assert execute(tmp_path, plan, runtime, stop=stop).status in {Status.INTERRUPTED, Status.FAILED}
+    assert runtime.opened == ["npu"]

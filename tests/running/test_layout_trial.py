@@ -1,6 +1,7 @@
 """Thread layouts that a job tries on its own rows: the best goes on, differing ones are left out, nothing is lost."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -541,6 +542,18 @@ def test_a_layout_that_differs_in_a_bit_gets_no_rows_and_the_log_says_so(begun: 
     assert tried_.kept == [WIDE]
     (event,) = [event for event in events if event["event"] == "threads.differ"]
     assert (event["layout"], event["kept"], event["column"]) == (NARROW, WIDE, "y")
+
+
+@pytest.mark.parametrize(("results", "is_tried"), [([0.0, 0.0], False), ([0.0, 1.0], True)])
+def test_layouts_are_compared_on_a_block_whose_results_differ(
+    begun: Begin, monkeypatch: pytest.MonkeyPatch, results: list[float], is_tried: bool
+) -> None:
+    """Of zeros alone, any layout gives the same; the row's key, which differs, is no result."""
+    columns: dict[str, Column] = {"y": np.array(results, np.float32)}
+    monkeypatch.setattr(sys.modules[__name__], "outcome", lambda _: Outcome(columns, 10, [], ()))
+    tried_ = begun({CALLERS: 0.1, WIDE: 0.1, NARROW: 0.1})
+    tried_.run(200)
+    assert bool(tried_.opened) == is_tried
 
 
 def test_if_all_others_differ_the_first_is_remembered(begun: Begin) -> None:

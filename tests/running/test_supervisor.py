@@ -65,6 +65,7 @@ class Family:
     """A supervisor whose children follow a script."""
 
     def __init__(self, plan: Plan, folder: Path, *script: list[tuple[str, Any]], stopped: bool = False) -> None:
+        """`stopped`: a signal comes once the first child has begun."""
         self.folder = folder
         self.closed: list[tuple[str, str]] = []
         self.supervisor = Supervisor(
@@ -72,8 +73,11 @@ class Family:
             module="support.fake_child",
             settings={"script": script, "counter": str(folder / "starts")},
             close_job=self.close,
-            stopped=lambda: stopped,
+            stopped=lambda: stopped and self.has_begun(),
         )
+
+    def has_begun(self) -> bool:
+        return (self.folder / "starts.0").exists()
 
     def close(self, step: RunJob, reason: str) -> JobResult:
         self.closed.append((step.job, reason))
@@ -246,7 +250,14 @@ def test_what_the_child_raises_is_raised_here(plan: Plan, tmp_path: Path, kind: 
 
 def test_a_run_that_was_asked_to_stop_is_not_begun_again(plan: Plan, tmp_path: Path) -> None:
     family = Family(plan, tmp_path, [OPENING, ("kill", 15)], stopped=True)
-    assert family.run() == []
+    assert family.run() == [("run", "interrupted"), ("more", "interrupted")]
+
+
+def test_after_a_signal_no_child_begins(plan: Plan, tmp_path: Path) -> None:
+    family = Family(plan, tmp_path, [done("run"), done("more")])
+    family.supervisor.stopped = lambda: True
+    assert family.run() == [("run", "interrupted"), ("more", "interrupted")]
+    assert not family.has_begun()
 
 
 def test_signals_are_handed_on(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +268,7 @@ def test_signals_are_handed_on(plan: Plan, tmp_path: Path, monkeypatch: pytest.M
         family.supervisor.forward(signal.SIGTERM)
 
     monkeypatch.setattr(heard, terminate)
-    assert family.run() == []
+    assert family.run() == [("run", "interrupted"), ("more", "interrupted")]
     family.supervisor.forward(signal.SIGTERM)  # to nobody: it has ended
 
 
@@ -309,7 +320,7 @@ def test_a_run_that_no_child_can_do_without_ends_its_job_and_no_other(plan: Plan
 
 def test_a_stopped_run_starts_no_child_for_a_run_that_was_ended(plan: Plan, tmp_path: Path) -> None:
     family = Family(plan, tmp_path, [OPENING, RUNNING, stuck("run", 4)], stopped=True)
-    assert family.run() == [("run", "failed")]
+    assert family.run() == [("run", "failed"), ("more", "interrupted")]
 
 
 def test_a_bound_on_runs_needs_a_child(plan: Plan) -> None:
@@ -332,3 +343,29 @@ def test_what_a_killed_command_left_is_completed_by_the_first_child(plan: Plan, 
     assert family.run() == ended
     asked = [json.loads((tmp_path / f"starts.{start}").read_text())["plan"]["finished"] for start in (0, 1)]
     assert [[job["job"] for job in one] for one in asked] == [["left"], []]
+
+
+def proving(*, begins: bool) -> tuple[str, dict[str, Any]]:
+    return "say", {"kind": "proving", "job": "run", "begins": begins}
+
+
+def test_a_crash_while_rows_are_compared_leaves_the_job_without_its_proof(plan: Plan, tmp_path: Path) -> None:
+    """No row, and no session, is blamed for a batch that the job itself would never run."""
+    begin, crash = [OPENING, RUNNING], ("kill", signal.SIGFPE)
+    compared = [proving(begins=True), proving(begins=False), proving(begins=True)]
+    family = Family(plan, tmp_path, [*begin, *compared, crash], [done("run"), done("more")])
+    assert family.run() == [("run", "done"), ("more", "done")]
+    later = family.request(1)
+    assert later["unproven"] == {"run": "the process was ended by SIGFPE"}
+    assert not later["closely"]
+    assert later["skipped"] == {}
+    assert not family.closed
+
+
+def test_a_crash_after_rows_were_compared_is_that_of_the_rows_that_run(plan: Plan, tmp_path: Path) -> None:
+    compared = [proving(begins=True), proving(begins=False)]
+    crash = ("kill", signal.SIGFPE)
+    family = Family(with_one_session(plan), tmp_path, [OPENING, RUNNING, *compared, crash], [done("run"), done("more")])
+    assert family.run() == [("run", "done"), ("more", "done")]
+    assert family.request(1)["unproven"] == {}
+    assert family.request(1)["closely"]

@@ -1,6 +1,6 @@
 """Outputs against the CPU provider's."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -9,16 +9,19 @@ from support.fakes import FakeSession, double, refuse_negative
 from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
-from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.diagnostics import OutOfMemoryError, ProviderFailedError
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.rows import Block
 from ortdeploy.running.row_runner import RowRunner
+from ortdeploy.sessions import evidence
 from ortdeploy.sessions.cpu_comparison import CpuComparison
-from ortdeploy.sessions.runs import are_equal
+from ortdeploy.sessions.evidence import DisagreementError
+from ortdeploy.sessions.runs import SessionRuns, are_equal
 from ortdeploy.tensors.columns import Array
 
+Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 PROBE = CpuComparison(session=FakeSession(double), rtol=0.05, atol=0.001)
 EXPECTED = np.array([[1.0, -20.0, 3.0]], dtype=np.float32)
 
@@ -100,3 +103,88 @@ def test_an_adapters_effect_is_seen_in_sequences_and_maps_too() -> None:
     assert not are_equal([array], [array, array])
     assert not are_equal({"a": 1.0}, {"b": 1.0})
     assert not are_equal({"a": 1.0}, {"a": 2.0})
+
+
+@pytest.fixture(autouse=True)
+def _only_at_growing_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no look depend on how long runs take."""
+    monkeypatch.setattr(evidence, "FLOOR", 1e9)
+    monkeypatch.setattr(evidence, "EASY", 0.0)
+
+
+class Compared:
+    """Batches of two on a session that is compared with a CPU session."""
+
+    def __init__(self, provider: Function, *, is_lean: bool = False) -> None:
+        self.cpu = FakeSession(double)
+        self.probe = CpuComparison(session=self.cpu, rtol=0.05, atol=0.001, is_lean=is_lean)
+        job = next(step for step in plan_of_one_job().steps if isinstance(step, RunJob))
+        self.runs = SessionRuns(job, FakeSession(provider), self.probe)
+        self.row = 0
+
+    def batch(self, *values: float) -> None:
+        first, self.row = self.row, self.row + len(values)
+        array = np.array([[value, value] for value in values], np.float32)
+        self.runs.run({"x": array}, len(values), (), lambda place: first + place)
+
+
+def clipped(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """What a provider gives that cuts numbers at 100."""
+    return {"y": np.minimum(double(feeds)["y"], np.float32(100))}
+
+
+def test_a_blank_batch_is_no_proof_of_a_provider() -> None:
+    compared = Compared(lambda feeds: {"y": double(feeds)["y"] * np.float32(0)})
+    for _ in range(3):
+        compared.batch(0, 0)
+    assert compared.probe.evidence.why_not() == "all rows were equal"
+    assert len(compared.cpu.batches) == 1, "what repeats the rows that were compared is not run again"
+    with pytest.raises(ProviderFailedError, match="is not what the CPU provider computes"):
+        compared.batch(1, 2)
+
+
+def test_batches_of_one_row_differ_from_each_other() -> None:
+    compared = Compared(double)
+    compared.batch(0)
+    assert not compared.probe.evidence.is_proven
+    compared.batch(7)
+    assert compared.probe.evidence.is_proven
+
+
+def test_a_provider_is_compared_now_and_then_and_at_the_end() -> None:
+    compared = Compared(clipped)
+    for number in range(40):
+        compared.batch(number, number / 2)
+    assert len(compared.cpu.batches) <= 8
+    compared.batch(1, 900)
+    with pytest.raises(DisagreementError, match=r"row 80, or one behind it in its batch: output y") as error:
+        compared.runs.finish()
+    assert error.value.since is not None, "rows have passed since the last comparison"
+    assert error.value.since <= 80
+
+
+def test_with_little_memory_the_cpu_session_is_let_go_of_once_the_provider_is_proven() -> None:
+    compared = Compared(double, is_lean=True)
+    held = []
+    for values in ((0, 0), (1, 2), (3, 4)):
+        compared.batch(*values)
+        held.append(compared.probe.session is not None)
+    assert held == [True, False, False]
+    assert len(compared.cpu.batches) == 2
+
+
+def test_a_comparison_that_has_no_memory_is_made_with_the_next_batch() -> None:
+    compared = Compared(clipped)
+    failures = [OutOfMemoryError("too much")]
+
+    def short(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        if failures:
+            raise failures.pop()
+        return double(feeds)
+
+    compared.cpu.function = short
+    compared.batch(400, 1)
+    assert compared.probe.evidence.why_not() == "rows could not run again: too much"
+    with pytest.raises(DisagreementError) as error:
+        compared.batch(400, 2)
+    assert error.value.since == 0

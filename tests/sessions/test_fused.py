@@ -36,13 +36,23 @@ def fused(factor: float, opened: list[str], dtype: type = np.float32) -> FusedSe
     return FusedSession(FakeSession(lambda fed: {"$y": (fed["$a"] * factor).astype(dtype)}), STEP, parts)
 
 
-def test_the_first_run_is_compared_and_no_other() -> None:
+def test_the_first_run_of_rows_that_differ_is_compared_and_no_other() -> None:
     opened: list[str] = []
     session = fused(-2, opened)
     for _ in range(3):
-        (found,) = session.run(["y"], {"a": np.ones((2, 2), np.float32)}, ())
-        np.testing.assert_array_equal(found, np.full((2, 2), -2))
+        (found,) = session.run(["y"], {"a": np.array([[1, 2], [3, 4]], np.float32)}, ())
+        np.testing.assert_array_equal(found, [[-2, -4], [-6, -8]])
     assert opened == ["parts"]
+
+
+def test_blank_rows_are_no_proof() -> None:
+    opened: list[str] = []
+    session = fused(2, opened)
+    for _ in range(2):
+        session.run(["y"], {"a": np.zeros((2, 2), np.float32)}, ())
+    with pytest.raises(ProviderFailedError, match="Remove fuse: true"):
+        session.run(["y"], {"a": np.array([[1, 2], [3, 4]], np.float32)}, ())
+    assert opened == ["parts"], "they stay open until it is proven"
 
 
 @pytest.mark.parametrize(

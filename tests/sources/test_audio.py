@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
-from support.models import save_model
+from support.models import save_model, scale_model
 
+from ortdeploy.cli.main import main
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.retries import limited
 from ortdeploy.sources.catalogue import open_input
@@ -226,3 +227,27 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, cli: Cli, monkeypatc
     (tmp_path / "a.flac").write_bytes(b"fLaC")
     said = cli("plan", deploy(tmp_path, "{path: a.flac, columns: {x: samples}}"))
     assert "reads audio files, which needs soundfile" in " ".join(said.out.split())
+
+
+def test_what_the_decoder_notes_of_damaged_recordings_is_no_line_of_a_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    scale_model(tmp_path / "m.onnx", width="samples")
+    soundfile.write(tmp_path / "a.mp3", tone(32000, 16000), 16000, format="MP3")
+    content = bytearray((tmp_path / "a.mp3").read_bytes())
+    places = np.random.default_rng(0).integers(200, len(content), 60)
+    content[300:310] = bytes(10)
+    for place in places:
+        content[place] ^= 0x55
+    (tmp_path / "a.mp3").write_bytes(content)
+    (tmp_path / "m.yaml").write_text(
+        "version: 1\nmodels:\n  m: {path: m.onnx}\njobs:\n  run:\n    model: m\n"
+        "    input: {path: a.mp3, columns: {x: samples}, rate: 16000}\n    batch: {size: 1}\n"
+        "    errors: {max_failed: 100%}\n    output: {path: out, format: jsonl}\n"
+    )
+    main(["plan", str(tmp_path / "m.yaml"), "--no-color"])
+    printed = capfd.readouterr()
+    assert "cannot be fed to the model. Row 0 (a.mp3), read: the file ends after" in " ".join(printed.out.split())
+    assert printed.err == ""
+    assert "Note: " not in printed.out

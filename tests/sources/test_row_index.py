@@ -3,12 +3,13 @@
 import gzip
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -216,3 +217,86 @@ def test_what_a_saved_plan_tells_is_not_kept_as_what_was_seen(tmp_path: Path) ->
     shard.tell(path, (len(LINES), LONG_AGO), FileIndex(rows=100))
     assert len(all_rows("jsonl", [path], tmp_path, 0, shard)) == 100
     assert Settled(tmp_path / "other", str(tmp_path), "jsonl").of(path) == row_index.UNKNOWN
+
+
+Lie = tuple[str, int, int]
+LIES = st.tuples(
+    st.sampled_from(["row", "line", "offset", "place", "rows", "none"]), st.integers(0, 9), st.integers(1, 3)
+)
+
+
+def lied(true: FileIndex, lie: Lie) -> FileIndex | None:
+    """Return an index that says something else of a file; None if no plan file could say it."""
+    what, which, by = lie
+    marks, rows = list(true.marks), true.rows or 0
+    if what == "rows":
+        rows = max(0, rows + (by if which % 2 else -by))
+    elif what == "none":
+        marks, rows = [], 0
+    elif marks:
+        one, other = marks[which % len(marks)], marks[(which + by) % len(marks)]
+        moved = {"row": one._replace(row=one.row + by), "line": one._replace(line=one.line + by)}
+        moved |= {"offset": one._replace(offset=one.offset + by), "place": other._replace(row=one.row)}
+        marks[marks.index(one)] = moved[what]
+    try:
+        found = row_index.as_index(rows, marks)
+    except ValueError:
+        return None
+    return FileIndex(marks=found.marks, rows=found.rows, is_told=True)
+
+
+class Told(row_index.NoIndexes):
+    """What a saved plan says of files."""
+
+    def __init__(self, known: dict[str, FileIndex]) -> None:
+        self.known = known
+
+    def of(self, path: str) -> FileIndex:
+        """Return it."""
+        return self.known[path]
+
+
+@given(files=FILES, lie=LIES, which=st.integers(0, 2), of_a_part=st.integers(1, 6), packed=st.sampled_from(["", ".gz"]))
+def test_a_lie_of_a_saved_plan_about_any_place_is_found_by_the_shard_that_reads_there(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: tuple[str, list[bytes]],
+    lie: Lie,
+    which: int,
+    of_a_part: int,
+    packed: str,
+) -> None:
+    """Whatever the parts are: either each row is in one of them, or one of them fails."""
+    kind, contents = files
+    folder = tmp_path_factory.mktemp("rows")
+    paths = write(folder, contents, {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}[kind] + packed)
+    whole = all_rows(kind, paths, folder, 0, None)
+    indexes = Settled(folder / "state", str(folder), kind)
+    assert all_rows(kind, paths, folder, 0, indexes) == whole
+    known = {path: replace(indexes.of(path), is_told=True) for path in paths}
+    path = paths[which % len(paths)]
+    false = lied(known[path], lie)
+    assume(false is not None and false != known[path])
+    told = Told({**known, path: false})  # type: ignore[dict-item]
+    found: list[Any] = []
+    try:
+        read = lambda path, mark: READ[kind](path, mark, folder=str(folder), limit=None)  # noqa: E731
+        total = count_rows(paths, read, told)
+        for start in range(0, total, of_a_part):
+            found += part_of(kind, paths, folder, range(start, min(start + of_a_part, total)), told)
+    except OrtdeployError as error:
+        assert "make the plan again" in str(error)  # noqa: PT017  the other end is all rows
+    else:
+        assert found == whole
+
+
+def part_of(kind: str, paths: Sequence[str], folder: Path, rows: range, told: Told) -> list[Any]:
+    """Return what a shard reads for a part."""
+    names = {"csv": ("a", "b"), "jsonl": ("a",), "text": ("text",)}[kind]
+    wanted = Wanted(dtypes={}, keys=(*names, "path", "row"), missing=dict.fromkeys(names, "?"), indexes=told, only=rows)
+    found: list[Any] = []
+    with open_input(kind, paths, str(folder), wanted) as source:
+        for block in source.blocks(rows.start, repeat(4)):
+            values = zip(*(block.columns[name] for name in wanted.keys), strict=True)
+            found += zip(block.rows, block.places, map(tuple, values), strict=True)
+            found += [(one.row, one.source, one.code, one.message) for one in block.failed]
+    return sorted(found, key=lambda one: one[0])

@@ -126,6 +126,12 @@ def test_what_the_format_is(tmp_path: Path) -> None:
     assert probe(tmp_path, "b.dat", declared="csv").columns == {"x": TensorType(None, (ROWS,))}
     (tmp_path / "c.jsonl").write_text("{}\n")
     assert "mixes formats" in problem(probe(tmp_path, "a.csv", "c.jsonl"))
+    (tmp_path / "more").mkdir()
+    for name in ("more/a.csv", "more/b.csv", "more/notes.txt"):
+        (tmp_path / name).write_text("x\n1\n")
+    assert 'A job reads one; write path: "more/*.csv".' in problem(probe(tmp_path, "more"))
+    (tmp_path / "more/d.dat").write_text("1")
+    assert 'Or write path: "more/*.csv".' in problem(probe(tmp_path, "more"))
     assert "No file matches" in problem(probe(tmp_path, "*.nothing"))
 
 
@@ -265,7 +271,7 @@ def test_csv_headers_are_checked(tmp_path: Path) -> None:
     assert "is empty" in problem(probe(tmp_path, "a.csv"))
     assert "twice" in problem(probe(tmp_path, "b.csv"))
     assert "not UTF-8" in problem(probe(tmp_path, "c.csv"))
-    assert "columns y" in problem(probe(tmp_path, "[de].csv"))
+    assert 'columns "y"' in problem(probe(tmp_path, "[de].csv"))
 
 
 def test_jsonl_values_and_nested_lists(tmp_path: Path) -> None:

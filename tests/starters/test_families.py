@@ -27,6 +27,7 @@ from ortdeploy.cli.commands import init
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.runtime.trial_run import Ran
+from ortdeploy.starters import subject
 from ortdeploy.starters.samples import recording
 
 FLOAT = TensorProto.FLOAT
@@ -226,9 +227,12 @@ def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: 
     families.classifier(tmp_path / "m.onnx")
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").out
     assert said.splitlines()[0].endswith("beside it. It ran 2 rows.")
-    assumed = "scale, mean, std and RGB are assumed: nothing in the file tells"
-    assert f"In {tmp_path / 'm.yaml'}, {assumed}. Check what is assumed: wrong values give wrong answers" in said
-    assert f"# {assumed}\n" in (tmp_path / "m.yaml").read_text()
+    assumed = "RGB, scale, mean, std (ImageNet's; nothing in the files tells); method (the usual one)"
+    *_, told, made_up, check = said.splitlines()
+    assert told == f"By convention in {tmp_path / 'm.yaml'}, and results depend on it: {assumed}."
+    assert made_up == "Made up: sample rows (m-sample-*.png)."
+    assert check == "Check what is assumed: wrong values give wrong answers that look sure."
+    assert "# by convention: nothing in the files tells\n" in (tmp_path / "m.yaml").read_text()
     quiet = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "quiet.yaml", "--quiet", "--no-color")
     assert (quiet.code, quiet.out) == (0, "")
 
@@ -254,14 +258,14 @@ def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str
 def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     families.text_recogniser(tmp_path / "m.onnx", None)
     (tmp_path / "keys.txt").touch()
-    read_text = Path.read_text
+    from ortdeploy.files.opening import read_text  # noqa: PLC0415  which is replaced below
 
-    def refuse(path: Path, *arguments: Any, **named: Any) -> str:
+    def refuse(path: Path) -> str:
         if path.name == "keys.txt":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return read_text(path, *arguments, **named)
+        return read_text(path)
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(subject, "read_text", refuse)
     _, said = made(cli, tmp_path)
     assert "its letters are unknown" in said
 
@@ -320,7 +324,7 @@ def test_a_model_of_recordings_hears_them_whole(cli: Cli, tmp_path: Path) -> Non
     families.hearer(tmp_path / "m.onnx")
     manifest, said = made(cli, tmp_path)
     assert "a model of recordings" in said
-    assert "16000 Hz is assumed: nothing in the file tells. Check what is assumed: wrong values give" in said
+    assert "rate 16000 (nothing in the files tells how many samples a second it wants)" in said
     assert manifest["jobs"]["run"]["input"]["columns"] == {"waveforms": "samples"}
     assert len(rows(cli, tmp_path)) == 1
 
@@ -585,13 +589,21 @@ def test_pictures_of_the_user_take_the_place_of_samples(cli: Cli, tmp_path: Path
     assert not list(tmp_path.glob("m-sample*"))
 
 
-def test_files_of_a_folder_that_the_manifest_does_not_read_are_named(cli: Cli, tmp_path: Path) -> None:
+def test_all_files_of_one_format_are_read_and_the_others_are_named(cli: Cli, tmp_path: Path) -> None:
     families.classifier(tmp_path / "m.onnx")
     (tmp_path / "photos").mkdir()
     for name in ("a.jpg", "b.jpg", "c.PNG", "d.png"):
         Image.new("RGB", (40, 30)).save(tmp_path / "photos" / name)
-    _, said = made(cli, tmp_path, "--from", tmp_path / "photos")
-    assert "It reads photos/*.jpg. Other files of that folder are left out: 1 of *.PNG, 1 of *.png." in said
+    (tmp_path / "photos/notes.txt").write_text("no picture\n")
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "photos")
+    assert manifest["jobs"]["run"]["input"]["path"] == ["photos/*.jpg", "photos/*.PNG", "photos/*.png"]
+    assert {row["path"] for row in rows(cli, tmp_path)} == {
+        f"photos/{name}" for name in ("a.jpg", "b.jpg", "c.PNG", "d.png")
+    }
+    assert (
+        "It reads photos/*.jpg, photos/*.PNG and photos/*.png. Other files of that folder are left out: 1 of *.txt."
+        in said
+    )
 
 
 @pytest.mark.slow
@@ -613,11 +625,23 @@ def test_columns_of_the_user_feed_a_table(cli: Cli, tmp_path: Path) -> None:
     assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
 
 
+@pytest.mark.parametrize("delimiter", [pytest.param(";", marks=pytest.mark.slow), "\t"])
+def test_the_delimiter_of_the_users_table_is_written(cli: Cli, tmp_path: Path, delimiter: str) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "people.csv").write_text("age,income,debt\n1,2,3\n4,5,6\n".replace(",", delimiter))
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "people.csv")
+    assert manifest["jobs"]["run"]["input"]["delimiter"] == delimiter
+    assert len(rows(cli, tmp_path)) == 2
+
+
 def test_more_columns_than_a_table_takes_are_a_question(cli: Cli, tmp_path: Path) -> None:
     families.table(tmp_path / "m.onnx")
     (tmp_path / "people.csv").write_text("age,income,debt,id\n1,2,3,4\n")
-    _, said = made(cli, tmp_path, "--from", tmp_path / "people.csv")
-    assert "takes 3 columns and people.csv has 4: age, income, debt, id" in said
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / "people.csv")
+    assert said.code == 1
+    why = "the model takes 3 columns and people.csv has 4: age, income, debt, id"
+    assert f"{why}; write those that it was trained on, in that order" in said.out
+    assert f"# made up: {why}; write those that it was trained on" in (tmp_path / "m.yaml").read_text()
 
 
 def test_columns_of_text_are_left_out_where_those_of_numbers_are_as_many_as_the_model_takes(

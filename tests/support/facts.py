@@ -103,6 +103,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         compiled_by=tuple(data.get("compiled_by", [])),
         unconfirmed={name: tensor(text).shape for name, text in data.get("unconfirmed", {}).items()},
         draws=tuple(data.get("draws", [])),
+        metadata=data.get("metadata", {}),
     )
 
 
@@ -138,6 +139,7 @@ def first_rows(data: Mapping[str, Any]) -> FirstRows:
         refused=tuple(refused),
         not_finite=tuple(data.get("not_finite", [])),
         transparent=tuple(data.get("transparent", [])),
+        windowless=tuple(data.get("windowless", [])),
         complete=data.get("complete", False),
         stopped=data.get("stopped", False),
     )

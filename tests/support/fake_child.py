@@ -15,7 +15,7 @@ def main(asked: Asked) -> None:
     start = len(counter.read_text()) if counter.exists() else 0
     counter.write_text("." * (start + 1))
     Path(f"{counter}.{start}").write_text(
-        json.dumps({name: request[name] for name in ("plan", "skipped", "fatal", "closely", "began")})
+        json.dumps({name: request[name] for name in ("plan", "skipped", "fatal", "closely", "began", "unproven")})
     )
     for action, value in request["script"][start]:
         if action == "say":

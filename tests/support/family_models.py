@@ -295,3 +295,95 @@ def wake_word(path: Path) -> Path:
     ]
     to: Weights = {"to": np.array([-1, 1], np.int64)}
     return save_model(path, word, {"x": (FLOAT, [1, 3, 96])}, {"y": (FLOAT, [1, 1])}, to)
+
+
+def token_classifier(path: Path, output: str = "logits", classes: int = 5) -> Path:
+    """Scores of tags for each token, [batch, sequence, classes], as BertForTokenClassification exports them."""
+    rows = np.random.default_rng(6).standard_normal((40, classes)).astype(np.float32)
+    nodes = [Node("Gather", ["table", "input_ids"], ["each"])]
+    nodes += _kept_tokens(output)
+    inputs: Tensors = {name: (INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")}
+    outputs: Tensors = {output: (FLOAT, ["batch", "sequence", classes])}
+    save_model(path, nodes, inputs, outputs, {"table": rows, "last": np.array([-1], np.int64)})
+    tokenizer_file(path.with_name("tokenizer.json"))
+    return path
+
+
+def answer_finder(path: Path) -> Path:
+    """Where an answer begins and ends, [batch, sequence] twice, as BertForQuestionAnswering exports it."""
+    rows = np.random.default_rng(7).standard_normal((40, 2)).astype(np.float32)
+    nodes = [Node("Gather", ["table", "input_ids"], ["each"]), *_kept_tokens("kept")]
+    nodes += [Node("Split", ["kept"], ["a", "b"], axis=2)]
+    nodes += [Node("Squeeze", ["a", "last"], ["start_logits"]), Node("Squeeze", ["b", "last"], ["end_logits"])]
+    inputs: Tensors = {name: (INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")}
+    outputs: Tensors = {name: (FLOAT, ["batch", "sequence"]) for name in ("start_logits", "end_logits")}
+    save_model(path, nodes, inputs, outputs, {"table": rows, "last": np.array([2], np.int64)}, opset=17)
+    tokenizer_file(path.with_name("tokenizer.json"))
+    return path
+
+
+def _kept_tokens(output: str) -> list[onnx.NodeProto]:
+    return [
+        Node("Cast", ["attention_mask"], ["mask"], to=FLOAT),
+        Node("Unsqueeze", ["mask", "last"], ["column"]),
+        Node("Mul", ["each", "column"], [output]),
+    ]
+
+
+def between(path: Path) -> Path:
+    """Values [batch, 4] held between two scalars, which are inputs."""
+    inputs: Tensors = {"x": (FLOAT, ["batch", 4]), "low": (FLOAT, []), "high": (FLOAT, [])}
+    return save_model(path, [Node("Clip", ["x", "low", "high"], ["y"])], inputs, {"y": (FLOAT, ["batch", 4])})
+
+
+def band(path: Path) -> Path:
+    """The level of one recording between two scalars: NaN where they are equal, as those that are made up are."""
+    nodes = [
+        Node("Sub", ["fmax", "fmin"], ["width"]),
+        Node("Div", ["width", "width"], ["ratio"]),
+        Node("Mul", ["audio", "ratio"], ["level"]),
+    ]
+    inputs: Tensors = {"audio": (FLOAT, [1, "samples"]), "fmin": (FLOAT, []), "fmax": (FLOAT, [])}
+    return save_model(path, nodes, inputs, {"level": (FLOAT, [1, "samples"])})
+
+
+def wide_hearer(path: Path, window: int = 16_000, channels: int = 6_000) -> Path:
+    """The mean of windows of recordings, [n], with hundreds of megabytes of activations for each."""
+    nodes = [
+        Node("Unsqueeze", ["wav", "one"], ["y"]),
+        Node("Expand", ["y", "many"], ["z"]),
+        Node("Sigmoid", ["z"], ["s"]),
+        Node("ReduceMean", ["s"], ["score"], axes=[1, 2], keepdims=0),
+    ]
+    weights: Weights = {"one": np.array([1], np.int64), "many": np.array([1, channels, 1], np.int64)}
+    return save_model(path, nodes, {"wav": (FLOAT, ["n", window])}, {"score": (FLOAT, ["n"])}, weights)
+
+
+def ultralytics(path: Path, task: str) -> Path:
+    """An export of one of ultralytics' tasks: boxes beside what the task gives, for one box of the second class."""
+    further = {"segment": 32, "pose": 51, "obb": 1}[task]
+    head = np.zeros((1, 6 + further, 84), np.float32)
+    head[0, :4, 0], head[0, 5, 0] = (32, 32, 16, 24), 0.9
+    nodes = [
+        Node("ReduceMin", ["images"], ["least"], axes=[1, 2, 3], keepdims=0),
+        Node("Mul", ["least", "zero"], ["nothing"]),
+        Node("Unsqueeze", ["nothing", "axes"], ["column"]),
+        Node("Add", ["column", "head"], ["output0"]),
+    ]
+    weights: Weights = {"zero": np.zeros(1, np.float32), "axes": np.array([1, 2], np.int64), "head": head}
+    outputs: Tensors = {"output0": (FLOAT, ["batch", *head.shape[1:]])}
+    if task == "segment":
+        nodes += [Node("Unsqueeze", ["column", "axes"], ["plane"]), Node("Add", ["plane", "protos"], ["output1"])]
+        nodes[-2].input[1] = "third"
+        weights |= {"third": np.array([3], np.int64), "protos": np.zeros((1, 32, 16, 16), np.float32)}
+        outputs["output1"] = (FLOAT, ["batch", 32, 16, 16])
+    save_model(path, nodes, {"images": (FLOAT, ["batch", 3, 64, 64])}, outputs, weights)
+    points = {"kpt_shape": "[17, 3]"} if task == "pose" else {}
+    names = "{0: 'cat', 1: 'dog'}"
+    return with_metadata(path, description="Ultralytics YOLO11n", task=task, stride="32", names=names, **points)
+
+
+def fixed_batch(path: Path, rows: int = 8) -> Path:
+    """Twice the values of exactly some rows, [rows, 4]."""
+    nodes = [Node("Add", ["x", "x"], ["y"])]
+    return save_model(path, nodes, {"x": (FLOAT, [rows, 4])}, {"y": (FLOAT, [rows, 4])})

@@ -17,6 +17,7 @@ class Client:
         """Take the place of the file system's answers."""
         self._absent: set[Path] = set()
         self._is_elsewhere = False
+        patch.setattr(os, "open", self._opening(os.open))
         for owner, name in ((os, "stat"), (os, "scandir"), (Path, "read_bytes")):
             patch.setattr(owner, name, self._answering(getattr(owner, name), opens=name == "scandir"))
 
@@ -27,11 +28,23 @@ class Client:
         yield
         self._is_elsewhere = False
 
+    def _opening(self, ask: Any) -> Any:
+        """Answer for names in folders that are open."""
+        known = self._answering(lambda _path, call: call(), opens=False)
+
+        def answer(name: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            folder = str(Path(f"/proc/self/fd/{dir_fd}").readlink()) if dir_fd is not None else ""
+            path = Path(folder, os.fsdecode(name))
+            found: int = known(path, call=lambda: ask(name, flags, mode, dir_fd=dir_fd))
+            return found
+
+        return answer
+
     def _answering(self, ask: Any, *, opens: bool) -> Any:
         def answer(place: Path | str | int, **more: Any) -> Any:
             if self._is_elsewhere or isinstance(place, int):
                 return ask(place, **more)
-            path = Path(place)
+            path = _named(Path(place))
             if not self._absent.isdisjoint((path, *path.parents)):
                 raise FileNotFoundError(errno.ENOENT, "as remembered", str(path))
             try:
@@ -44,3 +57,12 @@ class Client:
             return found
 
         return answer
+
+
+def _named(path: Path) -> Path:
+    """Return a path by its names if it begins with an open folder."""
+    descriptors = Path("/proc/self/fd")
+    if not path.is_relative_to(descriptors) or path == descriptors:
+        return path
+    number, *rest = path.relative_to(descriptors).parts
+    return Path((descriptors / number).readlink(), *rest)

@@ -18,7 +18,10 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
+from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.process import last_words
 from ortdeploy.process.crash_note import crashes_noted_in
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
@@ -29,6 +32,7 @@ from ortdeploy.running.executor import Execution
 from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.job_report import recorded_result
+from ortdeploy.running.row_proofs import may_end_its_process
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
@@ -60,7 +64,7 @@ def run_plan(
     most_rows: int | None = None,
     shard: "Shard | None" = None,
 ) -> tuple[JobResult, ...]:
-    """Run a plan in a child if a provider or a file that is cut might end the process, else in this process.
+    """Run a plan in a child if a provider, a proof or a file that is cut might end the process, else in this process.
 
     So is a plan with an output, or a shard of one, whose last run was ended by a crash of native code.
 
@@ -69,7 +73,8 @@ def run_plan(
     """
     crash = _last_crash(plan, state_dir, shard)
     in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
-    if crash is None and not in_child:
+    may_trap = sys.platform != "win32" and may_end_its_process(plan, TuningCache(state_dir))
+    if crash is None and not in_child and not may_trap:
         with closing(NativeOutput()) as native, native.taking():
             return tuple(
                 execute(
@@ -79,16 +84,20 @@ def run_plan(
                     observer=choose_progress(arguments),
                     stopped=stopped,
                     native=native,
+                    on_native_call=lambda what: last_words.doing(**what),
                     most_rows=most_rows,
                     shard=shard,
                 )
             )
     from ortdeploy.running.supervisor import Supervisor  # noqa: PLC0415  few plans need one
 
+    request = _request(state_dir, run_id, arguments, most_rows, shard)
+    if not in_child:  # later runs need no child, and a part does not tell who has read the plan
+        request["digests"] = {step.job: plan_digest(plan, step.job) for step in run_jobs(plan)}
     supervisor = Supervisor(
         plan=plan,
         module=__name__,
-        settings=_request(state_dir, run_id, arguments, most_rows, shard),
+        settings=request,
         close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason), shard),
         stopped=stopped,
         closely=crash is not None,
@@ -125,6 +134,9 @@ def execute(
     fatal: "Mapping[str, FatalRuns] | None" = None,
     on_run: Callable[[str, Sequence[int]], None] | None = None,
     began: Mapping[str, float] | None = None,
+    on_proof: Callable[[str, bool], None] | None = None,
+    unproven: Mapping[str, str] | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Iterator[JobResult]:
     """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
@@ -155,10 +167,14 @@ def execute(
             fatal=fatal or {},
             on_run=on_run,
             began=began or {},
+            on_proof=on_proof,
+            unproven=unproven or {},
+            digests=digests or {},
         )
         ended: dict[str, str] = {}
         for result in execution.results():
             ended[result.job] = str(result.status)
+            last_words.doing()
             yield result
         log.info("run.finished", jobs=ended)
 
@@ -289,6 +305,9 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             fatal=decode_fatal_runs(request["fatal"]),
             on_run=(lambda job, rows: say(kind="running", job=job, rows=list(rows))) if request["closely"] else None,
             began=request["began"],
+            on_proof=lambda job, begins: say(kind="proving", job=job, begins=begins),
+            unproven=request["unproven"],
+            digests=request.get("digests"),
         ):
             say(**result_message(result))
             if result.stuck:  # a thread is left in native code; the end of this process ends it

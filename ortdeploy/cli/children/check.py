@@ -4,7 +4,7 @@ A provider that aborts ends only this process. The parent counts the sessions th
 was.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,12 +24,13 @@ def main(asked: Asked) -> None:
     native = asked.native_output()
     with private_streams(), native.taking():
         for ended, request in enumerate(asked.request, start=1):
-            for result in _run(decode_check(request["check"]), Path(request["state_dir"]), native):
+            check = decode_check(request["check"])
+            for result in _run(check, Path(request["state_dir"]), request["roots"], native):
                 asked.say(result=asdict(result))
             asked.say(ended=ended)
 
 
-def _run(check: PlannedCheck, state_dir: Path, native: NativeOutput) -> Iterator[CheckResult]:
+def _run(check: PlannedCheck, state_dir: Path, roots: Sequence[str], native: NativeOutput) -> Iterator[CheckResult]:
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  importing may print
 
     with hold_for_check(check, state_dir) as files:
@@ -37,4 +38,4 @@ def _run(check: PlannedCheck, state_dir: Path, native: NativeOutput) -> Iterator
         opener = ModelOpener(
             runtime=runtime, on_native_call=lambda _doing: None, native_text=lambda: files.in_own_words(native.take())
         )
-        yield from run_check(check, opener)
+        yield from run_check(check, opener, roots)

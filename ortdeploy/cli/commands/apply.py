@@ -51,6 +51,8 @@ from ortdeploy.redaction import shown_arguments, without_secrets
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.gone_files import note_gone_files
+from ortdeploy.running.job_report import not_begun
+from ortdeploy.terminal_text import safe
 from ortdeploy.views import text
 
 if TYPE_CHECKING:
@@ -270,7 +272,10 @@ class _Runner:
     def _run_planned(self, plan: Plan, deployment: "Deployment | None") -> Iterator[_Ended]:
         state_dir = state_folder(plan.folder, self.arguments.state_dir, plan.roots)
         is_here = self.engine is None  # each worker of an engine runs the gates itself
-        refused = refused_by_gates(plan, self.arguments.state_dir) if plan.steps and is_here else None
+        refused = refused_by_gates(plan, self.arguments.state_dir, self.stopped) if plan.steps and is_here else None
+        if self.stopped():
+            yield _Ended(plan=plan, results=_not_begun(plan))
+            return
         if refused is not None:
             if self.shard is None:
                 note_gone_files(plan, state_dir)
@@ -322,17 +327,7 @@ def _without_output(plan: Plan, state_dir: Path, output: str | None) -> Plan | N
 
 def _not_begun(plan: Plan) -> tuple[JobResult, ...]:
     """Return the results of a plan that did not begin because a signal came."""
-    left = (
-        JobResult(
-            job=step.job,
-            status=Status.INTERRUPTED,
-            output=step.output.shown,
-            committed=step.output.committed_rows,
-            reason="a signal came before it began",
-        )
-        for step in run_jobs(plan)
-    )
-    return (*Execution.finished(plan), *left)
+    return (*Execution.finished(plan), *map(not_begun, run_jobs(plan)))
 
 
 def _complain(ended: Sequence[_Ended]) -> None:
@@ -341,7 +336,7 @@ def _complain(ended: Sequence[_Ended]) -> None:
     for one in ended:
         if one.why is not None:
             which = "" if is_alone else f"{one.plan.manifest}: "
-            sys.stderr.write(without_secrets(f"ortdeploy: {which}{one.why}.\n"))
+            sys.stderr.write(safe(without_secrets(f"ortdeploy: {which}{one.why}.\n")))
 
 
 def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:
@@ -490,14 +485,16 @@ def _last_good(plan: Plan, reason: str, arguments: argparse.Namespace) -> tuple[
     ).plans
 
 
-def refused_by_gates(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...] | None:
+def refused_by_gates(
+    plan: Plan, state_dir: str | None, stopped: StopFlag | None = None
+) -> tuple[JobResult, ...] | None:
     """Run the golden checks that gate a plan; return its jobs as failed if one does not pass."""
     if not plan.gates:
         return None
     from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for gates
     from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
 
-    results = list(run_checks(plan.gates, state_dir, plan.roots))
+    results = list(run_checks(plan.gates, state_dir, plan.roots, stopped))
     for result in results:
         log.info("check.finished", model=result.model, session=result.session, check=result.check, status=result.status)
     bad = next((result for result in results if result.status != PASSED), None)

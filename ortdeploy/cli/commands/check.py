@@ -1,6 +1,7 @@
 """`ortdeploy check`: golden inputs and outputs, on every session that a model may get on this machine."""
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from ortdeploy.cli.commands.shared import (
     write_findings,
 )
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import recording
@@ -65,18 +67,28 @@ def show_warning(category: str, text: str, place: str) -> None:
     warnings.showwarning(text, type(category, (UserWarning,), {}), path, int(line))
 
 
-def run_checks(checks: Sequence[PlannedCheck], state_dir: str | None, roots: Sequence[str]) -> Iterator[CheckResult]:
+def run_checks(
+    checks: Sequence[PlannedCheck], state_dir: str | None, roots: Sequence[str], stopped: StopFlag | None = None
+) -> Iterator[CheckResult]:
     """Run checks in a child; after a session that crashes it, continue in another child.
 
-    Models are opened from the content store in `state_dir`, by default the one of each check's manifest.
+    Models are opened from the content store in `state_dir`, by default the one of each check's manifest. A signal that
+    is `stopped` ends the child, and nothing more is opened.
     """
     left = list(checks)
-    while left:
+    while left and not (stopped is not None and stopped()):
         ended = 0
         requests = [
-            {"check": encode(check), "state_dir": str(state_folder(check.root, state_dir, roots))} for check in left
+            {
+                "check": encode(check),
+                "state_dir": str(state_folder(check.root, state_dir, roots)),
+                "roots": [os.path.abspath(root) for root in roots],  # noqa: PTH100  keeps links
+            }
+            for check in left
         ]
         with Child("ortdeploy.cli.children.check", requests, keeps_stderr=True, on_warning=show_warning) as child:
+            if stopped is not None:
+                stopped.forward = child.send_signal
             for message in child.messages():
                 if "result" in message:
                     result = CheckResult(**message["result"])
@@ -84,7 +96,7 @@ def run_checks(checks: Sequence[PlannedCheck], state_dir: str | None, roots: Seq
                 else:
                     ended = message["ended"]
             code = child.wait()
-        if ended < len(left):
+        if ended < len(left) and not (stopped is not None and stopped()):
             reason = f"the process that ran it {how_it_ended(code)}"
             yield result_of(left[ended], ", ".join(left[ended].folders), ERROR, reason)
         left = left[ended + 1 :]

@@ -46,11 +46,12 @@ def _compact(spec: Spec, job: JobSpec, state: Path) -> Compacted:
     if readers:
         why_not = f"job {readers[0]} reads its parts, and knows them by their names"
         return Compacted(job=job.name, output=shown, why_not=why_not)
-    if (folder / open_parts.FOLDER).is_dir():
-        return Compacted(job=job.name, output=shown, why_not="shards have made parts of it, whose numbers plans have")
     if not state.is_dir():
         return Compacted(job=job.name, output=shown, why_not="no part is committed")
     with hold_output(state, output), open_ledger(state) as ledger:
+        if (folder / open_parts.FOLDER).is_dir():
+            why_not = "shards have made parts of it, whose numbers plans have"
+            return Compacted(job=job.name, output=shown, why_not=why_not)
         record = ledger.output(output)
         if record is None or (record.deployment, record.job) != (spec.name, job.name) or not record.parts:
             return Compacted(job=job.name, output=shown, why_not="no part is committed")

@@ -13,6 +13,7 @@ from ortdeploy.planning.device_file import dump_device
 from ortdeploy.providers.catalogue import PROVIDERS
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.runtime.probe import probe_runtime
+from ortdeploy.terminal_text import safe
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     runtime = probe_runtime({provider.name: None for provider in PROVIDERS if provider.plugin})
     text = dump_device(arguments.name or platform.node() or "device", runtime, probe_machine())
     for problem in runtime.plugin_problems.values():
-        sys.stderr.write(f"{problem}\n")
+        sys.stderr.write(safe(f"{problem}\n"))
     if arguments.output is None:
         sys.stdout.write(text)
         return EXIT_OK

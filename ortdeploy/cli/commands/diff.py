@@ -14,6 +14,7 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_er
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import is_folder
+from ortdeploy.files.opening import read_whole
 from ortdeploy.planning.comparable import MANIFEST, REPORT, Comparable, read_comparable
 from ortdeploy.planning.differences import Difference, find_differences
 from ortdeploy.planning.workflow import compare_with_last_run
@@ -111,7 +112,7 @@ def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str
 
 def _read_report(path: str) -> Mapping[str, Any]:
     try:
-        report: Mapping[str, Any] = read_json(Path(path).read_bytes())
+        report: Mapping[str, Any] = read_json(read_whole(path))
     except (OSError, ValueError) as error:
         raise OrtdeployError(f"{path} cannot be read: {error}") from error
     return report

@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         sys.stdout.write(_broken(_index()))
         return EXIT_OK
-    page = _provider_page(arguments.name) or page_of(arguments.name) or _step_page(arguments.name)
+    name = arguments.name
+    page = _list_of(name) or _provider_page(name) or page_of(name) or _step_page(name)
     sys.stdout.write(f"{_broken(page)}\n")
     return EXIT_OK
 
@@ -61,7 +62,8 @@ def _step_page(name: str) -> str:
 
     page = step_page(name)
     if page is None:
-        found = nearest(name, (*RULES, *PAGES, *provider_spellings(), *step_names()))
+        names = (*RULES, *PAGES, *provider_spellings(), *step_names())
+        found = nearest(name, _LISTS) or nearest(name, names)
         advice = "ortdeploy explain lists all" if found is None else f'Did you mean "{found}"?'
         raise UsageError(f'there is no rule, provider or step "{name}". {advice}')
     return page
@@ -96,6 +98,19 @@ def _index() -> str:
     for title, names in lists.items():
         lines += [title, textwrap.fill(", ".join(names), initial_indent="  ", subsequent_indent="  "), ""]
     return "\n".join(lines)
+
+
+_LISTS = {"rules": (), "providers": ("Execution providers",), "steps": ("Steps of ", "Operat")}
+"""Parts of the index that have a name, by the beginnings of their titles; the others are lists of rules."""
+
+
+def _list_of(name: str) -> str | None:
+    """Return a part of the index; None if a name is that of no list."""
+    if name not in _LISTS:
+        return None
+    others = tuple(title for titles in _LISTS.values() for title in titles)
+    parts = [part for part in _index().rstrip().split("\n\n")[1:] if part.startswith(_LISTS[name] or ())]
+    return "\n\n".join(parts or (part for part in _index().rstrip().split("\n\n")[1:] if not part.startswith(others)))
 
 
 def _provider_page(name: str) -> str | None:

@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands.shared import findings_text, named_model, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.tryouts import failed_rows, plan_tryout, run_tryout
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
+from ortdeploy.cli.tryouts import failed_rows, plan_tryout, run_tryout, tried_rows
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.scratch import scratch_folder
+from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
@@ -27,12 +31,16 @@ from ortdeploy.shell import command
 from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.given import look_at_data
 from ortdeploy.starters.open_sizes import run_on_synthetic
+from ortdeploy.starters.output_sizes import sizes_of
+from ortdeploy.starters.provenance import assumptions, smaller_batches
 from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.terminal_text import safe
 from ortdeploy.views.text import count
-from ortdeploy.views.tryout import render_failed
+from ortdeploy.views.tryout import is_hollow, is_null, render_failed, render_hollow, result_names
 
 _TRIED_ROWS = 8
-_WRONG = "Check what is assumed: wrong values give wrong answers that look sure."
+_MOST_ACTIVATIONS = 1024**3
+_TOO_LARGE = "over-memory-limit"
 _FAILING = "failing-rows"
 """The warning about rows that planning has read and that cannot feed the model."""
 
@@ -45,12 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     subject = _subject(model, manifest, arguments)
     first: _Tried | None = None
     for starter in starters_for(subject):
-        tried = _try(starter, manifest, crashes=subject.ran.crashed, color=arguments.color)
+        tried = _try_smaller(starter, manifest, crashes=subject.ran.crashed, color=arguments.color)
         if tried.works:
-            sys.stdout.write("" if arguments.quiet else _told(tried, manifest, subject, instead_of=first))
-            return EXIT_OK
+            complete = tried.is_complete
+            quiet = arguments.quiet and complete
+            sys.stdout.write("" if quiet else _told(tried, manifest, subject, instead_of=first))
+            return EXIT_OK if complete else EXIT_REJECTED
         first = first or tried
-        _remove(starter, manifest)
+        _remove(tried.starter, manifest)
     if first is None:
         raise OrtdeployError(
             f"{model} is a folder without text_encoder, unet and vae_decoder, each with a model.onnx. init takes a "
@@ -89,14 +99,16 @@ def _subject(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subj
     subject = Subject(model=model.resolve(), folder=folder, path=path, stem=manifest.stem, data=data)
     if facts is None:
         return subject
-    return replace(subject, facts=facts, ran=run_on_synthetic(facts))
+    ran = run_on_synthetic(facts)
+    return replace(subject, facts=facts, ran=ran, sizes=sizes_of(facts, ran.fed))
 
 
 @record
 class _Tried:
     """The result of a manifest's first rows.
 
-    `findings` are the diagnostics with the lines that they are about, `failed` says why the first row has failed.
+    `findings` are the diagnostics with the lines that they are about, `failed` says why the first row has failed, and
+    `rows` are those that its job has written.
     """
 
     starter: Starter
@@ -104,6 +116,32 @@ class _Tried:
     findings: str = ""
     failed: str = ""
     results: tuple[JobResult, ...] = ()
+    rows: tuple[RunJob, list[dict[str, Any]]] | None = None
+    heavy: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to write or to find out, and rows give results."""
+        return not self.starter.needed and self.starter.unsaid is None and not self._gives_nothing()
+
+    def _gives_nothing(self) -> bool:
+        """Whether no result of any row is a number, or no row gives a line of its own to the output."""
+        if self.rows is None:
+            return False
+        step, rows = self.rows
+        names = result_names(rows, step.input.key)
+        lines = self.starter.explodes and any(is_hollow(rows, name) for name in names)
+        return lines or (bool(names) and all(is_null(rows, name) for name in names))
+
+    def hollow(self) -> str:
+        """Return what of the results holds nothing."""
+        return "" if self.rows is None else render_hollow(self.rows[0].job, self.rows[1], self.rows[0].input.key)
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether a smaller batch is to be tried: it takes much memory, or memory alone is against it."""
+        errors = [one for one in self.diagnostics if one.severity is Severity.ERROR]
+        return self.heavy or (bool(errors) and all(one.rule == _TOO_LARGE for one in errors))
 
     @property
     def works(self) -> bool:
@@ -117,6 +155,17 @@ class _Tried:
         """Return why it does not work."""
         ended = [one.reason for one in self.results if one.reason]
         return self.findings + "".join(f"  {reason}\n" for reason in ended) + self.failed
+
+
+def _try_smaller(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tried:
+    """Try a starter, with smaller batches for as long as memory alone is against it. Raises OrtdeployError."""
+    tried = _try(starter, manifest, crashes=crashes, color=color)
+    for size in smaller_batches(starter.page):
+        if not tried.is_too_large:
+            break
+        _remove(tried.starter, manifest)
+        tried = _try(replace(starter, page=size), manifest, crashes=crashes, color=color)
+    return tried
 
 
 def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tried:
@@ -134,14 +183,32 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool, color: str) -> _Tri
             with ExitStack() as stack:
                 start_logging(arguments, stack)
                 planned = plan_tryout(tryout, arguments)
-                results = () if starter.takes_long or crashes else run_tryout(tryout, planned, arguments)
+                heavy = _takes_much(planned) and next(smaller_batches(starter.page), None) is not None
+                waits = starter.takes_long or crashes or heavy
+                results = () if waits else run_tryout(tryout, planned, arguments)
             failed = next(failed_rows(planned), None)
+            rows = next(iter(tried_rows(planned)), None)
     except BaseException:
         _remove(starter, manifest)
         raise
     findings = findings_text(planned.diagnostics, arguments, sys.stdout)
     why = render_failed([failed] if failed is not None else [])
-    return _Tried(starter=starter, diagnostics=planned.diagnostics, findings=findings, failed=why, results=results)
+    return _Tried(
+        starter=starter,
+        diagnostics=planned.diagnostics,
+        findings=findings,
+        failed=why,
+        results=results,
+        rows=rows,
+        heavy=heavy,
+    )
+
+
+def _takes_much(planned: Planned) -> bool:
+    """Return whether runs of the batch that is written would take more memory than many devices have to spare."""
+    forecasts = (step.limits.forecast for plan in planned.plans for step in run_jobs(plan))
+    parts = (part for one in forecasts if one is not None for part in one.parts)
+    return any(part.size > _MOST_ACTIVATIONS for part in parts if part.what == "activations")
 
 
 def _write(starter: Starter, manifest: Path) -> None:
@@ -195,9 +262,13 @@ def _told(tried: _Tried, manifest: Path, subject: Subject, *, instead_of: _Tried
         lines.append(tried.starter.misfit or "")
     if subject.data is not None and subject.data.left_out:
         lines.append(f"It reads {subject.data.path}. Other files of that folder are left out: {subject.data.left_out}.")
-    lines.append(tried.starter.question or "")
-    lines.append(f"In {manifest}, {tried.starter.assumed}. {_WRONG}" if tried.starter.assumed else "")
+    lines.append(f"{tried.starter.question}." if tried.starter.question else "")
+    lines.append(f"The manifest cannot say {tried.starter.unsaid}." if tried.starter.unsaid else "")
+    lines.append(tried.hollow().rstrip())
     lines.append(tried.trouble().rstrip())
     named = os.path.join(".", manifest) if str(manifest).startswith("-") else str(manifest)  # noqa: PTH118  Path drops it
-    lines.append(f"{'Next' if tried.works else 'After that'}: {command('ortdeploy', 'try', named)}")
-    return "\n".join(line for line in lines if line) + "\n"
+    lines.append(
+        f"{'Next' if tried.works and tried.is_complete else 'After that'}: {command('ortdeploy', 'try', named)}"
+    )
+    lines += assumptions(tried.starter.page.written, str(manifest))
+    return safe("\n".join(line for line in lines if line) + "\n")

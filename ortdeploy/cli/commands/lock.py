@@ -8,6 +8,7 @@ from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findi
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.opening import read_whole
 from ortdeploy.manifest.rewrite import set_beside
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.known_graphs import remembered_in
@@ -51,7 +52,7 @@ def _write(spec: Spec, files: list[Digested]) -> None:
     if not files:
         return
     path = Path(spec.path)
-    before = path.read_bytes().decode("utf-8")
+    before = read_whole(path).decode("utf-8")
     digests = {file.at: file.sha256 for file in files}
     beside = {file.at: "path" if (*file.at, "path") in spec.document.spans else "from" for file in files}
     mark = "\ufeff" if before.startswith("\ufeff") else ""

@@ -14,6 +14,7 @@ from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.redaction import secret_setting
+from ortdeploy.terminal_text import safe
 from ortdeploy.views import systemd
 
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     units = systemd.render_units(service, needs_of(validated.specs, full.state_dir))
     if arguments.output is None:
-        sys.stdout.write("\n".join(f"# /etc/systemd/system/{name}\n{unit}" for name, unit in units.items()))
+        sys.stdout.write(safe("\n".join(f"# /etc/systemd/system/{name}\n{unit}" for name, unit in units.items())))
         return EXIT_OK
     for name, unit in units.items():
         _write(Path(arguments.output) / name, unit)

@@ -211,7 +211,10 @@ def _close_log(stream: TextIO, path: str) -> None:
     stream.close()
     failure = failure_of(stream)
     if failure is not None:
-        sys.stderr.write(f"ortdeploy: the log file {path} could not be written: {failure.strerror}. Its end is lost.\n")
+        from ortdeploy.terminal_text import safe  # noqa: PLC0415  only if something is wrong
+
+        why = f"ortdeploy: the log file {path} could not be written: {failure.strerror}. Its end is lost.\n"
+        sys.stderr.write(safe(why))
 
 
 def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> None:

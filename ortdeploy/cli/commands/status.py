@@ -211,7 +211,7 @@ def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
     if (output / PARTS).is_dir():
         from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where somebody has run shards
 
-        return SharedFolder(output)
+        return SharedFolder(output, (spec.folder, *spec.roots))
     if job.output.url is None or is_there(output) or not decides(job.output.url):
         return None
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store

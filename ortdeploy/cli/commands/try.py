@@ -24,10 +24,11 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.report import FAILED
 from ortdeploy.sinks.drawn import draw, drawing_of
 from ortdeploy.sinks.png import FOLDER as IMAGES
+from ortdeploy.terminal_text import printable, safe
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
 from ortdeploy.views.terminal_pictures import protocol_of, render_picture, terminal_columns
-from ortdeploy.views.tryout import render_failed, render_spans, render_tryout
+from ortdeploy.views.tryout import render_failed, render_hollow, render_spans, render_tryout
 
 _DRAWN = "drawn"
 _SHOWN_PICTURES = 3
@@ -57,7 +58,8 @@ def _try(tryout: Tryout, arguments: argparse.Namespace) -> tuple[bool, int]:
         rows = {one.step.job: one.rows for one in shown}
         sys.stdout.write(json_view.render_tryout(planned.diagnostics, results, rows, [str(one) for one in pictures]))
     else:
-        _print(shown, results, pictures, arguments, wrong_alone=wrong_alone)
+        rejected = has_errors(planned.diagnostics)
+        _print(shown, results, pictures, arguments, wrong_alone=wrong_alone, is_rejected=rejected)
     bad = has_errors(planned.diagnostics) or any(one.status is not Status.DONE or one.failed for one in results)
     return bool(pictures), EXIT_REJECTED if bad else EXIT_OK
 
@@ -69,6 +71,7 @@ def _print(
     arguments: argparse.Namespace,
     *,
     wrong_alone: bool,
+    is_rejected: bool,
 ) -> None:
     """Print the rows of each job; with `wrong_alone`, only what has failed."""
     color = use_color(arguments)
@@ -78,12 +81,15 @@ def _print(
             continue
         sys.stdout.write(render_tryout(one.step.job, one.rows, one.failed, color=color))
         sys.stdout.write(render_spans(one.rows, one.step.input.rate))
+        sys.stdout.write(render_hollow(one.step.job, one.rows, one.step.input.key))
+    if not shown and not is_rejected and not wrong_alone:
+        sys.stdout.write("There is nothing to try: the manifest has no jobs:, or none that was chosen.\n")
     ended = [one for one in results if one.status is not Status.DONE]
     sys.stdout.write(text.render_results(ended, color=color))
     _show(pictures, color=color)
     if pictures:
         more = f" and {len(pictures) - 1} more" if pictures[1:] else ""
-        sys.stdout.write(f"Pictures, kept until the next try: {pictures[0]}{more}\n")
+        sys.stdout.write(safe(f"Pictures, kept until the next try: {pictures[0]}{more}\n"))
 
 
 def _show(pictures: Sequence[Path], *, color: bool) -> None:
@@ -92,7 +98,7 @@ def _show(pictures: Sequence[Path], *, color: bool) -> None:
     if protocol is None:
         return
     for picture in pictures[:_SHOWN_PICTURES]:
-        sys.stdout.write(f"{text.printable(picture.name)}\n{render_picture(picture, protocol, terminal_columns())}")
+        sys.stdout.write(f"{printable(picture.name)}\n{render_picture(picture, protocol, terminal_columns())}")
 
 
 class _Shown:

@@ -23,7 +23,9 @@ from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
 from ortdeploy.planning.state_folder import state_folder
@@ -162,7 +164,7 @@ def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> 
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     overlay = overlay_of(best.setting, job, spec.models_of(job))
     gained = f"{best.speed:,.0f} rows/s, before {before.speed:,.0f}"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     head = f"# Written by ortdeploy tune for job {job.name} of {Path(spec.path).name}: {gained}.\n"
     head += f"# {command('ortdeploy', 'apply', Path(spec.path).name, '--overlay', str(shown))}\n"
     with open_whole(path) as file:
@@ -181,7 +183,7 @@ class _Kept:
         self._made_from = {**facts, "seconds": str(arguments.seconds)}
         self.trials: dict[Setting, Trial] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):
-            known = read_json(self._path.read_text(encoding="utf-8"))
+            known = read_json(read_text(self._path))
             if known["made_from"] == self._made_from:
                 self.trials = {trial.setting: trial for trial in map(from_plain, known["trials"])}
 
@@ -194,7 +196,7 @@ class _Kept:
             "trials": [as_plain(one) for one in self.trials.values()],
         }
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self._path.parent)
             with open_whole(self._path) as file:
                 file.write(json_module.dumps(data, indent=2).encode())
         return trial

@@ -8,6 +8,7 @@ from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.manifest.loader import find_manifests, find_unchecked
 from ortdeploy.planning.workflow import validate
+from ortdeploy.terminal_text import safe
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         from ortdeploy.views import text  # noqa: PLC0415
 
         files, _ = find_manifests(arguments.paths)
-        sys.stdout.write("".join(f"{path}\n" for path in files if arguments.verbose))
+        sys.stdout.write(safe("".join(f"{path}\n" for path in files if arguments.verbose)))
         sys.stdout.write(text.summarize(validated.diagnostics, validated.manifests, validated.devices))
         left = find_unchecked(arguments.paths)
         sys.stdout.write(text.render_unchecked(left, terminal_width(sys.stdout)))

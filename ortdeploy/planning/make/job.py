@@ -7,6 +7,8 @@ from ortdeploy.deployment.resolved import (
     ResolvedJob,
     ResolvedModel,
 )
+from ortdeploy.facts.data import PLAIN
+from ortdeploy.facts.models import NodeFacts
 from ortdeploy.manifest.spec import PROBE_ATOL, PROBE_RTOL, AdapterChoice, StepSpec
 from ortdeploy.plan.steps import (
     JobErrors,
@@ -22,6 +24,7 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.make.arrived import with_arrived
 from ortdeploy.planning.make.constants import planned_constant
+from ortdeploy.planning.make.narrowing import narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
@@ -69,6 +72,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         key=job.key,
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         exif=spec.exif is not False,
+        dialect=spec.dialect or PLAIN,
         background=spec.background,
         upstream=_upstream(job),
         elsewhere=facts.problem.detail if job.is_input_elsewhere and facts.problem else None,
@@ -121,6 +125,8 @@ def _job_errors(job: ResolvedJob, fetch: Sequence[str]) -> JobErrors:
     )
 
 
+_DIVISIONS = {"Div", "Mod"}
+
 _ROW_TOLERANCES = {
     "float64": (1e-5, 1e-8), "float32": (1e-3, 1e-5), "float16": (0.02, 1e-3), "bfloat16": (0.05, 0.01),
 }  # fmt: skip
@@ -141,7 +147,14 @@ def _row_check(job: ResolvedJob) -> RowCheck:
         return RowCheck(counts=True, why_not=f"row_independence: false of {' and '.join(free)}", declared=declared)
     tolerances = [_row_tolerance(model) for model in job.models]
     agree = (max(rtol for rtol, _ in tolerances), max(atol for _, atol in tolerances))
-    return RowCheck(counts=True, agree=agree, declared=declared)
+    may_trap = any(_divides_integers(node) for model in job.models for node in model.facts.nodes)
+    return RowCheck(counts=True, agree=agree, declared=declared, may_trap=may_trap)
+
+
+def _divides_integers(node: NodeFacts) -> bool:
+    """Return whether a node, or one in its body, divides whole numbers: by zero, the processor ends the process."""
+    whole = any(kind.startswith(("tensor(int", "tensor(uint")) for kind in node.types.values())
+    return (node.operator in _DIVISIONS and (whole or not node.types)) or any(map(_divides_integers, node.body))
 
 
 def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
@@ -214,6 +227,7 @@ def _planned_prepare(binding: Binding, lines: Sequence[OpLine]) -> Iterator[Plan
 
 def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) -> PlannedInput:
     steps = tuple(_planned_prepare(binding, lines))
+    narrowing = narrowing_of(job.model, binding.target.dtype) if job.pipeline is None else None  # else its steps check
     return PlannedInput(
         name=binding.value.name,
         columns=binding.columns,
@@ -222,7 +236,7 @@ def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) 
         steps=steps,
         dtype=binding.target.dtype or "",
         shape=_contract(binding, job),
-        limits=_limits(binding),
+        limits=_limits(binding) if narrowing is None else within(_limits(binding), narrowing),
     )
 
 

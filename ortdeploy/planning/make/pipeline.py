@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ortdeploy.deployment.pipeline_types import TypedStep
-from ortdeploy.deployment.resolved import ResolvedPipeline
+from ortdeploy.deployment.resolved import ResolvedModel, ResolvedPipeline
 from ortdeploy.facts.data import FileFacts
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.document import Path as Place
@@ -13,6 +13,7 @@ from ortdeploy.manifest.pipelines import walk as walk_specs
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep, walk
 from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.fusions import FusedStep
+from ortdeploy.planning.make.narrowing import narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, planned_line
 from ortdeploy.tensors.types import TensorType
 
@@ -29,7 +30,7 @@ def plan_pipeline(
     `lines` are its op steps, `fused` the models that have some of them in their session.
     """
     ops = {line.last: planned_line(line) for line in lines} | {one.at: one.planned for one in fused}
-    steps = tuple(_plan_steps(pipeline.types.steps, folder, ops)) if pipeline.types else ()
+    steps = tuple(_plan_steps(pipeline.types.steps, folder, ops, _models(pipeline))) if pipeline.types else ()
     sessions = dict.fromkeys(step.name for step in walk(steps) if step.kind in {"run", "op"})
     return PlannedPipeline(
         name=pipeline.spec.name,
@@ -81,7 +82,10 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
 
 
 def _plan_steps(
-    steps: Sequence[TypedStep], folder: str, ops: Mapping[Place, PlannedWireStep]
+    steps: Sequence[TypedStep],
+    folder: str,
+    ops: Mapping[Place, PlannedWireStep],
+    models: Mapping[str, ResolvedModel],
 ) -> Iterator[PlannedWireStep]:
     for step in steps:
         spec = step.spec
@@ -96,7 +100,8 @@ def _plan_steps(
             kind=spec.kind,
             name=spec.name,
             wires=tuple(step.wires.items()),
-            takes=tuple(map(_port, step.ports)) or tuple(_value(name, one) for name, one in step.types.items()),
+            takes=tuple(_port(port, models.get(spec.name)) for port in step.ports)
+            or tuple(_value(name, one) for name, one in step.types.items()),
             options={**step.options, **full},
             outputs=spec.outputs,
             makes=tuple(_value(name, tensor) for name, tensor in step.made.items()),
@@ -104,7 +109,7 @@ def _plan_steps(
             item=spec.item,
             batch=spec.batch,
             most=spec.most,
-            steps=tuple(_plan_steps(step.inner, folder, ops)),
+            steps=tuple(_plan_steps(step.inner, folder, ops, models)),
             row_axes={name: axis for name, axis in (*step.axes.inputs.items(), *step.axes.outputs.items()) if axis},
             constants=tuple(map(planned_constant, step.constants)),
             state=tuple(spec.state.items()),
@@ -115,14 +120,18 @@ def _plan_steps(
         )
 
 
-def _port(port: ValueFacts) -> PlannedValue:
-    tensor, limits = port.tensor, port.limits
+def _models(pipeline: ResolvedPipeline) -> dict[str, ResolvedModel]:
+    return {model.spec.name: model for model in pipeline.parts}
+
+
+def _port(port: ValueFacts, model: ResolvedModel | None) -> PlannedValue:
+    tensor = port.tensor
     return PlannedValue(
         name=port.name,
         dtype=tensor.dtype,
         shape=tensor.shape,
         layout=tensor.layout,
-        limits=(float(limits[0]), float(limits[1])) if limits else None,
+        limits=within(port.limits, narrowing_of(model, tensor.dtype)),
     )
 
 

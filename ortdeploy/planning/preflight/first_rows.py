@@ -1,12 +1,15 @@
 """Looks at the first rows of a deployment's jobs."""
 
+from contextlib import nullcontext
 from functools import partial
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.facts.preflight import FirstRows
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.preflight.op_sessions import open_runners
-from ortdeploy.planning.preflight.rows_of_job import look
+from ortdeploy.planning.preflight.rows_of_job import dropped_below, look
+from ortdeploy.process.native_output import put_aside
+from ortdeploy.sources.catalogue import PRINTING
 
 
 def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
@@ -24,4 +27,6 @@ def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
 
 def _look(job: ResolvedJob, folder: str) -> FirstRows:
     step = planned_job(job)
-    return look(step, job.input.files, folder, job.input.rows, partial(open_runners, job, step))
+    least = dropped_below(job.pipeline.spec.steps) if job.pipeline else {}
+    with put_aside() if step.input.format in PRINTING else nullcontext():
+        return look(step, job.input.files, folder, job.input.rows, partial(open_runners, job, step), least)

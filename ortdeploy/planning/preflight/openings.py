@@ -16,6 +16,7 @@ from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.json_text import read_json
+from ortdeploy.files.opening import read_text
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
@@ -110,7 +111,7 @@ class _Remembered:
         self._path = state_dir / _NAME
         self._keys: list[str] = []
         with suppress(OSError, ValueError, KeyError, TypeError):
-            document = read_json(self._path.read_text(encoding="utf-8"))
+            document = read_json(read_text(self._path))
             if document["format_version"] == _FORMAT_VERSION:
                 self._keys = [key for key in document["opened"] if isinstance(key, str)]
 

@@ -3,7 +3,7 @@
 Nothing is run. What is wrong with the rows is a fact; rules decide what it means.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from itertools import islice, repeat
@@ -15,6 +15,9 @@ from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom
 from ortdeploy.feeds.feeder import Feeder, Made, decoding_bytes, open_wanted, prepared_at_once, wanted_columns
 from ortdeploy.feeds.in_flight import BLOCK_BYTES
 from ortdeploy.feeds.prepared import Prepared
+from ortdeploy.manifest.pipelines import StepOfPipeline
+from ortdeploy.operations.windows import DROP
+from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
@@ -25,13 +28,19 @@ from ortdeploy.tensors.columns import Array, Column, OpRunners, pick, size_bytes
 
 
 def look(
-    step: RunJob, files: Sequence[str], folder: str, rows: int | None, runners: Callable[[], OpRunners]
+    step: RunJob,
+    files: Sequence[str],
+    folder: str,
+    rows: int | None,
+    runners: Callable[[], OpRunners],
+    least: Mapping[str, int],
 ) -> FirstRows:
     """Return what the first rows of some files, of which there are `rows` in all, are for a job.
 
-    `runners` opens the sessions of its op steps. Raises nothing: what is wrong with the rows is a fact.
+    `runners` opens the sessions of its op steps. `least` says by input how many values a row must have to be more than
+    dropped. Raises nothing: what is wrong with the rows is a fact.
     """
-    looker = _Looker(step)
+    looker = _Looker(step, least)
     stopped = False
     module = SOURCES[step.input.format]
     size = min(step.batching.run_size, module.FIRST_ROWS)
@@ -57,6 +66,7 @@ def look(
         refused=tuple(refused[row] for row in sorted(refused)),
         not_finite=tuple(looker.not_finite),
         transparent=tuple(looker.transparent),
+        windowless=tuple(dict.fromkeys(looker.windowless)),
         complete=complete,
         stopped=stopped,
         room=looker.room,
@@ -73,13 +83,15 @@ def _wanted(step: RunJob) -> Wanted:
 class _Looker:
     """Checks rows against the model, block by block."""
 
-    def __init__(self, step: RunJob) -> None:
+    def __init__(self, step: RunJob, least: Mapping[str, int]) -> None:
         self._step = step
+        self._least = least
         self.rows = 0
         self.room = RowRoom()
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
         self.transparent: list[int] = []
+        self.windowless: list[int] = []
 
     def feed_with(self, ops: OpRunners) -> None:
         """Build the steps; `ops` run those that are operators."""
@@ -147,6 +159,9 @@ class _Looker:
             self._measure(Prepared(block=block, feeds=feeds), len(rows))
         finite = self._feeder.finite_rows(feeds, len(rows))
         self.not_finite += [block.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
+        for name, least in self._least.items():
+            pairs = zip(rows, feeds.get(name, ()), strict=False)  # what is fed may be filled up behind the rows
+            self.windowless += [block.rows[row] for row, fed in pairs if len(fed) < least]
 
     def _measure(self, prepared: Prepared, rows: int) -> None:
         """Note how much room rows took that were prepared together."""
@@ -170,6 +185,12 @@ class _Looker:
         made = room.made * (1 if room.by_row else batch)
         block = batch * room.read + max(batch * room.fed, made) + room.scratch
         return (prepared_at_once(self._step, block) - 1) * block
+
+
+def dropped_below(steps: Iterable[StepOfPipeline | PlannedWireStep]) -> dict[str, int]:
+    """Return by value how many values a row must have: a shorter one gives no window, so nothing is computed of it."""
+    windows = [one for one in steps if one.kind == "do" and one.name == "windows" and one.options.get("last") == DROP]
+    return {dict(one.wires)["x"]: one.options["size"] for one in windows if "x" in dict(one.wires)}
 
 
 def _is_odd(column: Column) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.decoding import is_a_bug
+from ortdeploy.files.opening import open_text, regular_path
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.steps import RunJob
@@ -86,7 +87,7 @@ def _rows_of(folder: Path, part: Part, step: RunJob, most: int) -> Iterator[dict
 
 def _header(path: Path) -> tuple[str, ...]:
     """Return the names of the columns of a CSV file."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with open_text(path, newline="") as file:
         return tuple(next(read_cells(file), ()))
 
 
@@ -147,7 +148,7 @@ def _picture(path: Path, drawing: Drawing, *, upright: bool) -> Picture:
     """Return a small copy of a picture, with the outlines of what was found in it. Raises OSError."""
     from PIL import Image, ImageOps  # noqa: PLC0415  an extra, which the pictures were read with
 
-    with Image.open(path) as opened:
+    with Image.open(regular_path(path)) as opened:
         image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
     width, height = image.size
     small = image.copy()

@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ortdeploy.terminal_text import plain
+
 _STYLE = """
 :root { color-scheme: light dark; --ground: #f6f7f9; --card: #fff; --ink: #17202b; --soft: #5d6975; --line: #dde2e8;
   --c0: #2667b5; --c1: #d9822b; --c2: #2c8a5a; --c3: #8a4fb3; --c4: #b5405f; --c5: #5b7083; --good: #1f7a4a;
@@ -98,10 +100,10 @@ _POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script
 def page(title: str, sections: Iterable[str]) -> str:
     """Return the page. Its content security policy lets a browser run this one script, and fetch nothing."""
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(plain(title))}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>\n'
-        f"<body><main>\n{''.join(sections)}</main><script>{_SCRIPT}</script></body></html>\n"
+        f"<body><main>\n{plain(''.join(sections))}</main><script>{_SCRIPT}</script></body></html>\n"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ortdeploy.files.names import REPORTS
 from ortdeploy.results.results import Status
 from ortdeploy.running.reports.illustrations import Illustrations
+from ortdeploy.terminal_text import plain
 
 FILE = REPORTS["prometheus"]
 
@@ -80,4 +81,4 @@ def _of_the_machine(machine: Mapping[str, Any], labels: str) -> Iterator[tuple[s
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return plain(text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))

@@ -1,11 +1,13 @@
 """Compares two machines' versions and processors before anything runs, because parts must be equal in bytes."""
 
+import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import log
+from ortdeploy.files.shared_place import GIVEN_UP
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.runtime.machine import probe_machine
@@ -13,6 +15,9 @@ from ortdeploy.versions import package_version, versions
 
 FIRST = "first-worker.json"
 """The file in a plan's folder with the facts of the process that began the plan."""
+
+_WITHDRAWN = json.loads(GIVEN_UP)
+"""What stands there if that process found the output in use."""
 
 _OF_PARTS = ("pyarrow", "pillow", "soxr", "tokenizers")
 """Packages of extras that decode rows or write parts; pyarrow writes its version into each Parquet file."""
@@ -59,12 +64,35 @@ def processor_of(facts: Mapping[str, Any]) -> str:
     return f"{facts['versions']['architecture']} with {' '.join(facts['processor']) or 'no features'}{cores}"
 
 
-def compare_with_first(decisions: CommitLog, ours: Mapping[str, Any], worker: str) -> None:
+def has_begun(decisions: CommitLog) -> bool:
+    """Return whether a process may make parts of a plan, or all are made. Raises OrtdeployError, OSError."""
+    if not decisions.is_begun():
+        return False
+    return decisions.settled(FIRST) not in (None, _WITHDRAWN) or decisions.is_closed()
+
+
+def compare_with_first(
+    decisions: CommitLog, ours: Mapping[str, Any], worker: str, look: Callable[[], None] = lambda: None
+) -> None:
     """Hold this process against the one that began the plan; if it is the first, note its facts for the others.
+
+    Before it notes them, it calls `look`, because a run on one machine may have begun as the plan did: from then on,
+    such a run finds the plan, and stops. If `look` raises, the plan is withdrawn, and nobody makes parts of it.
 
     Raises RefusedError if versions differ, OrtdeployError, OSError.
     """
-    first = decisions.settle(FIRST, ours)
+
+    def look_once_more() -> None:
+        try:
+            look()
+        except OrtdeployError:
+            decisions.withdraw(FIRST)
+            raise
+
+    first = decisions.settle(FIRST, ours, look_once_more)
+    if first == _WITHDRAWN:
+        decisions.withdraw(FIRST)  # once more: the process that did so may have been killed
+        raise OrtdeployError(f"{decisions.shown(FIRST)} says that this plan was withdrawn. Run the shard again")
     try:
         differs, is_other = why_refused(ours, first), has_other_processor(ours, first)
         host = str(first["host"])

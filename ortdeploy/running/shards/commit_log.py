@@ -90,6 +90,11 @@ class CommitLog:
         self._images = tuple(images)
         self._folder = f"{FOLDER}/{digest}"
 
+    @property
+    def table(self) -> PartTable:
+        """The parts of the plan."""
+        return self._table
+
     def begin(self, *, known: bool, look: Callable[[], None] = lambda: None) -> None:
         """Take the output for this plan, together with all processes that run it. Raises OrtdeployError, OSError.
 
@@ -208,14 +213,15 @@ class CommitLog:
         except (ValueError, TypeError) as error:
             raise OrtdeployError(f"{self.shown(file)} is damaged ({error}). Restore it from a copy") from error
 
-    def settle(self, file: str, ours: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settle on something, unless another process has; return what stands.
+    def settle(self, file: str, ours: Mapping[str, Any], look: Callable[[], None] = lambda: None) -> Mapping[str, Any]:
+        """Settle on something, unless another process has; return what stands. `look` is called before that.
 
         Raises ClosedError, OrtdeployError, OSError.
         """
         stands = self.settled(file)
         if stands is not None:
             return stands
+        look()
         is_first = self._output.create(self._name(file), (json.dumps(ours, sort_keys=True) + "\n").encode())
         if is_first and self.is_closed():
             self._output.delete(self._name(file))
@@ -224,6 +230,14 @@ class CommitLog:
         if stands is None:
             raise ClosedError("the plan is finished")
         return stands
+
+    def withdraw(self, file: str) -> None:
+        """Take a plan back that has begun, unless its processes have settled on something in a file: they go on.
+
+        Raises OrtdeployError, OSError.
+        """
+        if self._output.create(self._name(file), GIVEN_UP):
+            self._output.clear(self._folder)
 
     @contextmanager
     def staging(self, part: PlannedPart) -> Iterator[Path]:

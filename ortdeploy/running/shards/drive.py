@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from ortdeploy.running.shards.alike import (
     processor_of,
     why_refused,
 )
+from ortdeploy.running.shards.begin import Beginning
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
 from ortdeploy.running.shards.finish import Finish, decisions_of, first_number, standing_record
 from ortdeploy.running.shards.handout import Handout, LostPartError
@@ -120,9 +122,11 @@ class Drive:
             record = ledger.output(ledger.key(self._folder))
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, self._folder)
-        decisions.begin(known=record is not None)
         ours = facts_of_this_worker(self.plan, self.step)
-        compare_with_first(decisions, ours, "the driver")
+        beginning = Beginning(
+            plan=self.plan, step=self.step, state_dir=self.state_dir, decisions=decisions, is_holder=True
+        )
+        beginning.run(partial(compare_with_first, decisions, ours, "the driver"))
         record = standing_record(record, self.step, table, decisions)
         known = set() if record is None else {part.number for part in record.parts}
         left = [part for part in table if part.number not in known]

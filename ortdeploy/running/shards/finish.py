@@ -24,6 +24,7 @@ from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.shares import Shares
+from ortdeploy.running.cut_off import carry_out_cut, plan_again
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.error_budget import BudgetError, ErrorBudget
 from ortdeploy.running.input_contents import InputContents
@@ -31,6 +32,7 @@ from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
 from ortdeploy.running.part_writer import remove_unnamed_parts
 from ortdeploy.running.report import RAN_UNKNOWN, committed, write_report
+from ortdeploy.running.shards.alike import has_begun
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
 from ortdeploy.running.shards.counted_shares import shares_of, worker_name
@@ -76,23 +78,20 @@ class Finish:
 
     def _fold(self) -> tuple[Ending, Shares]:
         """Return how the job ends, and the share of each worker. Raises OSError, OrtdeployError."""
-        place, record = place_of(self.step.output, self._folder), self.ledger.output(self._output)
+        place = place_of(self.step.output, self._folder, (self.plan.folder, *self.plan.roots))
+        record = self.ledger.output(self._output)
         if record is None:
             suffix, removable = SINKS[self.step.output.format].SUFFIX, self.step.output.removable
             record = rebuild(place, self.ledger, self._output, suffix=suffix, removable=removable)
         table = part_table(self.step, first_number(record, self.step))
-        decisions = decisions_of(self.plan, self.step, record, self._folder)
-        if not decisions.is_begun():
-            raise OrtdeployError(
-                f"no shard of this plan has run on {self.step.output.shown}: ortdeploy apply PLAN --shard I/N runs one"
-            )
+        decisions = self._decisions(record)
         if record is not None and standing_record(record, self.step, table, decisions) is None:
             self.ledger.forget(self._output)
             record = None
         receipts, is_closed = self._receipts(decisions, record, table)
-        is_known = _is_all_in(record, table)
+        is_known = is_accounted_for(record, table)
         if not is_known:
-            self._begin()
+            self._begin(record)
             self._commit(table, receipts)
         missing = [part for part in table if part.number not in receipts and not _is_in(record, part)]
         shares = shares_of(table, receipts, [part.number for part in missing])
@@ -109,8 +108,18 @@ class Finish:
         elif not missing:
             self._copy(place, table, receipts)
             decisions.close(list(receipts.values()), self._ended(ending, contents))
-        self.ledger.end(self._output, ending.status, ending.reason, ended)  # last: what is done is not finished again
+        if not is_known:  # else what a later run does there is its own
+            self.ledger.end(self._output, ending.status, ending.reason, ended)  # last: this is not done again
         return ending, shares
+
+    def _decisions(self, record: OutputRecord | None) -> CommitLog:
+        """Return the decisions about the plan's parts. Raises OrtdeployError if no shard may have made one, OSError."""
+        decisions = decisions_of(self.plan, self.step, record, self._folder)
+        if not has_begun(decisions):
+            raise OrtdeployError(
+                f"no shard of this plan has run on {self.step.output.shown}: ortdeploy apply PLAN --shard I/N runs one"
+            )
+        return decisions
 
     def _copy(self, place: SharedPlace, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
         """Put a copy of the ledger beside the parts if one machine has made some, which no plan says anything about.
@@ -178,13 +187,19 @@ class Finish:
         if how is not None:
             raise OrtdeployError(f"{self.step.output.shown}/{how}. Restore it from a copy")
 
-    def _begin(self) -> None:
+    def _begin(self, record: OutputRecord | None) -> None:
+        """Take the output over from a run on one machine that was ended, if there was one. Raises OrtdeployError."""
+        if record is not None:
+            check_fits(record, self.step)
+            contents = InputContents(self.plan.folder, are_compared=True)
+            carry_out_cut(self.step, self.plan.folder, self.ledger, record, contents)
         self.ledger.begin(
             self._output,
             made_by=made_by(self.plan, self.step),
             job=self.step.job,
             run=self.run_id,
             files=self.step.input.files,
+            first_row=self.step.input.first_row,
             gone=self.step.input.gone,
         )
         self.ledger.forget_begun(self._output)
@@ -297,7 +312,7 @@ def _is_planned(table: PartTable, number: int) -> bool:
 def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:
     """Return the decisions about the parts of a job; nothing is touched."""
     return CommitLog(
-        place_of(step.output, folder),
+        place_of(step.output, folder, (plan.folder, *plan.roots)),
         bound_digest(plan, step),
         part_table(step, first_number(record, step)),
         suffix=SINKS[step.output.format].SUFFIX,
@@ -311,9 +326,27 @@ def _is_first(place: SharedPlace) -> bool:
     return len(list(tables_in(place))) == 1
 
 
-def _is_all_in(record: OutputRecord | None, table: PartTable) -> bool:
-    """Return whether the job is done in the ledger, with every part of the table. Raises OrtdeployError."""
-    return record is not None and record.status == Status.DONE and all(_is_in(record, part) for part in table)
+def is_accounted_for(record: OutputRecord | None, table: PartTable) -> bool:
+    """Return whether a finished run has committed every part of the table, whatever a later one does.
+
+    Raises OrtdeployError if a part has other rows.
+    """
+    if record is None or not all(_is_in(record, part) for part in table):
+        return False
+    return record.first_row >= table.end if len(table) else record.status == Status.DONE
+
+
+def check_fits(record: OutputRecord, step: RunJob) -> None:
+    """Raise OrtdeployError if a run has committed rows that the parts of a plan do not have, since it was made."""
+    table = part_table(step, first_number(record, step))
+    later = [part for part in record.parts if part.number >= table.first_number]
+    is_other = record.status == Status.DONE and record.first_row != table.first_row
+    if is_other or any(not _is_planned(table, part.number) for part in later):
+        raise plan_again(step)
+    for part in table:
+        if part.start >= record.rows:
+            break
+        _is_in(record, part)
 
 
 def _is_in(record: OutputRecord | None, part: PlannedPart) -> bool:

@@ -1,5 +1,6 @@
 """Says where the processes of a plan write the parts of a job together."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ortdeploy.files.shared_folder import SharedFolder
@@ -7,10 +8,13 @@ from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.plan.steps import JobOutput
 
 
-def place_of(output: JobOutput, folder: Path) -> SharedPlace:
-    """Return the store, if the output is on one, else its folder. Raises OrtdeployError."""
+def place_of(output: JobOutput, folder: Path, roots: Sequence[str]) -> SharedPlace:
+    """Return the store, if the output is on one, else its folder, whose links stay below `roots`.
+
+    Raises OrtdeployError.
+    """
     if output.upload is None:
-        return SharedFolder(folder)
+        return SharedFolder(folder, roots)
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
 
     return SharedStore(output.upload)

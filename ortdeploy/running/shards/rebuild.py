@@ -52,7 +52,7 @@ def copied_afterwards(context: JobContext) -> Iterator[None]:
 
     After a kill, or if that fails, the next run does. Raises OSError, OrtdeployError before the block.
     """
-    place = SharedFolder(context.folder)
+    place = SharedFolder(context.folder, context.roots)
     if context.step.output.aside is None and _is_shared(context):
         place.create(AHEAD, json.dumps({"format_version": 1, "run": context.run_id}).encode())
     yield
@@ -148,7 +148,14 @@ class _Rebuilt:
                 f"{first} to {last}. Restore that ledger (ortdeploy state restore); or start over with ortdeploy "
                 "apply --new-run"
             )
-        self._ledger.begin(_KEY, made_by=ended.made_by, job=ended.job, run=ended.run, files=ended.files)
+        self._ledger.begin(
+            _KEY,
+            made_by=ended.made_by,
+            job=ended.job,
+            run=ended.run,
+            files=ended.files,
+            first_row=table.first_row,
+        )
         statistics: Mapping[str, object] = {} if before is None else before.statistics
         for part in table:
             receipt = receipts[part.number]

@@ -19,13 +19,12 @@ from ortdeploy.files.gate import Fence, decides
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.urls import parse_url
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.committed import check_inputs
+from ortdeploy.running.committed import check_inputs, states_of
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import carry_out
 from ortdeploy.running.job_context import JobContext
@@ -34,6 +33,7 @@ from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position
 from ortdeploy.running.shards.alike import compare_with_first, facts_of_this_worker, processor_of
+from ortdeploy.running.shards.begin import Beginning
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
 from ortdeploy.running.shards.finish import decisions_of, first_number, standing_record
 from ortdeploy.running.shards.receipt import Receipt
@@ -92,20 +92,11 @@ def begun(plan: Plan, step: RunJob, ledger: Ledger, shard: Shard | Told, ours: M
     decisions = decisions_of(plan, step, record, folder)
     with _still_there(decisions):
         if isinstance(shard, Shard):
-            decisions.begin(known=record is not None, look=partial(_check_idle, step, ledger, record))
-            compare_with_first(decisions, ours, str(shard))
+            beginning = Beginning(plan=plan, step=step, state_dir=ledger.state_dir, decisions=decisions)
+            beginning.run(partial(compare_with_first, decisions, ours, str(shard)))
         else:  # a driver has begun the plan, and compares its workers itself
             decisions.begin(known=record is not None)
     return decisions
-
-
-def _check_idle(step: RunJob, ledger: Ledger, record: OutputRecord | None) -> None:
-    """Raise OrtdeployError if a run on one machine is at work on the output: the plan has not begun, and waits."""
-    if record is not None and record.status == "running" and is_live(ledger.state_dir, record.output):
-        raise OrtdeployError(
-            f"another run is at work on {step.output.shown}, and no shard of this plan has begun. Wait for its end; "
-            "then make the plan again, for what is left to do"
-        )
 
 
 @contextmanager
@@ -228,7 +219,7 @@ class ShardRun:
         context = replace(self._context, observer=_Shifted(self._context.observer, self._rows_done - part.start))
         stream = Stream(context)
         with decisions.staging(part) as path:
-            writer = PartWriter(step, beside(path), provenance(context), self._earlier)
+            writer = PartWriter(step, beside(path), provenance(context), self._earlier, context.roots)
             statistics = JobStatistics({}, stream, writer)
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
@@ -236,6 +227,8 @@ class ShardRun:
             open_source = partial(open_rows, step, context.plan.folder, part.rows, context.ledger.state_dir, told=True)
             try:
                 totals = writer.write_file(path, blocks.count(stream.run(open_source, part.start)))
+                read = states_of(step.input.files, {path for path, *_ in totals.spans})
+                check_inputs(step, context.plan.folder, only=read)  # before the part is decided
                 self._check(decisions, part, blocks.done, totals.written.bytes if totals.written else 0)
             finally:
                 self._seconds += statistics.seconds

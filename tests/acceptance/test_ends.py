@@ -1,0 +1,155 @@
+"""Whatever ends a command, its user reads why: what it was doing, on which model, job and rows, and what to do next."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MANIFEST, read_rows, run_fork
+from support.effort import effort
+from support.forks import CAN_FORK, Fork, be_the_program, programs_as_forks, start_program
+from support.models import TRAPS, crashing_model
+
+from ortdeploy import api
+from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.diagnostics import OrtdeployError
+
+pytestmark = [pytest.mark.skipif(not CAN_FORK, reason="only a fork is watched"), pytest.mark.process]
+
+AGAIN = (
+    "What is committed stays. Give the same apply again: it looks for the rows that crash, notes them as failed rows"
+)
+
+
+def deploy_crash(folder: Path) -> None:
+    """20 rows, of which row 13 crashes native code and may fail."""
+    crashing_model(folder / "double.onnx")
+    rows = np.arange(1, 21).repeat(4).reshape(-1, 4)
+    rows[13] = -1
+    np.save(folder / "data.npy", rows)
+    (folder / "m.yaml").write_text(f"{MANIFEST}    errors: {{max_failed: 1}}\n")
+
+
+@TRAPS
+def test_a_crash_of_apply_is_told_with_its_rows_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    deploy_crash(tmp_path)
+    first = run_fork(["apply", "m.yaml"], cwd=tmp_path)
+    assert first.code == -signal.SIGFPE
+    where = 'the process that ran rows 8 to 15 of job run on session double of model "double" was ended by SIGFPE'
+    assert f"ortdeploy: {where}" in first.err
+    assert AGAIN in first.err
+    again = run_fork(["apply", "m.yaml"], cwd=tmp_path)
+    assert again.code == 0, again.err
+    assert "ortdeploy: " not in again.err
+    assert [row["row"] for row in read_rows(tmp_path / "outbox/run")] == [row for row in range(20) if row != 13]
+
+
+@TRAPS
+@pytest.mark.opens_models
+def test_a_try_goes_on_without_the_rows_that_crash(tmp_path: Path) -> None:
+    deploy_crash(tmp_path)
+    tried = run_fork(["try", "m.yaml", "--format", "json"], cwd=tmp_path)
+    assert tried.code == 1, tried.err
+    assert "Traceback" not in tried.err
+    (job,) = tried.json["jobs"]
+    assert [row["row"] for row in job["rows"]] == [row for row in range(20) if row != 13]
+    assert (job["status"], job["failed"]) == ("done", 1)
+    shown = run_fork(["try", "m.yaml"], cwd=tmp_path)
+    assert "the process that ran it was ended by SIGFPE" in shown.out
+    (tmp_path / "m.yaml").write_text(MANIFEST)  # no row may fail
+    refused = run_fork(["try", "m.yaml"], cwd=tmp_path)
+    assert refused.code == 1
+    assert "SIGFPE" in refused.out
+
+
+@TRAPS
+def test_a_crash_is_told_by_the_python_api_in_the_same_words(tmp_path: Path) -> None:
+    deploy_crash(tmp_path)
+    with programs_as_forks():
+        with pytest.raises(OrtdeployError) as failure:
+            api.apply(tmp_path / "m.yaml")
+        assert "rows 8 to 15 of job run on session double of model" in str(failure.value)
+        assert AGAIN in str(failure.value)
+        assert api.apply(tmp_path / "m.yaml").jobs[0].failed == 1
+
+
+@pytest.mark.quick("plan-SIGSEGV", "apply-SIGKILL")
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_end_of_any_command_is_told(
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = getattr(signal, name)
+    monkeypatch.setattr("ortdeploy.cli.main._parse", lambda *_: os.kill(os.getpid(), number))
+    done = run_fork([command], cwd=tmp_path)
+    assert done.code == -number
+    assert done.err.startswith(f"ortdeploy: the process that ran ortdeploy {command} was ")
+    assert done.err.count("\n") == 1
+
+
+class Dropped:
+    """An object whose end sends this process a signal: Python drops what is raised meanwhile."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(1000))
+
+
+def interrupted_in_a_fork() -> None:
+    os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT))
+
+
+def interrupted_as_an_object_goes() -> None:
+    held = [Dropped()]
+    sys.addaudithook(lambda event, _: held.clear() if event == "open" else None)
+
+
+@pytest.mark.parametrize("begin", [interrupted_in_a_fork, interrupted_as_an_object_goes])
+def test_ctrl_c_is_obeyed_where_python_drops_exceptions(begin: Callable[[], None], deployment: Path) -> None:
+    np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
+
+    def do() -> None:
+        begin()
+        be_the_program(["apply", "m.yaml"])
+
+    with Fork(
+        do, cwd=deployment, env=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        _, said = process.communicate()
+    assert "Traceback" not in said, said
+    assert process.returncode == 130, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_a_run_that_is_ended_at_any_moment_says_so_and_its_rows_are_whole_in_the_end(tmp_path: Path, seed: int) -> None:
+    deploy_crash(tmp_path)
+    np.save(tmp_path / "data.npy", np.arange(1, 8001).repeat(4).reshape(-1, 4))
+    moments = random.Random(seed)  # noqa: S311  moments, not secrets
+    told = 0
+    for _ in range(effort(20, 400)):
+        number = moments.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGINT])
+        process = start_program(
+            ["apply", "m.yaml"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
+        )
+        try:
+            process.wait(moments.uniform(0, 1.5))
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+        _, said = process.communicate()
+        assert "Traceback" not in said, said
+        code = process.returncode
+        if code in {-number, 128 + number} and number not in {signal.SIGTERM, signal.SIGINT}:
+            assert "ortdeploy: the process that ran " in said, (code, said)
+            told += 1
+        else:
+            assert code in {0, -number, 128 + number}, (code, said)
+    assert told
+    again = run_fork(["apply", "m.yaml"], cwd=tmp_path)
+    assert again.code == 0, again.err
+    assert [row["row"] for row in read_rows(tmp_path / "outbox/run")] == list(range(8000))
