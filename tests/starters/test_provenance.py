@@ -92,7 +92,9 @@ def unmarked(page: Page) -> Iterator[str]:
             if not (wired and is_text) and path != ("version",):
                 yield f"{'.'.join(path)}: {node.value}"
 
-    yield from walk(yaml.compose(page.plain), ())
+    top = yaml.compose(page.plain)
+    assert top is not None
+    yield from walk(top, ())
 
 
 @pytest.mark.slow

@@ -54,6 +54,9 @@ NAMES = (
 SYMBOLS = ("batch", "n", "N", "sequence", "time", "h", "w", "unk__1", "floor(h/2)")
 
 
+PICTURES: tuple[Sizes, ...] = ([3, 32, 32], [1, 28, 28], [3, "h", "w"], [32, 32, 3])
+
+
 class Model:
     """A graph that was drawn: each input is cast, reduced or kept, and one or several outputs are made of them."""
 
@@ -72,7 +75,7 @@ class Model:
             draw.choice((1, 2, 3, 4, 16, 32, None, *SYMBOLS)) for _ in range(max(rank - 1, 0))
         ]
         if rank == 4 and draw.random() < 0.6:
-            rest = draw.choice(([3, 32, 32], [1, 28, 28], [3, "h", "w"], [32, 32, 3]))
+            rest = draw.choice(PICTURES)
         if rank == 2 and draw.random() < 0.3:
             rest = [draw.choice((160, 4000, 16000))]
         return draw.choice(first) + rest if rank else []
