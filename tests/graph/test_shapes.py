@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto, helper
-from support.models import save_model
+from support.models import Shape, save_model
 
 from ortdeploy.graph.model import read_model
 from ortdeploy.graph.shapes import infer_shapes
@@ -20,7 +20,7 @@ def test_sizes_that_divide_by_zero_warn_nobody(tmp_path: Path) -> None:
         helper.make_node("Reshape", ["x", "whole"], ["y"]),
     ]
     weights = {"zero": np.zeros(1, np.float32)}
-    inputs = {"x": (TensorProto.FLOAT, ["n", 3])}
+    inputs: dict[str, tuple[int, Shape]] = {"x": (TensorProto.FLOAT, ["n", 3])}
     save_model(tmp_path / "m.onnx", nodes, inputs, {"y": (TensorProto.FLOAT, ["a", "b"])}, weights)
     skeleton = read_model(tmp_path / "m.onnx", "m.onnx").skeleton
     with warnings.catch_warnings(record=True) as warned:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import family_models as families
 
-from ortdeploy.cli.commands.init import _subject
+from ortdeploy.cli.commands.init import subject_of
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import provenance
 from ortdeploy.starters.catalogue import starters_for
@@ -68,7 +68,7 @@ def pages(model: str, folder: Path, *, data: Path | None = None) -> list[Page]:
     """Return the pages of all starters for a model."""
     MODELS[model](folder / "m.onnx")
     asked = argparse.Namespace(model=str(folder / "m.onnx"), data=str(data) if data else None)
-    subject = _subject(folder / "m.onnx", folder / "m.yaml", asked)
+    subject = subject_of(folder / "m.onnx", folder / "m.yaml", asked)
     return [starter.page for starter in starters_for(subject)]
 
 
@@ -92,7 +92,9 @@ def unmarked(page: Page) -> Iterator[str]:
             if not (wired and is_text) and path != ("version",):
                 yield f"{'.'.join(path)}: {node.value}"
 
-    yield from walk(yaml.compose(page.plain), ())
+    top = yaml.compose(page.plain)
+    assert top is not None
+    yield from walk(top, ())
 
 
 @pytest.mark.slow

@@ -54,6 +54,9 @@ NAMES = (
 SYMBOLS = ("batch", "n", "N", "sequence", "time", "h", "w", "unk__1", "floor(h/2)")
 
 
+PICTURES: tuple[Sizes, ...] = ([3, 32, 32], [1, 28, 28], [3, "h", "w"], [32, 32, 3])
+
+
 class Model:
     """A graph that was drawn: each input is cast, reduced or kept, and one or several outputs are made of them."""
 
@@ -62,17 +65,18 @@ class Model:
         self.nodes: list[onnx.NodeProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
         names = draw.sample(NAMES, draw.choice((1, 1, 1, 2, 2, 3)))
-        self.inputs = {name: (draw.choice(("float",) * 6 + tuple(TYPES)), self._shape()) for name in names}
+        kinds = {name: draw.choice(("float",) * 6 + tuple(TYPES)) for name in names}
+        self.inputs = {name: (kind, self._shape(5 if kind != "string" else 2)) for name, kind in kinds.items()}
 
-    def _shape(self) -> Sizes:
+    def _shape(self, most: int) -> Sizes:
         draw = self._draw
-        rank = draw.choice((0, 1, 2, 2, 2, 3, 4, 4, 5))
+        rank = min(most, draw.choice((0, 1, 2, 2, 2, 3, 4, 4, 5)))  # millions of texts take gigabytes
         first: list[Sizes] = [["batch"], ["n"], [None], [1], [draw.randint(2, 8)], ["N"]]
         rest: list[int | str | None] = [
             draw.choice((1, 2, 3, 4, 16, 32, None, *SYMBOLS)) for _ in range(max(rank - 1, 0))
         ]
         if rank == 4 and draw.random() < 0.6:
-            rest = draw.choice(([3, 32, 32], [1, 28, 28], [3, "h", "w"], [32, 32, 3]))
+            rest = draw.choice(PICTURES)
         if rank == 2 and draw.random() < 0.3:
             rest = [draw.choice((160, 4000, 16000))]
         return draw.choice(first) + rest if rank else []

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = Path(arguments.model)
     manifest = Path(arguments.output) if arguments.output else _default_place(model)
     _refuse_to_overwrite(manifest)
-    subject = _subject(model, manifest, arguments)
+    subject = subject_of(model, manifest, arguments)
     first: _Tried | None = None
     for starter in starters_for(subject):
         tried = _try_smaller(starter, manifest, crashes=subject.ran.crashed, color=arguments.color)
@@ -84,7 +84,7 @@ def _refuse_to_overwrite(path: Path) -> None:
         raise OrtdeployError(f"{path} is there already and is not overwritten; choose another name with -o")
 
 
-def _subject(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subject:
+def subject_of(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subject:
     """Inspect the model or folder, and the data for it. Raises OrtdeployError."""
     folder = manifest.absolute().parent
     in_folder = is_folder(str(model))

@@ -1,6 +1,6 @@
 """Looks at the first rows of a deployment's jobs."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
@@ -8,7 +8,6 @@ from ortdeploy.facts.preflight import FirstRows
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.preflight.op_sessions import open_runners
 from ortdeploy.planning.preflight.rows_of_job import dropped_below, look
-from ortdeploy.process.native_output import put_aside
 from ortdeploy.sources.catalogue import PRINTING
 
 
@@ -28,5 +27,14 @@ def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
 def _look(job: ResolvedJob, folder: str) -> FirstRows:
     step = planned_job(job)
     least = dropped_below(job.pipeline.spec.steps) if job.pipeline else {}
-    with put_aside() if step.input.format in PRINTING else nullcontext():
+    with _without_notes(step.input.format):
         return look(step, job.input.files, folder, job.input.rows, partial(open_runners, job, step), least)
+
+
+def _without_notes(name: str) -> AbstractContextManager[None]:
+    """Return a block in which the library of a format prints nothing."""
+    if name not in PRINTING:
+        return nullcontext()
+    from ortdeploy.process.native_output import put_aside  # noqa: PLC0415  for few formats
+
+    return put_aside()

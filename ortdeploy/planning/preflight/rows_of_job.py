@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from itertools import islice, repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +16,7 @@ from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom
 from ortdeploy.feeds.feeder import Feeder, Made, decoding_bytes, open_wanted, prepared_at_once, wanted_columns
 from ortdeploy.feeds.in_flight import BLOCK_BYTES
 from ortdeploy.feeds.prepared import Prepared
-from ortdeploy.manifest.pipelines import StepOfPipeline
 from ortdeploy.operations.windows import DROP
-from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sinks.catalogue import SINKS
@@ -25,6 +24,10 @@ from ortdeploy.sinks.lost import lost_key, unwritable
 from ortdeploy.sources.catalogue import SOURCES, at_hand
 from ortdeploy.sources.protocol import TRANSPARENT, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRunners, pick, size_bytes
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.pipelines import StepOfPipeline
+    from ortdeploy.plan.pipeline import PlannedWireStep
 
 
 def look(
@@ -187,7 +190,7 @@ class _Looker:
         return (prepared_at_once(self._step, block) - 1) * block
 
 
-def dropped_below(steps: Iterable[StepOfPipeline | PlannedWireStep]) -> dict[str, int]:
+def dropped_below(steps: "Iterable[StepOfPipeline | PlannedWireStep]") -> dict[str, int]:
     """Return by value how many values a row must have: a shorter one gives no window, so nothing is computed of it."""
     windows = [one for one in steps if one.kind == "do" and one.name == "windows" and one.options.get("last") == DROP]
     return {dict(one.wires)["x"]: one.options["size"] for one in windows if "x" in dict(one.wires)}
