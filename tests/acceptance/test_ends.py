@@ -1,6 +1,7 @@
 """Whatever ends a command, its user reads why: what it was doing, on which model, job and rows, and what to do next."""
 
 import os
+import pkgutil
 import random
 import signal
 import subprocess
@@ -153,3 +154,63 @@ def test_a_run_that_is_ended_at_any_moment_says_so_and_its_rows_are_whole_in_the
     again = run_fork(["apply", "m.yaml"], cwd=tmp_path)
     assert again.code == 0, again.err
     assert [row["row"] for row in read_rows(tmp_path / "outbox/run")] == list(range(8000))
+
+
+THREE = """\
+version: 1
+models: {a: {path: double.onnx}, b: {path: double.onnx}, c: {path: double.onnx}}
+jobs:
+  one: {model: a, input: {path: data.npy, key: [row]}, batch: {size: 8}, output: {path: out/one, format: jsonl}}
+  two: {model: b, input: {path: data.npy, key: [row]}, batch: {size: 8}, output: {path: out/two, format: jsonl}}
+  three: {model: c, input: {path: data.npy, key: [row]}, batch: {size: 8}, output: {path: out/three, format: jsonl}}
+"""
+STAGES = {
+    "opening": "ortdeploy.runtime.session._open",
+    "taking the lock": "ortdeploy.ledger.output_lock._write_holder",
+    "first rows": "ortdeploy.sessions.runs.SessionRuns.run_each",
+    "reading": "ortdeploy.running.job.open_rows",
+    "writing": "ortdeploy.ledger.ledger.Ledger.commit_part",
+    "between jobs": "ortdeploy.running.job.log_end",
+}
+
+
+@pytest.mark.quick("SIGTERM-opening", "SIGINT-between jobs")
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_at_any_stage_opens_nothing_more(
+    name: str, stage: str, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (deployment / "m.yaml").write_text(THREE)
+    begun, opened = deployment / "begun", deployment / "opened"
+
+    def signalled(do: Callable[..., object]) -> Callable[..., object]:
+        def then(*given: object, **named: object) -> object:
+            if not begun.exists():
+                begun.touch()
+                os.kill(os.getpid(), getattr(signal, name))
+            return do(*given, **named)
+
+        return then
+
+    def noted(do: Callable[..., object]) -> Callable[..., object]:
+        def then(*given: object, **named: object) -> object:
+            if begun.exists():
+                opened.write_text(f"{opened.read_text() if opened.exists() else ''}.")
+            return do(*given, **named)
+
+        return then
+
+    for place, wrap in ((STAGES["opening"], noted), (STAGES[stage], signalled)):
+        module, _, function = place.rpartition(".")
+        holder = pkgutil.resolve_name(module)
+        monkeypatch.setattr(holder, function, wrap(getattr(holder, function)))
+    done = run_fork(["apply", "m.yaml", "--format", "json"], cwd=deployment)
+    assert done.code == 128 + getattr(signal, name), done.err
+    assert "Traceback" not in done.err
+    assert "interrupted" in {job["status"] for job in done.json["jobs"]}
+    assert len(done.json["jobs"]) == 3
+    assert not opened.exists() or opened.read_text() == ("." if stage == "opening" else "")
+    monkeypatch.undo()
+    again = run_fork(["apply", "m.yaml"], cwd=deployment)
+    assert again.code == 0, again.err
+    assert all(len(read_rows(deployment / "out" / job)) == 20 for job in ("one", "two", "three"))

@@ -18,6 +18,7 @@ from support.models import save_model, scale_model
 from ortdeploy.cli.main import main
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.retries import limited
+from ortdeploy.sources import audio
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
@@ -99,7 +100,7 @@ def test_why_a_file_cannot_be_read_is_told(tmp_path: Path) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
     with pytest.MonkeyPatch.context() as patch, limited(0, lambda: False):
-        patch.setattr("builtins.open", lambda path, _mode: Failing(path))
+        patch.setattr(audio, "open_regular", Failing)
         (failed,) = read(tmp_path, "a.flac").failed
     assert (failed.code, failed.message) == ("unreadable-file", "the file cannot be read: Input/output error")
 
