@@ -89,7 +89,8 @@ class RowsAgain:
     `feeds` and `results` are [rows, …]. `agree` are a relative and an absolute tolerance; None: only the numbers of
     rows are compared. `mixed` makes the error for an output that differs: of its name, the row's place, the size of the
     other batch, and in what. `as_given` is the shape of an output in its graph. `size`: the rows of each batch that the
-    job ran; those of all batches, if it `takes_whole_batches`.
+    job ran; those of all batches, if it `takes_whole_batches`. Of the results of the `first` rows, the largest counts
+    for the tolerance, beside those that run together.
     """
 
     run: RunRows
@@ -101,6 +102,7 @@ class RowsAgain:
     as_given: Callable[[str, Any], tuple[int, ...]]
     takes_whole_batches: bool = False
     is_slow: bool = False
+    first: int = 0
 
     def prove(self, chosen: Sequence[int], others: Sequence[int], beside: Sequence[int]) -> None:
         """Run each of the `chosen` rows alone, and all in another order, together with those `beside` them.
@@ -118,11 +120,20 @@ class RowsAgain:
                 raise again.as_error() from None
 
     def glance(self, chosen: Sequence[int], beside: Sequence[int]) -> None:
-        """Run each of the `chosen` rows alone, and all together with those `beside` them. Raises as `prove`."""
+        """Run each of the `chosen` rows alone, and all together with those `beside` them.
+
+        If one row may be a tie, the others decide. Raises as `prove`, and TransientError if there are none.
+        """
         try:
             self._compare_batches(chosen, beside, thorough=False)
         except _TieError as tie:
-            raise tie.as_error() from None
+            others = [place for place in (*chosen, *beside) if place != tie.as_error().place]
+            if len(others) < 2:  # noqa: PLR2004  as above
+                raise TransientError(f"only whole numbers differ, as a tie may cause ({tie})") from None
+            try:
+                self._compare_batches(others[:_FEW], (), thorough=True)
+            except _TieError as again:
+                raise again.as_error() from None
 
     def _is_text(self) -> bool:
         """Return whether rows may be padded to the longest of their batch."""
@@ -157,7 +168,8 @@ class RowsAgain:
         yield from ([place] for place in few[:-1])
         mixture = [*few, *beside][::-1]
         if thorough:
-            yield mixture if len(mixture) > 1 else few * 2
+            most = max(self.size, len(few))
+            yield [*few, *beside][:most][::-1] if len(mixture) > 1 and most > 1 else few * 2
         elif len(mixture) > 1:
             yield from (mixture[start : start + self.size] for start in range(0, len(mixture), max(self.size, 1)))
 
@@ -180,7 +192,8 @@ class RowsAgain:
             if self.agree is None:
                 continue
             before = [self.results[name][place] for place in places]
-            comparison = _Comparison(*self.agree, largest=_largest(before), is_padded=self._is_text())
+            alike = [self.results[name][place] for place in range(self.first)]
+            comparison = _Comparison(*self.agree, largest=_largest([*before, *alike]), is_padded=self._is_text())
             for place, value, expected in zip(places, values, before, strict=True):
                 problem = comparison.difference(value, expected)
                 if problem is not None:
@@ -288,8 +301,8 @@ class RowsLook:
             self._compare(run, chosen, more, thorough=True)
         else:
             wanted = min(evidence.rows_to_look_at(2), rows)
-            spread = dict.fromkeys((*few[:2], *(place * rows // wanted for place in range(wanted))))
-            chosen = [_sampled(feeds, results, one, number(one)) for one in list(spread)[:wanted]]
+            spread = _unlike(feeds, (*few[:2], *(place * rows // wanted for place in range(wanted))))
+            chosen = [_sampled(feeds, results, one, number(one)) for one in spread[:wanted]]
             self._compare(run, chosen, (), thorough=False)
 
     def _lacking(
@@ -333,6 +346,7 @@ class RowsLook:
             as_given=self.as_given,
             takes_whole_batches=self.takes_whole_batches,
             is_slow=self.is_slow,
+            first=len(chosen) + len(others),
         )
         places = list(range(len(samples)))
         first, more = places[: len(chosen)], places[len(chosen) + len(others) :]
@@ -350,7 +364,10 @@ class RowsLook:
             self.evidence.trouble = str(error) or "memory ran out"
             self.evidence.pass_by(min(one.number for one in samples))
             return
-        varied = varying(feeds, results, self.agree) if self.agree is not None else {}
+        compared = [
+            {name: pick(column, [*first, *more]) for name, column in columns.items()} for columns in (feeds, results)
+        ]
+        varied = varying(compared[0], compared[1], self.agree) if self.agree is not None else {}
         grown = self.evidence.agree(len(chosen) + len(more), varied, since(began), len(chosen) + 1)
         self._kept = list(chosen[-1:])
         self._passed, self._latest, self._stride = [], None, 1
@@ -615,11 +632,16 @@ def _different(feeds: Mapping[str, Column], rows: int) -> list[int]:
 
     They are from all over the batch: a graph may mix rows only with those that are far before them.
     """
-    seen: dict[Any, int] = {}
     spread = dict.fromkeys((0, rows - 1, rows // 2, *range(1, rows, max(1, rows // _SEARCHED))))
-    for row in list(spread)[:_SEARCHED]:
-        seen.setdefault(tuple(content(np.asarray(array[row])) for array in feeds.values()), row)
-        if len(seen) == 2 * _FEW:
+    return _unlike(feeds, list(spread)[:_SEARCHED], 2 * _FEW)
+
+
+def _unlike(feeds: Mapping[str, Column], places: Sequence[int], most: int | None = None) -> list[int]:
+    """Return those of some places at which rows differ from each other, `most` of them."""
+    seen: dict[Any, int] = {}
+    for place in places:
+        seen.setdefault(tuple(content(np.asarray(array[place])) for array in feeds.values()), place)
+        if len(seen) == most:
             break
     return list(seen.values())
 

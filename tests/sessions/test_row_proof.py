@@ -265,3 +265,20 @@ def test_rows_differ_by_their_values_of_any_type() -> None:
     assert differing(np.array([1.0, 1.06]), (0.05, 0.0)) == 1
     assert differing(np.zeros((0, 2))) is None
     assert differing(np.zeros((2, 0))) is None
+
+
+def labels(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """A label for each row, and another one for a row alone whose first number is 13: two floats are almost equal."""
+    found = feeds["x"][:, 0].astype(np.int64)
+    return {"y": np.where((len(found) == 1) & (found == 13), 99, found)}
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_tie_of_a_later_row_does_not_fail_the_job(monkeypatch: pytest.MonkeyPatch, beside: bool) -> None:
+    monkeypatch.setattr(evidence, "EASY", 1.0 if beside else 0.0)
+    ran = Ran(labels)
+    ran.batch(FRAMES)
+    ran.batch(FRAMES + 7 if beside else np.full((4, 2), 13, np.float32))
+    ran.batch(FRAMES + 20)
+    ran.runs.finish()
+    assert ran.proof.evidence[0].is_proven
