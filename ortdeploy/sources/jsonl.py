@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -62,17 +63,16 @@ def _why_not(line: bytes) -> str:
 
 
 def _type(values: Sequence[Any]) -> TensorType:
-    """Return the type of a column by its first value; sizes in which other values of its rank differ are open.
+    """Return the type of a column by the rank that most values have; sizes in which these differ are open.
 
     A value of another rank fails as a row, and a missing one does not count.
     """
     shapes = [_shape(value) for value in values if value is not None]
-    first = shapes[0] if shapes else None
-    if first is None or None in shapes:
+    known = [shape for shape in shapes if shape is not None]
+    if not known or len(known) < len(shapes):
         return TensorType()
-    sizes = [
-        set(alike) for alike in zip(*(shape for shape in shapes if shape and len(shape) == len(first)), strict=True)
-    ]
+    ((rank, _),) = Counter(map(len, known)).most_common(1)
+    sizes = [set(alike) for alike in zip(*(shape for shape in known if len(shape) == rank), strict=True)]
     return TensorType(None, (ROWS, *(one.pop() if len(one) == 1 else None for one in sizes)))
 
 

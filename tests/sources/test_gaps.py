@@ -171,6 +171,14 @@ def test_json_that_is_not_in_lines_is_named(tmp_path: Path, content: str, words:
     assert words in problem.detail
 
 
+def test_a_column_of_json_lines_has_the_rank_of_most_values(tmp_path: Path) -> None:
+    """Not that of the first one, which may be what is wrong."""
+    lines = ["null", '"abc"', "[1, 2]", "[3, 4]", "[[5]]", "[6, 7]"]
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"x": {value}, "id": 0}}\n' for value in lines))
+    facts = look_at("jsonl", [str(tmp_path / "a.jsonl")], InputFacts(format="jsonl"))
+    assert facts.columns["x"].shape == ("rows", 2)
+
+
 def test_lines_that_are_no_json_fail_alone_wherever_they_are(tmp_path: Path) -> None:
     """The columns are those of the lines that can be read; a byte order mark belongs to none."""
     lines = ["\ufeff", '{"x": 1}{"x": 2}', '{"x": 3, "id": 2}', "{", '{"x": 4, "id": 4}', "[1]", '{"x": 5\0}']
