@@ -137,8 +137,8 @@ class Life:
     def lose_and_rebuild(self) -> None:
         """Lose the ledger of an output that shards have made, and make it again, or bring it back."""
         state = self.inbox.at / STATE
-        if not self.is_free or not self.world.plans or not (state / "state.db").exists():
-            return
+        if not self.is_free or not self.world.plans or not (state / "state.db").exists() or self.world.has_reader:
+            return  # that of the reader's output would be lost too, and nothing beside its parts says what is in them
         lost = state.with_name("lost")
         shutil.rmtree(lost, ignore_errors=True)
         state.rename(lost)
