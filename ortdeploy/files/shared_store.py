@@ -215,9 +215,7 @@ class SharedStore:
         if not path.exists():
             return ()
         self._upload(path, name)
-        with open_regular(path) as file:
-            md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-        return md5.hexdigest(), base64.b64encode(md5.digest()).decode()
+        return marks_of(path)
 
     def publish(self, name: str, final: str) -> bool:
         """Copy a staged object on the store, then delete it."""
@@ -257,13 +255,17 @@ class SharedStore:
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the objects right in it, from one listing."""
+        return {name: size for name, (size, _) in self.listed().items()}
 
-        def listed(system: Any, path: str) -> dict[str, int]:
+    def listed(self) -> dict[str, tuple[int, frozenset[str]]]:
+        """Return the size of each object right in it, with marks of its content such as its ETag, from one listing."""
+
+        def listed(system: Any, path: str) -> dict[str, tuple[int, frozenset[str]]]:
             try:
                 found = system.ls(path, detail=True)
             except FileNotFoundError:
                 return {}
-            return {one["name"].rsplit("/", 1)[-1]: int(one["size"] or 0) for one in found}
+            return {one["name"].rsplit("/", 1)[-1]: (int(one["size"] or 0), frozenset(_marks(one))) for one in found}
 
         return self._do("listed", "", listed)
 
@@ -313,6 +315,13 @@ def _is_refused(error: OSError) -> bool:
 def _seconds(time: Any) -> float:
     """Return a time of a listing in seconds since 1970: packages have numbers, texts and objects. Raises ValueError."""
     return float(time) if isinstance(time, int | float) else datetime.fromisoformat(str(time)).timestamp()
+
+
+def marks_of(path: Path) -> tuple[str, ...]:
+    """Return the MD5 of a local file, in the forms in which stores have it as an object's ETag. Raises OSError."""
+    with open_regular(path) as file:
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+    return md5.hexdigest(), base64.b64encode(md5.digest()).decode()
 
 
 def _marks(info: Mapping[str, Any]) -> set[str]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.ledger.written import GONE_FILE, OnDisk, differs
@@ -27,6 +28,27 @@ def difference_there(url: str, file: str, records: Sequence[OnDisk]) -> str | No
     if of_that_size and (None in of_that_size or store.digest(file) in of_that_size):
         return None
     return differs(size, records)
+
+
+class Copies:
+    """Local copies of the parts on a store, of which one listing says what is there."""
+
+    def __init__(self, url: str) -> None:
+        """Ask the store. Raises OrtdeployError if it does not answer."""
+        self.url = url
+        self._listed = _store(url).listed()
+
+    def difference(self, copy: Path, records: Sequence[OnDisk]) -> str | None:
+        """Return how the object of a copy that is as it was written differs from every record; None if it does not.
+
+        An object without the mark of the copy's content is read: not every store has the MD5 as its ETag.
+        """
+        from ortdeploy.files.shared_store import marks_of  # noqa: PLC0415  only for an object store
+
+        size, marks = self._listed.get(copy.name, (None, frozenset[str]()))
+        if size == copy.stat().st_size and not marks.isdisjoint(marks_of(copy)):
+            return None
+        return difference_there(self.url, copy.name, records)
 
 
 def stored_differences(url: str) -> Callable[[str, Sequence[OnDisk]], str | None]:

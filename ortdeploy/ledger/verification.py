@@ -13,7 +13,7 @@ from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import Merge, NewFile, Part, Revision
-from ortdeploy.ledger.stored_parts import difference_there
+from ortdeploy.ledger.stored_parts import Copies, difference_there
 from ortdeploy.ledger.written import GONE_FILE, Underway, difference
 from ortdeploy.records import record
 
@@ -32,12 +32,16 @@ class PartState(StrEnum):
 
 @record
 class VerifiedPart:
-    """A file of a committed part, with the size in bytes that the ledger notes; `damage` says how it differs."""
+    """A file of a committed part, with the size in bytes that the ledger notes; `damage` says how it differs.
+
+    `is_copy`: a local copy was read, and of the object on the store only size and ETag, if that says enough.
+    """
 
     file: str
     bytes: int
     state: PartState
     damage: str | None = None
+    is_copy: bool = False
 
 
 @record
@@ -88,10 +92,13 @@ def verify_parts(
 ) -> Iterator[VerifiedPart]:
     """Read the parts of an output again; `owner` is the deployment and job that must own it. Raises OrtdeployError.
 
-    Parts that are not in the folder are read on the store, if the output is uploaded to a `url`.
+    If the output is uploaded to a `url`, those in the folder are copies, which are compared with a listing of the
+    store; the others are read there.
     """
-    for file, records in _records(state_dir, output, owner).items():
-        found = _read(state_dir, output, owner, folder / file, url, records)
+    records_by_file = _records(state_dir, output, owner)
+    copies = Copies(url) if url is not None and records_by_file else None
+    for file, records in records_by_file.items():
+        found = _read(state_dir, output, owner, folder / file, records, copies)
         if found is not None and removable and found.damage == GONE_FILE:
             found = replace(found, state=PartState.CARRIED_AWAY, damage=None)
         if found is not None:
@@ -99,15 +106,23 @@ def verify_parts(
 
 
 def _read(
-    state_dir: Path, output: str, owner: tuple[str, str], path: Path, url: str | None, records: Sequence[_Written]
+    state_dir: Path,
+    output: str,
+    owner: tuple[str, str],
+    path: Path,
+    records: Sequence[_Written],
+    copies: Copies | None,
 ) -> VerifiedPart | None:
     """Read a part again; None if a live run has put its output aside meanwhile."""
     while True:
         damage = difference(path, records, digest=None)
-        if damage == GONE_FILE and url is not None:
-            damage = difference_there(url, path.name, records)
+        is_copy = copies is not None and damage != GONE_FILE
+        if damage == GONE_FILE and copies is not None:
+            damage = difference_there(copies.url, path.name, records)
+        elif damage is None and copies is not None:
+            damage = copies.difference(path, records)
         if damage is None:
-            return _verified(path.name, records, damage)
+            return replace(_verified(path.name, records, damage), is_copy=is_copy)
         now = _records(state_dir, output, owner).get(path.name)
         if now == records:
             return _verified(path.name, records, damage)

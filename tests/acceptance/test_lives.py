@@ -20,7 +20,7 @@ from support.fuse import killed_after
 from support.inbox import Inbox
 from support.power_loss import STATE
 from support.shards import Killed, die_after, die_before, instead
-from support.worlds import World
+from support.worlds import ENDED, World
 
 from ortdeploy.ledger.backup import back_up, bring_back
 from ortdeploy.results.results import Status
@@ -37,7 +37,7 @@ class Life:
     def __init__(self, folder: Path, seed: int) -> None:
         self.draw = random.Random(seed)  # noqa: S311  moments, not secrets
         self.inbox = Inbox(folder, heals=True).make()
-        self.world = World(self.inbox, self.draw)
+        self.world = World(self.inbox, self.draw, has_reader=self.draw.random() < 0.4)
         self.done: list[str] = []
 
     def step(self) -> None:
@@ -53,6 +53,7 @@ class Life:
             "apply": (5, self.apply),
             "retry": (2, self.retry),
             "compact": (2, self.compact),
+            "read on": (3, self.read_on),
             "restore": (1, self.lose_and_restore),
             "rebuild": (1, self.lose_and_rebuild),
         }
@@ -117,6 +118,8 @@ class Life:
 
     def compact(self) -> None:
         if self.is_free and not (self.inbox.out / "_parts").exists() and self.world.is_known:
+            if self.world.has_reader:
+                return  # as the command says
             self.killed(lambda: self.inbox.compact(self.draw.choice([4, 8])))
 
     def lose_and_restore(self) -> None:
@@ -134,8 +137,8 @@ class Life:
     def lose_and_rebuild(self) -> None:
         """Lose the ledger of an output that shards have made, and make it again, or bring it back."""
         state = self.inbox.at / STATE
-        if not self.is_free or not self.world.plans or not (state / "state.db").exists():
-            return
+        if not self.is_free or not self.world.plans or not (state / "state.db").exists() or self.world.has_reader:
+            return  # that of the reader's output would be lost too, and nothing beside its parts says what is in them
         lost = state.with_name("lost")
         shutil.rmtree(lost, ignore_errors=True)
         state.rename(lost)
@@ -144,11 +147,20 @@ class Life:
             shutil.rmtree(state, ignore_errors=True)
             lost.rename(state)
 
+    def read_on(self) -> None:
+        """Run the job that reads the rows, if there is one."""
+        if self.world.has_reader and self.world.is_known:
+            self.killed(self.world.read_on)
+
     def end(self) -> None:
         """Bring it to its end, and compare all rows."""
         self.world.model = refuse_negative
         self.world.settle()
         self.inbox.check()
+        if self.world.has_reader:
+            for _ in range(2):
+                assert self.world.read_on().status in ENDED
+            self.world.check_reader()
 
 
 def live(folder: Path, seed: int) -> None:

@@ -181,7 +181,7 @@ def test_a_store_that_does_not_answer_is_told(
     assert (code, "not compared with the copy: memory://out cannot be listed: no network" in words) == (0, True), words
     monkeypatch.setattr(type(store), "info", refuse)
     unread = cli("verify", stored)
-    assert (unread.code, "part-00000000.jsonl cannot be read: no network" in unread.words) == (1, True), unread.words
+    assert (unread.code, "memory://out cannot be listed: no network" in unread.words) == (1, True), unread.words
 
 
 @pytest.mark.quick("cut", "other", "flipped", "twice", "note")

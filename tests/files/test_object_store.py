@@ -442,3 +442,24 @@ def test_of_two_machines_that_begin_one_output_on_a_store_at_once_one_makes_it(
     words = "is the output of another machine" if is_quicker else "holds files already"
     assert (again.code, words in again.words) == (1, True), again.words
     assert cli("apply", winner).code == 0
+
+
+@pytest.mark.parametrize("how", ["gone", "size", "bytes"])
+def test_verify_compares_objects_whose_local_copies_are_as_they_were_written(
+    tmp_path: Path, cli: Cli, store: Any, how: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": [1, 1, 1, 1]}\n')
+    manifest = deployment(tmp_path, "a.jsonl", "memory://out/run")
+    assert cli("apply", manifest).code == 0
+    sound = cli("verify", manifest)
+    assert (sound.code, "local copies of 1 were read, and compared with size and ETag" in sound.words) == (0, True)
+    name = "/out/run/part-00000000.jsonl"
+    written = store.cat_file(name)
+    if how == "gone":
+        store.rm_file(name)
+    else:
+        store.pipe_file(name, b"x" if how == "size" else written.replace(b"2", b"3"))
+    damaged = cli("verify", manifest)
+    assert damaged.code == 1
+    words = {"gone": "is gone", "size": "has 1 bytes instead of", "bytes": "holds other bytes than were written"}[how]
+    assert f"memory://out/run/part-00000000.jsonl {words}" in damaged.words

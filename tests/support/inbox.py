@@ -156,6 +156,15 @@ class Inbox:
             )
             return small.compact()
 
+    def found(self, record: OutputRecord, failed: Mapping[int, str], *away: Path) -> dict[int, float]:
+        """Return the value of each row that counts, by its number."""
+        gone = {row for part in record.parts for first, count in part.withdrawn for row in range(first, first + count)}
+        return {
+            row: line["y"][0] / 2
+            for row, line in rows_of(delivered(self.out, *away)).items()
+            if row not in gone and row not in failed
+        }
+
     def check(self, *away: Path) -> None:
         """Raise AssertionError unless every row that is there now is committed once or failed, and no other is."""
         record = self.record()
@@ -164,13 +173,8 @@ class Inbox:
             known = {Path(one.state.path).stem: one for one in ledger.inputs(record.output)}
             letters = [json.loads(line) for line in ledger.failures(record.output)]
         assert (record.status, record.reruns, record.leaving, record.replacements) == ("done", (), (), ())
-        gone = {row for part in record.parts for first, count in part.withdrawn for row in range(first, first + count)}
         failed = {letter["row"]: letter["path"] for letter in letters}
-        found = {
-            row: line["y"][0] / 2
-            for row, line in rows_of(delivered(self.out, *away)).items()
-            if row not in gone and row not in failed
-        }
+        found = self.found(record, failed, *away)
         taken: set[int] = set()
         for name, values in self.files.items():
             span = known[name].span

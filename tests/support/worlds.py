@@ -4,7 +4,7 @@ import itertools
 import json
 import random
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.plan.part_table import Shard, bound_digest
 from ortdeploy.plan.selection import run_jobs
-from ortdeploy.plan.steps import Plan
+from ortdeploy.plan.steps import Plan, UpstreamJob
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.shards.finish import Finish
-from support.fakes import Counter, FakeRuntime, refuse_negative
+from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.inbox import Inbox
-from support.jobs import changed, retrying
+from support.jobs import changed, plan_for, retrying
 from support.power_loss import STATE
 from support.turns import Process
 
@@ -39,6 +39,7 @@ class World:
     plans: dict[str, Plan] = field(default_factory=dict)
     saved: Plan | None = None
     model: Any = refuse_negative
+    has_reader: bool = False
 
     @property
     def state(self) -> Path:
@@ -82,7 +83,7 @@ class World:
         """Save a plan for shards, unless one is open, as planning does."""
         if self.open() or not self.inbox.files:
             return
-        plan = self.inbox.plan()
+        plan = self.plan()
         (step,) = run_jobs(plan)
         left = {one.path for one in step.input.files}
         rows = sum(len(values) for name, values in self.inbox.files.items() if f"inbox/{name}.npy" in left)
@@ -112,7 +113,7 @@ class World:
         """Run what is left on one machine, unless a plan is open or nothing is left, as planning does."""
         if self.open():
             return None
-        plan = self.inbox.plan()
+        plan = self.plan()
         process = threading.current_thread()
         if isinstance(process, Process):
             process.pause()
@@ -120,9 +121,38 @@ class World:
             (result,) = self._run(plan, ledger)
         return result
 
+    def plan(self) -> Plan:
+        """Return what is to be done now; if another job reads the rows, with its name."""
+        return changed(self.inbox.plan(), output={"readers": {"next": "next"} if self.has_reader else {}})
+
+    def read_on(self) -> JobResult:
+        """Run the job that reads the rows of this one, as far as they are committed."""
+        plan = changed(
+            plan_for(self.inbox.at / "work", 1, size=2, rows_per_part=3),
+            job="next",
+            input={
+                "format": "jsonl", "patterns": (), "files": (), "rows": None, "key": ("row",),
+                "upstream": UpstreamJob(job="run", output="out"),
+            },
+            inputs=(replace(next(iter(run_jobs(self.inbox.plan()))).inputs[0], columns=("y",)),),
+            output={"path": "next"},
+        )  # fmt: skip
+        with open_ledger(self.state) as ledger, hold_output(self.state, ledger.key(self.inbox.at / "work/next")):
+            (result,) = self._run(plan, ledger, runtime=FakeRuntime(double))
+        return result
+
+    def check_reader(self) -> None:
+        """Raise AssertionError unless the other job has read each committed row once."""
+        record = self.inbox.record()
+        with open_ledger(self.state) as ledger:
+            failed = {json.loads(line)["row"]: "" for line in ledger.failures(record.output)}
+        files = (self.inbox.at / "work/next").glob("part-*")
+        read = sorted(json.loads(line)["y"][0] / 4 for file in files for line in file.read_text().splitlines())
+        assert read == sorted(self.inbox.found(record, failed).values())
+
     def retry(self) -> JobResult | None:
         """Run failed rows once more."""
-        plan = retrying(self.inbox.plan())
+        plan = retrying(self.plan())
         with self._held(), open_ledger(self.state) as ledger:
             (result,) = self._run(plan, ledger)
         return result
@@ -132,11 +162,13 @@ class World:
             key = ledger.key(self.inbox.out)
         return hold_output(self.state, key)
 
-    def _run(self, plan: Plan, ledger: Ledger, **more: Any) -> tuple[JobResult, ...]:
+    def _run(
+        self, plan: Plan, ledger: Ledger, runtime: FakeRuntime | None = None, **more: Any
+    ) -> tuple[JobResult, ...]:
         execution = Execution(
             plan=plan,
             run_id=f"r{next(self.runs)}",
-            runtime=FakeRuntime(self.model),
+            runtime=runtime or FakeRuntime(self.model),
             ledger=ledger,
             observer=Counter(),
             stop=lambda: False,
