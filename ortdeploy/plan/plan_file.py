@@ -14,11 +14,24 @@ from ortdeploy.facts.data import PLAIN, FileState, FileStates
 from ortdeploy.files.packed import Packed
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
-from ortdeploy.plan.steps import JobInput, LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedSession, RunJob, Step
+from ortdeploy.plan.steps import (
+    JobInput,
+    JobOutput,
+    LoadAdapter,
+    OpenSession,
+    Plan,
+    PlannedCheck,
+    PlannedSession,
+    RunJob,
+    Step,
+)
 from ortdeploy.records import field_names
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
-LATER: Mapping[type, Mapping[str, Any]] = {JobInput: {"dialect": PLAIN}}
+LATER: Mapping[type, Mapping[str, Any]] = {
+    JobInput: {"dialect": PLAIN, "types": {}},
+    JobOutput: {"types": {}, "settled": {}},
+}
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
@@ -236,9 +249,19 @@ def _lasting_job(step: RunJob) -> RunJob:
             rerun=(),
             rerun_rows=0,
             rows_before=0,
+            types={},
             upstream=upstream and replace(upstream, digests=(), superseded=0),
         ),
-        output=replace(step.output, committed_rows=0, replaces=None, aside=None, upgraded_at=0, changed=(), readers={}),
+        output=replace(
+            step.output,
+            committed_rows=0,
+            replaces=None,
+            aside=None,
+            upgraded_at=0,
+            changed=(),
+            readers={},
+            settled={},
+        ),
         limits=replace(step.limits, forecast=None),
         retry=False,
         letters=None,

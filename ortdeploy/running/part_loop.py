@@ -24,6 +24,7 @@ from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.running.resume import Position
+from ortdeploy.running.settled import kept_types
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.units import format_size
@@ -216,8 +217,8 @@ class PartLoop:
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def kept(self) -> dict[str, Any]:
-        """Return what the ledger keeps with a commit: statistics, thread layout, and the state after the last row."""
-        kept = {"state": self._committed_state, "layout": self._context.layout}
+        """Return what the ledger keeps with a commit: statistics, thread layout, types, and the last row's state."""
+        kept = {"state": self._committed_state, "layout": self._context.layout, **kept_types(self._step)}
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
 
     def _check_sum(self) -> None:

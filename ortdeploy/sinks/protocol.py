@@ -7,11 +7,12 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.tensors.columns import Array, Column
 
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
+
+NO_TYPES: Mapping[str, str] = {}
 
 _TEXT_VALUES = 64 * 1024
 """The values that become text at once."""
@@ -97,19 +98,24 @@ class SinkModule(Protocol):
     """Memory that a part takes until it is complete, as a multiple of its size."""
     KEEPS_ZEROS: bool
     """Whether texts may end in U+0000; numpy fills texts of an array up with them."""
+    COLUMN_TYPES: str
+    """Which types columns have in a part: `all` that Arrow has, those of `single` values, or `none`."""
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
         """The package that the format needs beside the base install, or None."""
 
     def open_sink(
-        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: EarlierParts | None = None, /
+        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str] = NO_TYPES, /
     ) -> Sink:
         """Begin a part with these columns, in this order, and the shapes of their rows.
 
-        `origin` is JSON about where the part comes from, for the metadata of the format. `earlier` are parts of the
-        same output, with whose column types the new one is to agree.
+        `origin` is JSON about where the part comes from, for the metadata of the format. `types` are those that columns
+        have in all parts.
         """
+
+    def column_types(self, path: Path, /) -> Mapping[str, str]:
+        """Return the types of columns of a part, by name, of those that it tells. Raises OSError, ValueError."""
 
     def row_numbers(self, path: Path, /) -> Sequence[int]:
         """Return the column `row` of a part. Raises OSError, ValueError."""

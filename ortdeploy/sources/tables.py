@@ -1,7 +1,7 @@
 """Rows of Arrow tables over several files; shared by Parquet and Arrow. Numbers and fixed-size lists are not copied."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +9,27 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
-from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.facts.problems import Package
 from ortdeploy.files.room import check_room, room
 from ortdeploy.records import ordered_record, record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.joined import JoinedFiles
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
+from ortdeploy.tensors.arrow_types import (
+    arrow_element_name,
+    is_list,
+    is_single,
+    joint_arrow_type,
+    named_type,
+    plain_type,
+    type_name,
+)
+from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.nanoseconds import Nanoseconds
-from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, TensorType
 from ortdeploy.tensors.written_numbers import rounded_places
 
 if TYPE_CHECKING:
@@ -26,6 +37,12 @@ if TYPE_CHECKING:
 
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 FIRST_ROWS = 64
+
+_TIMES = ("timestamp[", "time32[", "time64[", "duration[")
+_EXACT = 2**53
+"""Below this, float64 holds all whole numbers."""
+_INT64_DIGITS = 18
+"""Digits of whole numbers that int64 always holds."""
 
 
 class TableError(OrtdeployError):
@@ -51,40 +68,47 @@ OpenTable = Callable[[str, int | None], Table]
 
 
 def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Read the schema of every file; all must agree."""
-    first: pa.Schema | None = None
+    """Read the schema of every file, and join their columns by name."""
+    last: pa.Schema | None = None
+    joined = JoinedFiles(joint_arrow_type, str)
     rows = held = 0
     for path in files:
         table = open_table(path, facts.memory_limit)
-        first = table.schema if first is None else first
-        if not table.schema.equals(first):
-            detail = f"{path} does not have the same columns as {files[0]}."
-            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+        if last is None or not table.schema.equals(last):
+            last = table.schema
+            joined.add(path, [(one.name, plain_type(one.type)) for one in last])
         rows += table.rows
         held = max(held, table.held_bytes)
-    named = () if first is None else ((one.name, tensor_type(one.type)) for one in first)
-    return replace(facts.with_columns(named), rows=rows, held_bytes=held)
+    columns = {name: TensorType() if kind is None else tensor_type(kind) for name, kind in joined.columns.items()}
+    types = {name: _type_to_carry(kind, joined.kinds(name)) for name, kind in joined.columns.items()}
+    return replace(joined.completed(facts, columns, types), rows=rows, held_bytes=held)
+
+
+def _type_to_carry(joint: "pa.DataType | None", kinds: "Sequence[pa.DataType]") -> str | None:
+    """Return the name of the type that holds a column beside results: text if no other does; None if none does."""
+    if joint is not None:
+        name = type_name(joint)
+        return TEXT if name == "null" else name
+    return TEXT if all(map(is_single, kinds)) else None
 
 
 def tensor_type(kind: "pa.DataType") -> TensorType:
-    """Return the type of a column's rows; without element type and shape if no model input takes it."""
+    """Return the type of a column's rows; without element type and shape if no model input takes it.
+
+    Decimals are read as whole or floating numbers, for a step that casts them.
+    """
     import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
     shape: list[int | str | None] = [ROWS]
+    kind = plain_type(kind)
     while True:
         if isinstance(kind, pa.FixedShapeTensorType):
             shape += kind.shape
-            kind = kind.value_type
-        elif pa.types.is_fixed_size_list(kind):
-            shape.append(kind.list_size)
-            kind = kind.value_type
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            shape.append(None)
-            kind = kind.value_type
-        elif pa.types.is_dictionary(kind):
-            kind = kind.value_type
+        elif is_list(kind):
+            shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         else:
             break
+        kind = kind.value_type
     name = _element_type(kind)
     return TensorType(name, tuple(shape)) if name else TensorType()
 
@@ -92,11 +116,9 @@ def tensor_type(kind: "pa.DataType") -> TensorType:
 def _element_type(kind: "pa.DataType") -> str | None:
     import pyarrow as pa  # noqa: PLC0415
 
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "string"
-    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
-    name = names.get(str(kind), str(kind))
-    return name if name in ELEMENT_TYPES else None
+    if pa.types.is_decimal(kind):
+        return "int64" if kind.scale <= 0 and kind.precision - kind.scale <= _INT64_DIGITS else "float64"
+    return arrow_element_name(kind)
 
 
 @ordered_record
@@ -146,14 +168,16 @@ class TableSource:
 
     def _block(self, pieces: Sequence["_Piece"], start: int) -> Block:
         count = sum(piece.batch.num_rows for piece in pieces)
-        table = _Columns(pieces, self.wanted.missing, self.wanted.memory_limit)
+        table = _Columns(pieces, self.wanted)
         what = f"{count} rows from {shown(pieces[0].path, self.folder)} on, read together,"
         check_room(sum(piece.batch.nbytes for piece in pieces), what, self.wanted.memory_limit)
         columns = {name: table.read(name) for name in self.wanted.dtypes}
         keys = {name: self._key(name, pieces, table) for name in self.wanted.keys if name not in columns}
+        carried = {name: table.values(name) for name in self.wanted.keys if name in table.changed}
         if not table.without:
             columns |= keys
-            return Block(start=start, count=count, rows=range(start, start + count), columns=columns, failed=[])
+            rows: Sequence[int] = range(start, start + count)
+            return Block(start=start, count=count, rows=rows, columns=columns, failed=[], carried=carried)
         kept = [place for place in range(count) if place not in table.without]
         paths = [shown(piece.path, self.folder) for piece in pieces for _ in range(piece.batch.num_rows)]
         failed = [
@@ -163,7 +187,7 @@ class TableSource:
                 stage="read",
                 code=code,
                 message=message,
-                key={name: json_value(column[place]) for name, column in keys.items() if name not in HIDDEN},
+                key={name: json_value(one[place]) for name, one in (keys | carried).items() if name not in HIDDEN},
                 path=paths[place],
                 file_row=int(keys[FILE_ROW][place]) if FILE_ROW in keys else None,
             )
@@ -171,7 +195,8 @@ class TableSource:
         ]
         chosen = {name: pick(column, kept) for name, column in {**columns, **keys}.items()}
         rows = [start + place for place in kept]
-        return Block(start=start, count=count, rows=rows, columns=chosen, failed=failed)
+        carried = {name: pick(column, kept) for name, column in carried.items()}
+        return Block(start=start, count=count, rows=rows, columns=chosen, failed=failed, carried=carried)
 
     def _key(self, name: str, pieces: Sequence["_Piece"], table: "_Columns") -> Column:
         if name in table.names:
@@ -202,23 +227,36 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of some pieces as arrays; `without` are the rows that lack a value: the failure's code, and why."""
+    """The columns of some pieces as arrays; `without` are the rows that lack a value: the failure's code, and why.
+
+    `changed` are those that are fed otherwise than the file has them: with fillers, or as other numbers.
+    """
 
     pieces: Sequence[_Piece]
-    missing: Mapping[str, Any]
-    limit: int | None
+    wanted: Wanted
     without: dict[int, tuple[str, str]] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
 
     @property
     def names(self) -> Sequence[str]:
         return self.pieces[0].batch.schema.names  # type: ignore[no-any-return]  # pyarrow is loosely typed
 
     def values(self, name: str) -> Column:
-        """Return a key column: an array of numbers [rows, …], or Python's values."""
-        column = self._column(name)
+        """Return a key column as each file has it: an array of numbers [rows, …], or Python's values.
+
+        Times are counted in the finest unit of all files, since Python has no nanoseconds of its own.
+        """
+        kinds = {plain_type(part.type) for part in self._parts(name)}
+        if len(kinds) == 1 or self.wanted.types.get(name, "").startswith(_TIMES):
+            return self._plain_values(name, self._column(name, is_fed=False))
+        return [
+            value for part in self._parts(name) for value in self._plain_values(name, part.cast(plain_type(part.type)))
+        ]
+
+    def _plain_values(self, name: str, column: "pa.Array") -> Column:
         if _is_nanoseconds(column.type):
             return _nanoseconds(column)
-        if column.null_count or tensor_type(column.type).shape != (ROWS,) or _element_type(column.type) is None:
+        if column.null_count or arrow_element_name(column.type) is None:
             if _holds_nanoseconds(column.type):
                 raise TableError(f'"{name}" is {column.type}, and Python has no nanoseconds inside of lists or maps')
             return column.to_pylist()  # type: ignore[no-any-return]
@@ -226,23 +264,76 @@ class _Columns:
 
     def read(self, name: str) -> Column:
         """Return a column as an array [rows, …], or as a list of arrays if rows differ in shape."""
-        column = self._column(name)
-        if self.missing.get(name) == "nan":
+        whole = self._column(name)
+        column = self._as_numbers(name, whole)
+        if self.wanted.missing.get(name) == "nan":
             column = self._as_floating(name, column)
         if _has_gaps(column):
             column = self._filled(name, column)
+        if column is not whole:
+            self.changed.add(name)
         return _rows(column)
 
-    def _column(self, name: str) -> "pa.Array":
+    def _column(self, name: str, *, is_fed: bool = True) -> "pa.Array":
+        """Return a column in the type that the plan has for it in all files, without dictionaries and views."""
         import pyarrow as pa  # noqa: PLC0415
 
-        parts = [piece.batch.column(name) for piece in self.pieces]
-        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        if not pa.types.is_dictionary(column.type):
+        parts = self._parts(name)
+        told = self.wanted.types.get(name, "")
+        is_told = bool(told) and (is_fed or told.startswith(_TIMES))
+        wanted = named_type(told) if is_told else plain_type(parts[0].type)
+        before, cast = 0, []
+        for part in parts:
+            self._check_room(name, part)
+            cast.append(part if part.type == wanted else self._cast(name, part, wanted, before))
+            before += len(part)
+        return cast[0] if len(cast) == 1 else pa.concat_arrays(cast)
+
+    def _check_room(self, name: str, part: "pa.Array") -> None:
+        """Raise RoomError if a dictionary takes more than the room when it is decoded."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        limit = self.wanted.memory_limit
+        if pa.types.is_dictionary(part.type) and len(part) * part.dictionary.nbytes > room(limit):
+            check_room(_decoded_bytes(part), f'"{name}" of {len(part)} rows', limit)
+
+    def _parts(self, name: str) -> "list[pa.Array]":
+        return [piece.batch.column(name) for piece in self.pieces]
+
+    def _cast(self, name: str, part: "pa.Array", wanted: "pa.DataType", before: int) -> "pa.Array":
+        """Return some rows, which others are `before`, in another type; rows that it does not hold are noted."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        try:
+            return part.cast(wanted)
+        except pa.ArrowNotImplementedError as error:
+            raise TableError(f'"{name}" is {part.type}, and {wanted} in other files; write it as one type') from error
+        except pa.ArrowInvalid:
+            cast = []
+            for place, value in enumerate(part):
+                try:
+                    cast.append(value.cast(wanted))
+                except pa.ArrowInvalid:
+                    cast.append(None)
+                    why = f'"{name}" is {value}, which does not fit {wanted}, the type that it has with other files'
+                    self.without.setdefault(before + place, ("unfit-value", why))
+            return pa.array(cast, wanted)
+
+    def _as_numbers(self, name: str, column: "pa.Array") -> "pa.Array":
+        """Return a column of decimals as whole or floating numbers; rows whose whole numbers these round are noted."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        if not pa.types.is_decimal(column.type):
             return column
-        if len(column) * column.dictionary.nbytes > room(self.limit):
-            check_room(_decoded_bytes(column), f'"{name}" of {len(column)} rows', self.limit)
-        return column.dictionary_decode()
+        if _element_type(column.type) == "int64":
+            return column.cast(pa.int64())
+        numbers = column.cast(pa.float64())
+        for place in np.flatnonzero(np.abs(np.asarray(numbers.fill_null(0))) >= _EXACT):
+            exact = column[int(place)].as_py()
+            if exact == exact.to_integral_value() and int(numbers[int(place)].as_py()) != exact:
+                why = f'"{name}" is {exact}, which float64 would round; decimals with decimals are read as that'
+                self.without.setdefault(int(place), ("not-a-number", why))
+        return numbers
 
     def _as_floating(self, name: str, column: "pa.Array") -> "pa.Array":
         """Return a column of whole numbers or booleans as float64, which has NaN; rows that it rounds are noted."""
@@ -259,7 +350,7 @@ class _Columns:
         """Return the column with fillers for its gaps; rows without a filler are noted."""
         import pyarrow as pa  # noqa: PLC0415
 
-        filler, is_list = self.missing.get(name), tensor_type(column.type).shape != (ROWS,)
+        filler, is_list = self.wanted.missing.get(name), tensor_type(column.type).shape != (ROWS,)
         if filler == "nan" and _element_type(column.type) != "string":
             filler = math.nan
         values = column.to_pylist()
@@ -331,7 +422,7 @@ def _has_gaps(column: "pa.Array") -> bool:
         return True
     if isinstance(column, pa.ExtensionArray):
         return _has_gaps(column.storage)
-    return _is_list(column.type) and _has_gaps(_items(column))
+    return is_list(column.type) and _has_gaps(_items(column))
 
 
 def _items(column: "pa.Array") -> "pa.Array":
@@ -360,15 +451,9 @@ def _nothing(kind: "pa.DataType") -> Any:
 
     if pa.types.is_fixed_size_list(kind):
         return [_nothing(kind.value_type)] * kind.list_size
-    if _is_list(kind):
+    if is_list(kind):
         return []
     return "" if _element_type(kind) == "string" else 0
-
-
-def _is_list(kind: "pa.DataType") -> bool:
-    import pyarrow as pa  # noqa: PLC0415
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _rows(column: "pa.Array") -> Column:
@@ -382,7 +467,7 @@ def _rows(column: "pa.Array") -> Column:
         if isinstance(inner, list):
             return [_stacked(inner[begin : begin + size]) for begin in range(0, len(inner), size)]
         return inner.reshape(len(column), size, *inner.shape[1:])
-    if _is_list(column.type):
+    if is_list(column.type):
         return _lists(column)
     return _flat(column)
 

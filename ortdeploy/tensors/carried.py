@@ -14,7 +14,6 @@ from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.conversion import ConversionError, convert, joint_type
 from ortdeploy.tensors.json_values import as_text
 from ortdeploy.tensors.types import FLOATING, INTEGERS
-from ortdeploy.tensors.written_numbers import read_numbers, rounded_places
 
 TEXT = "text"
 SINGLE = (TEXT, "bool", *INTEGERS, *FLOATING)
@@ -98,8 +97,11 @@ def fit_elements(column: Column, name: str) -> tuple[Column, dict[int, str]]:
 
 def _converted(numbers: Array, name: str) -> Array | None:
     """Return numbers […] in an element type; None if one does not fit it, or a whole one would be rounded."""
-    if name in FLOATING and numbers.dtype.kind in "iu" and rounded_places(numbers.reshape(-1)):
-        return None
+    if name in FLOATING and numbers.dtype.kind in "iu":
+        from ortdeploy.tensors.written_numbers import rounded_places  # noqa: PLC0415  only where files differ
+
+        if rounded_places(numbers.reshape(-1)):
+            return None
     try:
         return convert(numbers, name)
     except ConversionError:
@@ -140,6 +142,8 @@ def _parsed(value: Any, name: str) -> Any:
     """Return the value that a text is written as, None for an empty one. Raises ValueError."""
     if not isinstance(value, str):
         return _fitted(value, name)
+    from ortdeploy.tensors.written_numbers import read_numbers  # noqa: PLC0415  only for such columns
+
     return read_numbers(np.array([value], dtype=object), name)[0].item() if value else None
 
 

@@ -199,7 +199,11 @@ def details(said: Any) -> dict[str, str]:
         ({"how": "format: bytes"}, "missing-column", "Nothing feeds input"),
         ({"how": "format: bytes, columns: {x: dat}"}, "missing-column", 'Did you mean "data"?'),
         ({"path": "*.odd", "how": "columns: {x: data}"}, "unreadable-input", "Add format: to the input"),
-        ({"prepare": "{pad: 9, value: 256}"}, "inapplicable-step", "256 does not fit uint8, which holds whole numbers from 0 to 255"),
+        (
+            {"prepare": "{pad: 9, value: 256}"},
+            "inapplicable-step",
+            "256 does not fit uint8, which holds whole numbers from 0 to 255",
+        ),
         ({"prepare": "{pad: [4, 4]}"}, "inapplicable-step", "a length, such as pad: 1024"),
         ({"prepare": "{pad: [4, 4], side: end}"}, "inapplicable-step", "side is for rows of values"),
         ({"prepare": "{strip: left}"}, "value-not-allowed", "start"),

@@ -89,7 +89,9 @@ class _Looker:
         keys = {name: block.key(name) for name in self._step.input.key if _is_odd(block.key(name))}
         if not keys:
             return
-        sink = SINKS[self._step.output.format].open_sink(BytesIO(), dict.fromkeys(keys), "{}")
+        sink = SINKS[self._step.output.format].open_sink(
+            BytesIO(), dict.fromkeys(keys), "{}", self._step.output.settled
+        )
         try:
             sink.write(keys)
             sink.close()
