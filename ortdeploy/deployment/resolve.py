@@ -27,6 +27,7 @@ from ortdeploy.deployment.resolved import (
     missing_library,
 )
 from ortdeploy.deployment.step_types import NOT_OF_EACH_ROW, infer_postprocess, infer_prepare
+from ortdeploy.deployment.unread_columns import with_column_problem
 from ortdeploy.deployment.wanted_types import read_type
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
@@ -273,7 +274,7 @@ def _resolve_job(
         pipeline=pipeline,
         adapters=adapters,
         adapter_facts={adapter.name: facts.adapters[adapter.name] for adapter in adapters},
-        input=source,
+        input=with_column_problem(source, bindings, job.input.key),
         output=facts.outputs[job.name],
         axes=axes,
         bindings=bindings,
@@ -359,7 +360,7 @@ def _bind_all(
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
     only_column = source.only_column if len(unnamed) == 1 else None
     bindings = []
-    there = (*source.columns, *sorted(source.repeated))  # a repeated one that is meant is unknown
+    there = dict.fromkeys((*source.columns, *sorted(source.repeated), *sorted(source.differing)))  # or a problem
     for value in inputs:
         written = job.input.columns.get(value.name, ())
         if not written and value.name in there:

@@ -266,6 +266,7 @@ class ResolvedJob:
         output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part]
         more: list[Any] = [spec.output.images] if spec.output.images else []
         more += [["explode", *spec.output.explode]] if spec.output.explode else []
+        more += [["types", *sorted(spec.output.types.items())]] if spec.output.types else []
         digests = [json_digest([*output, policy, *more]) for policy in ("keep", "fail", "skip")]
         noted = self.output.identity.get("output", "")
         return noted if noted in digests else digests[0]
@@ -303,6 +304,7 @@ class ResolvedJob:
             images=output.images,
             explode=output.explode,
             stacked={one.value.name: one.columns for one in self.bindings if one.stacked},
+            types=output.types,
         )
 
     @property

@@ -42,7 +42,9 @@ def upstream_input(found: InputFacts, job: ResolvedJob) -> InputFacts:
     columns = {new: written[old] for new, old in names.items() if old in written}
     columns |= {name: kind for name, kind in written.items() if name not in names.values()}
     columns = {name: kind if kind.dtype else found.columns.get(name, kind) for name, kind in columns.items()}
-    return replace(facts, columns=columns, names=names)
+    files = {old: new for new, old in names.items()}
+    types = {files.get(name, name): kind for name, kind in found.types.items()}
+    return replace(facts, columns=columns, names=names, types=types)
 
 
 def _why_not(job: ResolvedJob) -> str | None:

@@ -1,8 +1,7 @@
 """Facts about data: input files and their columns, output folders, files that operations read."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -215,7 +214,7 @@ class DeclaredInput:
     EXIF orientation says; `background`: what lies behind transparent ones. `memory_limit` is the job's, in bytes.
     `only`: of the files that are there, those of a plan, by path from the manifest; the others are left for the next
     run, whatever they are. `sets_aside`: a file of many rows that cannot be read may fail as one row, without the
-    others. `dialect` is how tables are written.
+    others. `dialect` is how tables are written. The columns `carried` are written beside the results.
     """
 
     folder: str
@@ -231,6 +230,7 @@ class DeclaredInput:
     memory_limit: int | None = None
     only: frozenset[str] | None = None
     sets_aside: bool = False
+    carried: tuple[str, ...] = ()
 
 
 @record
@@ -250,6 +250,9 @@ class InputFacts:
     `dialect` says how tables are written. Names that are `repeated` in a file stand for no column.
 
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
+
+    `types` has by column the type that holds its values in all files, by the names of `tensors/arrow_types`; of JSON
+    lines those of `carried` columns, as first rows tell. `differing` says of columns why files cannot be read as one.
 
     If the rows are those of another job, `names` says which columns are called otherwise in its files, and the files
     are those that this job has not read. `restarted`: some that it has read, that job does not have any more.
@@ -283,25 +286,17 @@ class InputFacts:
     restarted: bool = False
     superseded: int = 0
     unseekable: str | None = None
+    carried: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+    differing: Mapping[str, str] = field(default_factory=dict)
     missing_package: Package | None = None
     problem: Problem | None = None
 
     @property
     def only_column(self) -> str | None:
         """The column that feeds the only input without being named, if no other one could be meant."""
-        meant = [name for name in self.columns if name not in self.beside]
+        meant = [name for name in {**self.columns, **self.differing} if name not in self.beside]
         return meant[0] if len(meant) == 1 and not self.repeated else None
-
-    def with_columns(self, columns: Iterable[tuple[str, TensorType]]) -> "InputFacts":
-        """Return the facts with columns as a file lists them; a name that it has twice stands for none of the two."""
-        pairs = tuple(columns)
-        counts = Counter(name for name, _ in pairs)
-        found = {name: kind for name, kind in pairs if counts[name] == 1}
-        problem = None
-        if pairs and not found:
-            problem = Problem(kind="unreadable", detail=f'"{pairs[0][0]}" is there twice, and no column once.')
-        repeated = frozenset(name for name, count in counts.items() if count > 1)
-        return replace(self, columns=found, repeated=repeated, problem=problem)
 
 
 @record

@@ -22,10 +22,11 @@ from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.results.rows import HIDDEN, Block, StageError
-from ortdeploy.sources.catalogue import at_hand, indexes_of, open_input
+from ortdeploy.sources.catalogue import ARRAYS, at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
 from ortdeploy.sources.patient import patiently
 from ortdeploy.sources.protocol import DATA, DECODING, Source, Wanted
+from ortdeploy.tensors.arrow_types import innermost
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
@@ -37,6 +38,7 @@ def wanted_columns(job: RunJob) -> Wanted:
     return Wanted(
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns} | _rates(job),
         keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), *HIDDEN))),
+        types=job.input.types,
         missing=job.input.missing,
         first_row=job.input.files_from,
         row_type=job.input.row_type,
@@ -161,12 +163,29 @@ def open_wanted(job: RunJob, files: Sequence[str], folder: str, wanted: Wanted) 
     upstream = job.input.upstream
     if upstream is None:
         with open_input(job.input.format, files, folder, wanted) as source:
-            yield source
+            yield _fitted(job, source, wanted)
     else:
         from ortdeploy.sources.renamed import Renamed, in_files  # noqa: PLC0415  only for jobs that read another one's rows
 
         with open_input(job.input.format, files, folder, in_files(wanted, upstream.names)) as source:
-            yield Renamed(source, wanted, upstream.names)
+            yield _fitted(job, Renamed(source, wanted, upstream.names), wanted)
+
+
+def _fitted(job: RunJob, source: Source, wanted: Wanted) -> Source:
+    """Return a source whose columns have the types of all files and parts, if those may differ."""
+    fed = {name: kind for name, kind in _element_types(job).items() if name in wanted.dtypes}
+    if not fed and not job.output.settled:
+        return source
+    from ortdeploy.sources.fitted import Fitted  # noqa: PLC0415  not for jobs without keys
+
+    return Fitted(source, wanted, fed, job.output.settled, parse=job.input.format == "csv")
+
+
+def _element_types(job: RunJob) -> dict[str, str]:
+    """Return the element types that fed columns of arrays have in all files; tables are read in theirs."""
+    if job.input.format not in ARRAYS:
+        return {}
+    return {name: innermost(kind) for name, kind in job.input.types.items()}
 
 
 class Made(NamedTuple):

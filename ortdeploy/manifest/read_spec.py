@@ -377,6 +377,7 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
         removable=data.get("removable", False),
         on_upgrade=data.get("on_upgrade", "refuse"),
         keep=_seconds(data["keep"]) if "keep" in data else None,
+        types=data.get("types", {}),
         at=at,
     )
 

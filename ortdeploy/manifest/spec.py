@@ -241,7 +241,7 @@ class OutputSpec:
     `images` are results that are written as files of their own, `explode` those whose items get a line each. `url` is a
     folder on an object store; `path` is then where the output is written before it is uploaded. What is written may be
     carried away if it is `removable`; `keep` seconds later, the ledger may forget it. `on_upgrade` says what
-    happens when something that results depend on has changed.
+    happens when something that results depend on has changed. `types` are those of carried columns, by name.
     """
 
     path: str
@@ -255,6 +255,7 @@ class OutputSpec:
     removable: bool = False
     on_upgrade: str = "refuse"
     keep: float | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns_of_lines(self) -> tuple[str, ...]:

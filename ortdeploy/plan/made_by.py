@@ -45,6 +45,7 @@ def made_by(plan: Plan, step: RunJob) -> MadeBy:
         images=output.images,
         explode=output.explode,
         stacked={one.name: one.columns for one in step.inputs if one.stacked},
+        types=output.types,
     )
     return MadeBy(name=plan.deployment, profile=plan.profile, identity=step.identity, layout=layout)
 
@@ -59,8 +60,12 @@ def output_layout(
     images: Sequence[str],
     explode: Sequence[str],
     stacked: Mapping[str, Sequence[str]],
+    types: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the format and the columns of an output, as JSON has them, and the columns `stacked` in inputs."""
+    """Return the format and the columns of an output, as JSON has them, and the columns `stacked` in inputs.
+
+    `types` are those that the manifest gives to carried columns.
+    """
     results = {
         name: [None, None] if name in images else [dtype, None if shape is None else list(shape)]
         for name, dtype, shape in zip(columns, dtypes, row_shapes, strict=True)
@@ -68,7 +73,8 @@ def output_layout(
     lines = {"explode": list(explode)} if explode else {}
     orders = {name: list(fed) for name, fed in stacked.items() if len(fed) > 1}
     order = {"stacked": orders} if orders else {}
-    return {"format": kind, "columns": {**dict.fromkeys(key), **results}, **lines, **order}
+    told = {"types": dict(types)} if types else {}
+    return {"format": kind, "columns": {**dict.fromkeys(key), **results}, **lines, **order, **told}
 
 
 def layout_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -77,6 +83,8 @@ def layout_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str 
         return f"the format was {before['format']} and is {now['format']}"
     if before.get("explode") != now.get("explode"):
         return "explode names other columns"
+    if before.get("types") != now.get("types"):
+        return "types: are other ones"
     old, new = before["columns"], now["columns"]
     for name in dict.fromkeys((*old, *new)):
         if name not in new:

@@ -17,6 +17,7 @@ from ortdeploy.plan.pipeline import PlannedValue
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import (
     JobInput,
+    JobOutput,
     LoadAdapter,
     OpenSession,
     Plan,
@@ -31,7 +32,8 @@ from ortdeploy.records import field_names
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 LATER: Mapping[type, Mapping[str, Any]] = {
-    JobInput: {"background": None, "dialect": PLAIN},
+    JobInput: {"background": None, "dialect": PLAIN, "types": {}},
+    JobOutput: {"types": {}, "settled": {}},
     PlannedInput: {"narrowed_by": None},
     PlannedValue: {"narrowed_by": None},
     RowCheck: {"may_trap": False},
@@ -261,9 +263,19 @@ def _lasting_job(step: RunJob) -> RunJob:
             rerun=(),
             rerun_rows=0,
             rows_before=0,
+            types={},
             upstream=upstream and replace(upstream, digests=(), superseded=0),
         ),
-        output=replace(step.output, committed_rows=0, replaces=None, aside=None, upgraded_at=0, changed=(), readers={}),
+        output=replace(
+            step.output,
+            committed_rows=0,
+            replaces=None,
+            aside=None,
+            upgraded_at=0,
+            changed=(),
+            readers={},
+            settled={},
+        ),
         limits=replace(step.limits, forecast=None),
         retry=False,
         letters=None,

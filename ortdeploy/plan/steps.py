@@ -224,9 +224,10 @@ class JobInput:
     others, in runs that are finished, and `rows` counts these too; the last `rows_before` of them are the first of the
     first file. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in Hz; pictures are turned by
     their `exif` orientation, and lie on a `background` where they are transparent. `missing` says by column what an
-    empty value stands for; `dialect`, how tables are written. The columns of `key` are written beside the results. With
-    an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the data
-    was not looked at; such a plan is shown, and neither saved nor run.
+    empty value stands for; `dialect`, how tables are written. The columns of `key` are written beside the results.
+    `types` has by column that is fed or carried the type that holds its values in all files. With an `upstream` job,
+    the rows are those that it commits. `elsewhere` says of a plan for another machine why the data was not looked at;
+    such a plan is shown, and neither saved nor run.
     """
 
     format: str
@@ -249,6 +250,7 @@ class JobInput:
     unreadable: tuple[UnreadableFile, ...] = ()
     rows_before: int = 0
     elsewhere: str | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def files_from(self) -> int:
@@ -267,7 +269,8 @@ class JobOutput:
     `committed_rows` are there already. `replaces` is the run whose result makes room for this one's and is kept as
     `aside`. Columns of `explode` list items, of which each gets a line. `readers` are the jobs
     that read its rows, with the folders that they write into; a file that is read is never written again, and is not
-    forgotten before they have it.
+    forgotten before they have it. `types` are those that the manifest gives to carried columns, `settled` those that
+    carried columns have in all parts.
     """
 
     path: str
@@ -288,6 +291,8 @@ class JobOutput:
     changed: tuple[str, ...] = ()
     keep: float | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    settled: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:

@@ -150,7 +150,8 @@ def complete(checked: CheckedPlan, state_dir: Path) -> Plan:
 def digest_of_input(facts: InputFacts) -> str:
     """Return a digest of an input's facts, except its files, their number of rows, and the number of the first row."""
     rows = None if facts.rows is None else 0
-    lasting = replace(facts, files=(), states=(), present=(), digest="", rows=rows, first_row=0)
+    differing = dict.fromkeys(facts.differing, "")
+    lasting = replace(facts, files=(), states=(), present=(), digest="", rows=rows, first_row=0, differing=differing)
     return hashlib.sha256(json.dumps(encode(lasting), sort_keys=True).encode()).hexdigest()
 
 

@@ -52,9 +52,9 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     RunJob: frozenset({"retry", "letters"}),
     UpstreamJob: frozenset({"digests", "superseded"}),
     JobInput: frozenset(
-        {"files", "first_row", "rows", "rerun", "rerun_rows", "unreadable", "rows_before", "elsewhere"}
+        {"files", "first_row", "rows", "rerun", "rerun_rows", "unreadable", "rows_before", "elsewhere", "types"}
     ),
-    JobOutput: frozenset({"committed_rows", "replaces", "aside", "upgraded_at", "changed"}),
+    JobOutput: frozenset({"committed_rows", "replaces", "aside", "upgraded_at", "changed", "settled"}),
     JobLimits: frozenset({"forecast"}),
     OpenSession: frozenset({"thread_layouts", "tried_layouts"}),
     PlannedSession: frozenset({"predicted"}),

@@ -219,6 +219,7 @@ def data_places(spec: Spec, job: JobSpec, planned: frozenset[str] | None = None)
             memory_limit=job.limits.memory,
             only=planned,
             sets_aside=_sets_aside(spec, job),
+            carried=job.input.key,
         ),
         output=str(path_from_manifest(spec, job.output.path)),
         shown=job.output.shown,

@@ -39,6 +39,7 @@ def probe_upstream(
         states=tuple(one.state for one in left.files),
         files=tuple(full_path(spec.folder, one.state.path) for one in left.files),
         restarted=left.restarted,
+        carried=job.input.key,
     )
     if known and not left.files and not left.restarted:
         return _with_superseded(spec, job, upstream, facts, state_dir)

@@ -158,6 +158,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unusable-rerun": (Stage.FACTS, Area.INPUT),
     "unusable-row-axis": (Stage.FACTS, Area.MODELS),
     "unusable-rows": (Stage.PREFLIGHT, Area.INPUT),
+    "unusable-types": (Stage.FACTS, Area.OUTPUT),
     "unusable-value": (Stage.FACTS, Area.INPUT),
     "unused-declaration": (Stage.TEXT, Area.NAMES),
     "unwritable-output": (Stage.FACTS, Area.OUTPUT),

@@ -36,6 +36,7 @@ from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.committed import taken_bytes
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
+from ortdeploy.running.settled import TYPES, kept_types
 from ortdeploy.units import format_size
 
 
@@ -109,9 +110,13 @@ class BegunPart:
             return True
         state = {} if begun.state is None else {"state": begun.state}
         part = replace(begun.part, file=begun.name)
-        self._ledger.commit_part(self._output, part, [], statistics={**known.statistics, **state})
+        self._ledger.commit_part(self._output, part, [], statistics={**known.statistics, **self._types(known), **state})
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
         return True
+
+    def _types(self, known: OutputRecord) -> dict[str, Any]:
+        """Return the types of carried columns, to be kept with the first commit."""
+        return kept_types(self._step) if known.statistics and TYPES not in known.statistics else {}
 
     def take_up(self, known: OutputRecord) -> Begun | None:
         """Return the rows that an earlier run kept; if they must run again, log why, and return None."""

@@ -38,6 +38,7 @@ from ortdeploy.running.measured_settings import MeasuredSettings
 from ortdeploy.running.opened_models import Opened, OpenedModels
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.row_proofs import row_proof
+from ortdeploy.running.settled import files_of, standing_output, with_settled_types
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import OnNativeCall, OpenedModel, SkippedSession
 from ortdeploy.sessions.row_proof import ProvenRows
@@ -278,6 +279,12 @@ class Execution:
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with bound(job=step.job, model=step.model, providers=providers):
             folder = Path(self.plan.folder) / step.output.path
+            if self.shard is None:
+                try:
+                    record = standing_output(step, folder, self.ledger)
+                    step = with_settled_types(step, record, files_of(record, folder))
+                except (OSError, ValueError, OrtdeployError) as error:
+                    return _refused(step, OrtdeployError(f"{step.output.shown} cannot be read: {error}"))
             context = JobContext(
                 plan=self.plan,
                 step=step,

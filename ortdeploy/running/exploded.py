@@ -10,6 +10,7 @@ import numpy as np
 
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sinks.protocol import RowShape, SinkModule
+from ortdeploy.tensors.arrow_types import result_type_name
 from ortdeploy.tensors.columns import Array, Column, join, numbers
 from ortdeploy.tensors.types import LINE_COLUMNS
 
@@ -24,6 +25,13 @@ def written_columns(job: RunJob) -> dict[str, RowShape]:
         return {**keys, **shapes}
     of_items = {name: shapes[name] for name in job.output.explode}
     return {**keys, ROW: (), ITEM: (), **shapes, **{name: shape and shape[1:] for name, shape in of_items.items()}}
+
+
+def texts_in_lists(job: RunJob) -> dict[str, str]:
+    """Return the types of results that list texts: where no row lists any, only the plan tells that."""
+    shapes, dtypes = written_columns(job), dict(zip(job.output.columns, job.output.dtypes, strict=True))
+    names = {name: result_type_name("string", shapes[name]) for name, dtype in dtypes.items() if dtype == "string"}
+    return {name: kind for name, kind in names.items() if kind is not None and name not in job.output.images}
 
 
 def check_lists(columns: Mapping[str, Column], exploded: Sequence[str]) -> None:

@@ -16,7 +16,6 @@ from ortdeploy.ledger.live_progress import Live
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import committed_files
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
 from ortdeploy.running.job_context import JobContext
@@ -28,7 +27,6 @@ from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position, resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
-from ortdeploy.sinks.earlier import EarlierParts
 
 if TYPE_CHECKING:
     from ortdeploy.facts.contents import FileContent
@@ -42,8 +40,7 @@ class JobRun:
         step, opened = context.step, context.opened
         self._context = context
         self._stream = Stream(context)
-        earlier = EarlierParts(committed_files(context))
-        self._writer = PartWriter(step, context.folder, provenance(context), earlier, context.roots)
+        self._writer = PartWriter(step, context.folder, provenance(context), context.roots)
         self._begun_part = BegunPart(
             context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
         )

@@ -26,6 +26,7 @@ from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.running.proven import first_in_doubt, in_doubt
 from ortdeploy.running.resume import Position
+from ortdeploy.running.settled import kept_types
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sinks.catalogue import SINKS
@@ -258,11 +259,16 @@ class PartLoop:
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def kept(self) -> dict[str, Any]:
-        """Return what the ledger keeps with a commit: statistics, thread layout, the state after the last row.
+        """Return what the ledger keeps with a commit: statistics, thread layout, types, the state after the last row.
 
         Rows in doubt are noted too.
         """
-        kept = {"state": self._committed_state, "layout": self._context.layout, "doubt": self._doubt}
+        kept = {
+            "state": self._committed_state,
+            "layout": self._context.layout,
+            "doubt": self._doubt,
+            **kept_types(self._step),
+        }
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
 
     def _check_sum(self) -> None:

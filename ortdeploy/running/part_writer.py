@@ -12,12 +12,11 @@ from ortdeploy.facts.contents import ContentColumns, ContentPacker, FileContent
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
 from ortdeploy.ledger.records import Begun, Part
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.running.exploded import as_lines, written_columns
+from ortdeploy.running.exploded import as_lines, texts_in_lists, written_columns
 from ortdeploy.running.file_spans import FileSpans, Spans
 from ortdeploy.running.member import Finished
 from ortdeploy.running.provenance import of_any_host
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import Sink
 from ortdeploy.tensors.columns import Column
 
@@ -39,18 +38,10 @@ def remove_unnamed_parts(folder: Path, suffix: str) -> None:
 class PartWriter:
     """Writes parts of one job into its folder."""
 
-    def __init__(
-        self,
-        job: RunJob,
-        folder: Path,
-        origin: Mapping[str, Any],
-        earlier: EarlierParts | None = None,
-        roots: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, job: RunJob, folder: Path, origin: Mapping[str, Any], roots: Sequence[str] = ()) -> None:
         """Take the folder; `origin` is written into every part whose format has a place for it.
 
-        `earlier` are parts of the output, with whose types the new ones agree. A link in the folder may lead elsewhere
-        in it, or below the `roots`.
+        A link in the folder may lead elsewhere in it, or below the `roots`.
         """
         self._allowed = (str(folder), *roots)
         self._job = job
@@ -59,7 +50,7 @@ class PartWriter:
         self.origin = origin
         self._origin_text = json.dumps(of_any_host(origin), sort_keys=True)
         self._module = SINKS[job.output.format]
-        self._earlier = earlier
+        self._types = {**texts_in_lists(job), **job.output.settled}
         self.write_times, self.sync_times = Histogram(), Histogram()
 
     def write(self, name: str, blocks: Iterable[Finished], begun: Begun | None) -> "Totals":
@@ -105,9 +96,7 @@ class PartWriter:
             def open_file() -> Sink:
                 nonlocal hashing
                 hashing = Hashing(stack.enter_context(open_synced(path)))
-                return self._module.open_sink(
-                    cast("BinaryIO", hashing), self._columns, self._origin_text, self._earlier
-                )
+                return self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin_text, self._types)
 
             if begun is not None and begun.part.file is not None:
                 sink = open_file()

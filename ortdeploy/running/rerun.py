@@ -24,7 +24,7 @@ from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_files
+from ortdeploy.running.committed import check_inputs, check_parts, check_record
 from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import Ending, carry_out
@@ -41,7 +41,6 @@ from ortdeploy.running.row_places import Segment, open_segments
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sources.arrivals import rows_before
 
 
@@ -71,8 +70,7 @@ class RerunRun:
         self._context = context = context.within_parts()
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         stream = Stream(context)
-        earlier = EarlierParts(committed_files(context))
-        self._writer = PartWriter(step, context.folder, provenance(context), earlier, context.roots)
+        self._writer = PartWriter(step, context.folder, provenance(context), context.roots)
         statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
         self._begun_part = BegunPart(

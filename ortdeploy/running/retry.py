@@ -21,7 +21,7 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
-from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_files, committed_parts
+from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import carry_out
 from ortdeploy.running.exploded import numbers_of_lines
@@ -35,7 +35,6 @@ from ortdeploy.running.row_places import Found, RowPlaces, Segment, open_segment
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.earlier import EarlierParts
 
 
 @dataclass(slots=True)
@@ -53,8 +52,7 @@ class RetryRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         self._context = context = replace(context.within_parts(), step=_without_dropping(context.step))
         self._step = step = context.step
-        earlier = EarlierParts(committed_files(context))
-        self._writer = PartWriter(step, context.folder, provenance(context), earlier, context.roots)
+        self._writer = PartWriter(step, context.folder, provenance(context), context.roots)
         self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
         stream = Stream(context)
         statistics = JobStatistics({}, stream, self._writer)

@@ -153,6 +153,11 @@ def _no_course(_one: Sequence[Any], _other: Sequence[Any]) -> list[Any]:
     return []
 
 
+def _first(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """Return the types of carried columns, which all shards have alike."""
+    return dict(one or other)
+
+
 _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
     "seconds": (int | float, 0, _plus),
     "session_seconds": (int | float, 0, _plus),
@@ -167,6 +172,7 @@ _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
     "proven": (dict, {}, sum_of_proven),
     "samples": (list, [], _no_course),
     "events": (list, [], _no_course),
+    "types": (dict, {}, _first),
 }
 """The statistics of a job by name: the type that `plain` gives each, its value if nothing ran, its sum over shards."""
 

@@ -15,7 +15,6 @@ from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.changes import as_spans
 from ortdeploy.ledger.deliveries import Delivery, deliveries, unread
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.ledger.superseded import superseded_rows
 from ortdeploy.ledger.written import GONE_FILE, difference
@@ -24,7 +23,9 @@ from ortdeploy.results.results import Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.rerun import take_out
+from ortdeploy.running.settled import standing_output
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.settled import settled_types
 from ortdeploy.sources.catalogue import look_at
 from ortdeploy.sources.files import full_path, shown
 
@@ -104,14 +105,8 @@ def _why_waiting(upstream: UpstreamJob, record: OutputRecord | None, ended: Mapp
 def _own(step: RunJob, folder: str, ledger: Ledger) -> tuple[OutputRecord | None, Sequence[KnownFile]]:
     """Return what the ledger knows of the job's own output, and which files it has read; nothing if it starts over."""
     place = Path(folder) / step.output.path
-    key = ledger.key(place)
-    record = ledger.output(key)
-    is_there = step.output.removable or place.exists()
-    if record is None or not is_there or record.run == step.output.replaces:
-        return None, ()
-    if put_aside_before(ledger, place, record) is not None:
-        return None, ()
-    return record, ledger.inputs(key)
+    record = standing_output(step, place, ledger)
+    return record, () if record is None else ledger.inputs(record.output)
 
 
 def _check(one: Delivery, step: RunJob, path: str, digests: DigestCache) -> None:
@@ -128,13 +123,19 @@ def _check(one: Delivery, step: RunJob, path: str, digests: DigestCache) -> None
 def _with_files(step: RunJob, folder: str, files: tuple[Delivery, ...], first_row: int) -> RunJob:
     states = tuple(one.state for one in files)
     kind = step.input.format
-    facts = InputFacts(format=kind, memory_limit=step.limits.memory)
+    upstream = step.input.upstream
+    if upstream is None:
+        raise AssertionError("only a job that reads another one's rows gets files here")
+    names = {old: new for new, old in upstream.names.items()}
+    carried = tuple(upstream.names.get(name, name) for name in step.input.key)
+    facts = InputFacts(format=kind, memory_limit=step.limits.memory, carried=carried)
     paths = [full_path(folder, state.path) for state in states]
     seen = look_at(kind, paths, facts) if paths else InputFacts(rows=0)
     if seen.problem is not None:
         raise OrtdeployError(seen.problem.detail.rstrip("."))
     rows = None if seen.rows is None else first_row + seen.rows
-    if step.input.upstream is None:
-        raise AssertionError("only a job that reads another one's rows gets files here")
-    upstream = replace(step.input.upstream, digests=tuple(one.file.sha256 for one in files))
-    return replace(step, input=replace(step.input, files=states, first_row=first_row, rows=rows, upstream=upstream))
+    upstream = replace(upstream, digests=tuple(one.file.sha256 for one in files))
+    types = {names.get(name, name): kind for name, kind in seen.types.items()}
+    source = replace(step.input, files=states, first_row=first_row, rows=rows, upstream=upstream, types=types)
+    settled = settled_types(step.output.format, step.input.key, types, step.output.types)
+    return replace(step, input=source, output=replace(step.output, settled=settled))

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape
-from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables
+from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape
+from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables, named_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,14 +16,15 @@ SUFFIX = ".arrow"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 1, 0, GROUP_BYTES, 0
 KEEPS_ZEROS = True
 KEEPS_NULLS, KEEPS_SURROGATES = True, False
+COLUMN_TYPES = "all"
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 
 def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: EarlierParts | None = None
+    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str] = NO_TYPES
 ) -> TableSink:
     """Begin a part."""
-    return TableSink(columns, origin, _begin(file), _read, earlier)
+    return TableSink(columns, origin, _begin(file), _read, types)
 
 
 def _begin(file: BinaryIO) -> Writing:
@@ -44,6 +44,11 @@ def _read(path: Path) -> "Iterator[pa.RecordBatch]":
         if not part.num_record_batches:
             yield pa.RecordBatch.from_pylist([], schema=part.schema)
         yield from map(part.get_batch, range(part.num_record_batches))
+
+
+def column_types(path: Path) -> dict[str, str]:
+    """Return the types of the columns of a part, by name, of those that its rows tell."""
+    return named_types(next(_read(path)).schema)
 
 
 def row_numbers(path: Path) -> list[int]:

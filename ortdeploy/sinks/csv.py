@@ -15,8 +15,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells, written_rows
 from ortdeploy.files.opening import open_regular, open_text
-from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces
+from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import as_text
 
@@ -24,6 +23,7 @@ SUFFIX = ".csv"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 20, TEXT_BYTES, 0, 0
 KEEPS_ZEROS = True
 KEEPS_NULLS, KEEPS_SURROGATES = True, False
+COLUMN_TYPES = "none"
 PACKAGE = None
 
 
@@ -117,10 +117,16 @@ def _names(columns: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> list[st
 
 
 def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: EarlierParts | None = None
+    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str] = NO_TYPES
 ) -> _CsvSink:
     """Begin a part. CSV has no place for the origin of a part; the report has it."""
     return _CsvSink(file, tuple(columns))
+
+
+def column_types(path: Path) -> dict[str, str]:
+    """Return no types: the format has none of columns."""
+    del path
+    return {}
 
 
 def row_numbers(path: Path) -> list[int]:

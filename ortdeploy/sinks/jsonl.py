@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ortdeploy.files.opening import open_regular, open_text, read_whole
-from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import TEXT_BYTES, Order, RowShape, encoded, in_pieces
+from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, encoded, in_pieces
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import json_column
 
@@ -18,6 +17,7 @@ SUFFIX = ".jsonl"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 20, TEXT_BYTES, 0, 0
 KEEPS_ZEROS = True
 KEEPS_NULLS, KEEPS_SURROGATES = True, True
+COLUMN_TYPES = "none"
 PACKAGE = None
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder a row
@@ -50,10 +50,16 @@ class _JsonlSink:
 
 
 def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: EarlierParts | None = None
+    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str] = NO_TYPES
 ) -> _JsonlSink:
     """Begin a part. JSON lines have no place for the origin of a part; the report has it."""
     return _JsonlSink(file, tuple(columns))
+
+
+def column_types(path: Path) -> dict[str, str]:
+    """Return no types: the format has none of columns."""
+    del path
+    return {}
 
 
 def row_numbers(path: Path) -> list[int]:

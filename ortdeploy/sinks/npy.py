@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape, as_array, of_one_type
+from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape, as_array, of_one_type
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import text_array
 
@@ -19,6 +18,7 @@ SUFFIX = ".npy"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 0, 0, 0, 0
 KEEPS_ZEROS = False
 KEEPS_NULLS, KEEPS_SURROGATES = False, True
+COLUMN_TYPES = "none"
 PACKAGE = None
 
 
@@ -70,10 +70,16 @@ class _NpySink:
 
 
 def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _earlier: EarlierParts | None = None
+    file: BinaryIO, columns: Mapping[str, RowShape], _origin: str, _types: Mapping[str, str] = NO_TYPES
 ) -> _NpySink:
     """Begin a part. The format has no place for the origin of a part; the report has it."""
     return _NpySink(file, next(iter(columns)))
+
+
+def column_types(path: Path) -> dict[str, str]:
+    """Return no types: the format has none of columns."""
+    del path
+    return {}
 
 
 def row_numbers(path: Path) -> list[int]:

@@ -8,8 +8,8 @@ from typing import IO, BinaryIO
 import numpy as np
 
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape, as_array, of_one_type
+from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape, as_array, of_one_type
+from ortdeploy.tensors.carried import SINGLE, TEXT
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.json_values import text_array
 
@@ -17,6 +17,7 @@ SUFFIX = ".npz"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 0, 0, 0, 1
 KEEPS_ZEROS = False
 KEEPS_NULLS, KEEPS_SURROGATES = False, True
+COLUMN_TYPES = "single"
 PACKAGE = None
 
 
@@ -73,10 +74,18 @@ def _write_array(file: IO[bytes], parts: list[Array]) -> None:
 
 
 def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, _earlier: EarlierParts | None = None
+    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, _types: Mapping[str, str] = NO_TYPES
 ) -> _NpzSink:
     """Begin a part; the comment of the archive has its origin."""
     return _NpzSink(file, tuple(columns), origin)
+
+
+def column_types(path: Path) -> dict[str, str]:
+    """Return the types of the columns of a part whose rows are single values, by name."""
+    with np.load(regular_path(path), allow_pickle=False) as arrays:
+        dtypes = {name: arrays[name].dtype for name in arrays.files if arrays[name].ndim == 1}
+    names = {name: TEXT if dtype.kind == "U" else dtype.name for name, dtype in dtypes.items()}
+    return {name: kind for name, kind in names.items() if kind in SINGLE}
 
 
 def row_numbers(path: Path) -> list[int]:

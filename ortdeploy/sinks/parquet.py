@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.earlier import EarlierParts
-from ortdeploy.sinks.protocol import Order, RowShape
-from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables
+from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape
+from ortdeploy.sinks.tables import GROUP_BYTES, TableSink, Writing, merge_tables, named_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,14 +18,15 @@ SUFFIX = ".parquet"
 BLOCK_COPIES, PIECE, GATHERED, PART_COPIES = 5, 0, GROUP_BYTES, 0  # three at once, and two that the heap keeps in holes
 KEEPS_ZEROS = True
 KEEPS_NULLS, KEEPS_SURROGATES = True, False
+COLUMN_TYPES = "all"
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 
 def open_sink(
-    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: EarlierParts | None = None
+    file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str] = NO_TYPES
 ) -> TableSink:
     """Begin a part."""
-    return TableSink(columns, origin, _begin(file), _read, earlier)
+    return TableSink(columns, origin, _begin(file), _read, types)
 
 
 def _begin(file: BinaryIO) -> Writing:
@@ -76,6 +76,11 @@ def _written_schema(part: "ParquetFile") -> "pa.Schema":
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(part.metadata.metadata[b"ARROW:schema"])))
+
+
+def column_types(path: Path) -> dict[str, str]:
+    """Return the types of the columns of a part, by name, of those that its rows tell."""
+    return named_types(next(_read(path)).schema)
 
 
 def row_numbers(path: Path) -> list[int]:

@@ -7,7 +7,6 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.conversion import convert, joint_type
 from ortdeploy.tensors.types import FLOATING
@@ -15,6 +14,8 @@ from ortdeploy.tensors.written_numbers import rounded_places
 
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
+
+NO_TYPES: Mapping[str, str] = {}
 
 _TEXT_VALUES = 64 * 1024
 """The values that become text at once."""
@@ -156,19 +157,24 @@ class SinkModule(Protocol):
     KEEPS_NULLS: bool
     KEEPS_SURROGATES: bool
     """What values may be, as `lost.Holds` has it."""
+    COLUMN_TYPES: str
+    """Which types columns have in a part: `all` that Arrow has, those of `single` values, or `none`."""
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
         """The package that the format needs beside the base install, or None."""
 
     def open_sink(
-        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, earlier: EarlierParts | None = None, /
+        self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, types: Mapping[str, str] = NO_TYPES, /
     ) -> Sink:
         """Begin a part with these columns, in this order, and the shapes of their rows.
 
-        `origin` is JSON about where the part comes from, for the metadata of the format. `earlier` are parts of the
-        same output, with whose column types the new one is to agree.
+        `origin` is JSON about where the part comes from, for the metadata of the format. `types` are those that columns
+        have in all parts.
         """
+
+    def column_types(self, path: Path, /) -> Mapping[str, str]:
+        """Return the types of columns of a part, by name, of those that it tells. Raises OSError, ValueError."""
 
     def row_numbers(self, path: Path, /) -> Sequence[int]:
         """Return the column `row` of a part. Raises OSError, ValueError."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.sinks.protocol import RowShape, encoded
+from ortdeploy.tensors.arrow_types import arrow_array, named_type, shown_type, type_name
+from ortdeploy.tensors.carried import plain_values
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.nanoseconds import Nanoseconds
 
@@ -62,18 +63,17 @@ class TableSink:
         origin: str,
         begin: Writing,
         read: Reading,
-        earlier: EarlierParts | None = None,
+        types: Mapping[str, str],
     ) -> None:
         """Take the columns with the shapes of their rows; `begin` is called when the schema is known.
 
-        Times are counted in the units of `earlier` parts, because input files may have others than those before.
+        Columns of `types` have these; the first rows tell what others are.
         """
         self._columns = columns
         self._origin = origin
         self._begin = begin
         self._read = read
-        self._earlier = earlier
-        self._is_told = False
+        self._types = types
         self._writer: TableWriter | None = None
         self._schema: pa.Schema | None = None
         self._empty: pa.RecordBatch | None = None
@@ -90,8 +90,10 @@ class TableSink:
                 self._empty = batch
                 continue
             if self._schema is None:
-                self._begin_with(batch.schema, batch.columns)
-            self._take(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+                self._begin_with(map(self._settled, batch.schema), batch.columns)
+            schema: pa.Schema = self._schema
+            arrays = [one.cast(field.type) for one, field in zip(batch.columns, schema, strict=True)]
+            self._take(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def write(self, columns: Mapping[str, Column]) -> None:
         """Take a block; one without rows does not fix the schema. Raises ValueError if rows do not fit the schema."""
@@ -100,16 +102,10 @@ class TableSink:
         elif self._schema is None:
             self._empty = self._empty_batch(columns)
 
-    def _in_earlier_units(self, fields: "list[pa.Field]") -> "list[pa.Field]":
-        """Return columns with the types of earlier parts, if these differ in the unit of time alone."""
-        if self._earlier is None or all(_counted_time(field.type) is None for field in fields):
-            return fields
-        told = self._earlier.schema(self._schema_of)
-        self._is_told = told is not None
-        return fields if told is None else [_in_unit_of(told, field) for field in fields]
-
-    def _schema_of(self, part: Path) -> "pa.Schema":
-        return next(self._read(part)).schema
+    def _settled(self, field: "pa.Field") -> "pa.Field":
+        """Return a column with the type that it has in all parts, if that is settled."""
+        name = self._types.get(field.name)
+        return field if name is None else field.with_type(named_type(name))
 
     def _begin_with(self, fields: "Iterable[pa.Field]", arrays: "Sequence[pa.Array]") -> None:
         """Fix the schema, and the rows in a record batch, by the first rows."""
@@ -149,17 +145,36 @@ class TableSink:
     def _empty_batch(self, columns: Mapping[str, Column]) -> "pa.RecordBatch":
         import pyarrow as pa  # noqa: PLC0415
 
-        arrays = [_array(columns[name], shape) for name, shape in self._columns.items()]
+        arrays = [self._array(name, columns[name], shape) for name, shape in self._columns.items()]
         return pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+
+    def _array(self, name: str, column: Column, shape: RowShape) -> "pa.Array":
+        """Return a column as an array of its settled type, or of the one that its values have.
+
+        Raises ValueError if its values are of several types, or of none of Arrow.
+        """
+        import pyarrow as pa  # noqa: PLC0415
+
+        kind = self._types.get(name)
+        try:
+            if kind is not None and isinstance(column, list):
+                return arrow_array(plain_values(column), kind)
+            array = _array(column, shape)
+            if kind is None or array.type == named_type(kind):
+                return array
+            return arrow_array(plain_values(list(column)), kind)
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            what = "a column of one type" if kind is None else f"a column of {shown_type(kind)}"
+            raise ValueError(f"the rows of {name} do not go into {what} ({error}); use jsonl") from error
 
     def _record_batch(self, columns: Mapping[str, Column]) -> "pa.RecordBatch":
         import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
         try:
-            arrays = [_as_array(name, columns[name], shape) for name, shape in self._columns.items()]
+            arrays = [self._array(name, columns[name], shape) for name, shape in self._columns.items()]
             if self._schema is None:
                 fields = [pa.field(name, array.type) for name, array in zip(self._columns, arrays, strict=True)]
-                self._begin_with(self._in_earlier_units(fields), arrays)
+                self._begin_with(fields, arrays)
             self._learn(arrays)
             schema: pa.Schema = self._schema
             arrays = [
@@ -168,10 +183,7 @@ class TableSink:
             ]
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, TypeError) as error:
-            advice = (
-                "" if not self._is_told else "; earlier parts have these types: change the input, or write it elsewhere"
-            )
-            raise ValueError(f"the rows do not fit the part's columns: {error}{advice}") from error
+            raise ValueError(f"the rows do not fit the part's columns: {error}") from error
 
     def _begun(self) -> TableWriter:
         """Begin the part. Raises ValueError if the format does not have the type of a column."""
@@ -249,16 +261,6 @@ def _value_bytes(array: "pa.Array") -> int:
     return 0 if pa.types.is_null(kind) else -(-kind.bit_width * len(array) // 8)
 
 
-def _as_array(name: str, column: Column, shape: RowShape) -> "pa.Array":
-    """Return a column as an Arrow array. Raises ValueError if its values are of several types, or of none of Arrow."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    try:
-        return _array(column, shape)
-    except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise ValueError(f"the rows of {name} do not go into a column of one type ({error}); use jsonl") from error
-
-
 def _array(column: Column, shape: RowShape) -> "pa.Array":
     """Return a column as an Arrow array: lists of a fixed size if the plan knows the size, else of any size."""
     import pyarrow as pa  # noqa: PLC0415
@@ -318,6 +320,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def named_types(schema: "pa.Schema") -> dict[str, str]:
+    """Return the types of the columns of a part, by name; without those that its rows leave open."""
+    return {field.name: type_name(field.type) for field in schema if not _is_open(field.type)}
 
 
 def merge_tables(parts: "list[pa.Table]", order: Sequence[int], begin: Writing) -> None:

@@ -9,15 +9,17 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
-from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import allowed, room
 from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.joined import JoinedFiles
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
+from ortdeploy.tensors.arrow_types import result_type_name
+from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.columns import Array, Column, constant, join
 from ortdeploy.tensors.conversion import convert
-from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
+from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, INTEGERS, ROWS, TensorType
 from ortdeploy.units import format_size
 
 COLUMN = "array"
@@ -83,17 +85,43 @@ def _converted(rows: Array) -> Array:
 
 
 def probe_arrays(files: Sequence[str], facts: InputFacts, look: Callable[[str], Typed]) -> InputFacts:
-    """Probe files of one array each; all must hold rows of one shape and type."""
+    """Probe files of one array each; all must hold rows of one shape, and of types that another one holds."""
     rows = 0
-    first: Typed | None = None
+    joined = JoinedFiles(joint_tensor_type, str)
     for path in files:
         array = look(path)
-        first = array if first is None else first
-        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
-            detail = f"{path} holds {tensor_type(array)}, and {files[0]} {tensor_type(first)}."
-            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+        joined.add(path, [(COLUMN, tensor_type(array))])
         rows += array.shape[0]
-    return replace(facts, columns={COLUMN: tensor_type(first)} if first is not None else {}, rows=rows)
+    return replace(with_columns(facts, joined), rows=rows)
+
+
+def joint_tensor_type(one: TensorType, other: TensorType) -> TensorType | None:
+    """Return the type that holds the rows of both: whole numbers become wider or floating; None if none does.
+
+    int64 stands for int64 beside uint64, as in pyarrow; a row with a larger number fails.
+    """
+    if one.shape != other.shape or one.dtype is None or other.dtype is None:
+        return None
+    if one.dtype == other.dtype:
+        return one
+    dtypes = {one.dtype, other.dtype}
+    if not dtypes <= {*INTEGERS, *FLOATING}:
+        return None
+    joint = str(np.result_type(one.dtype, other.dtype))
+    return replace(one, dtype="int64" if dtypes <= {*INTEGERS} and joint in FLOATING else joint)
+
+
+def with_columns(facts: InputFacts, joined: JoinedFiles) -> InputFacts:
+    """Return the facts with the columns of arrays, and what they are carried as."""
+    known = {name: kind for name, kind in joined.columns.items() if kind is not None}
+    types = {name: result_type_name(kind.dtype, kind.shape[1:]) for name, kind in known.items()}
+    texts = {
+        name: TEXT
+        for name in joined.columns.keys() - known.keys()
+        if all(kind.shape == (ROWS,) for kind in joined.kinds(name))
+    }
+    columns = {name: TensorType() if kind is None else kind for name, kind in joined.columns.items()}
+    return joined.completed(facts, columns, types | texts)
 
 
 @ordered_record

@@ -70,6 +70,8 @@ FILE_IS_ROW = ("audio", "image", "wav")
 
 PRINTING = ("audio",)
 """Formats whose native library prints what it notes of damaged files."""
+ARRAYS = ("npy", "npz", "pb")
+"""Formats whose files are arrays of one element type each, which may differ between files."""
 
 RECORDINGS = ("audio", "wav")
 """Formats whose files have a sample rate."""
@@ -130,6 +132,7 @@ def probe_input(
             row_type=declared.row_type,
             dialect=declared.dialect or PLAIN,
             memory_limit=declared.memory_limit,
+            carried=declared.carried,
         )
         if not facts.states and not facts.rerun:
             facts = _without(facts, folder, {*_noted(known)})
@@ -187,6 +190,9 @@ class _Look:
         is_bound = self.counting is not Counting.NOT or self.declared.only is not None
         if found.problem is not None and self.name not in FILE_IS_ROW and not is_bound:
             found = self._set_aside(facts, found)
+        if found.problem is None and found.differing and not found.columns:
+            detail = f"{next(iter(found.differing.values()))}."
+            return replace(found, problem=Problem(kind="unreadable", detail=detail))
         return found if found.problem is not None or found.columns else self._without_rows(found)
 
     def _without_rows(self, found: InputFacts) -> InputFacts:

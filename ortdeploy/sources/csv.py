@@ -7,22 +7,22 @@ row, and the next line begins a record of its own: a quote that is never closed 
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
-from ortdeploy.facts.problems import Problem
 from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.room import LINE_OF_VALUES
 from ortdeploy.sources.empty_cells import is_empty
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.joined import JoinedFiles
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.row_index import START, Mark
 from ortdeploy.sources.rows import RawRow, RowError
 from ortdeploy.sources.text_rows import TextRows
+from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".csv",)
@@ -31,19 +31,12 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Read the header of each file; all must have the same columns, in any order, as cells are taken by name."""
-    header: list[str] | None = None
+    """Read the header of each file; columns may stand in any order, as cells are taken by name."""
+    joined = JoinedFiles(lambda one, _: one, str)
     for path in files:
-        names = _header(path, facts.memory_limit, facts.dialect)
-        if header is not None and sorted(names) != sorted(header):
-            detail = f"{path} has the columns {_listed(names)}, and {files[0]} has {_listed(header)}."
-            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
-        header = header or names
-    return facts.with_columns((name, TensorType(None, (ROWS,))) for name in header or ())
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+        joined.add(path, [(name, TEXT) for name in _header(path, facts.memory_limit, facts.dialect)])
+    columns = {name: TensorType(None, (ROWS,)) for name in joined.columns}
+    return joined.completed(facts, columns, joined.columns)
 
 
 _CHUNK = 64 * 1024

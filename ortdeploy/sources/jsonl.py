@@ -23,12 +23,16 @@ from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.row_index import START, Mark
 from ortdeploy.sources.rows import RawRow, RowError
 from ortdeploy.sources.text_rows import TextRows
+from ortdeploy.tensors.carried import TEXT, type_of_values
 from ortdeploy.tensors.types import ROWS, TensorType
 from ortdeploy.tensors.written_numbers import JsonNumber
 
 SUFFIXES = (".jsonl", ".ndjson")
 FIRST_ROWS = 64
 PACKAGE = None
+
+SAMPLED_ROWS, MOST_SAMPLED_FILES = 1024, 16
+"""Rows that tell the types of carried columns, and files whose first rows these are."""
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
@@ -43,7 +47,24 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
         detail = f"{first.path}{first.place}: {_why_not(first.value)}."
         return replace(facts, problem=Problem(kind="unreadable", detail=detail))
     names = dict.fromkeys(name for row in rows for name in row)
-    return replace(facts, columns={name: _type([row.get(name) for row in rows]) for name in names})
+    columns = {name: _type([row.get(name) for row in rows]) for name in names}
+    return replace(facts, columns=columns, types=_types_to_carry(files, facts))
+
+
+def _types_to_carry(files: Sequence[str], facts: InputFacts) -> dict[str, str]:
+    """Return the types that hold the carried columns in the first rows of some files; text where all are null."""
+    if not facts.carried:
+        return {}
+    places = range(0, len(files), -(-len(files) // MOST_SAMPLED_FILES))
+    chosen = [files[place] for place in {*places, len(files) - 1}]
+    empty = frozenset(facts.dialect.empty)
+    values: dict[str, list[Any]] = {name: [] for name in facts.carried}
+    for path in chosen:
+        lines = islice(read_rows(path, START, folder=None, limit=facts.memory_limit), SAMPLED_ROWS // len(chosen))
+        for row in _readable(lines):
+            for name in row.keys() & values.keys():
+                values[name].append(null_if_empty(row[name], empty))
+    return {name: type_of_values(found) or TEXT for name, found in values.items() if found}
 
 
 def _readable(lines: Iterable[RawRow]) -> Iterator[dict[str, Any]]:

@@ -9,11 +9,19 @@ from dataclasses import replace
 from functools import partial
 
 from ortdeploy.facts.data import InputFacts
-from ortdeploy.facts.problems import Problem
 from ortdeploy.files.numpy_archives import Archive, open_npz
 from ortdeploy.files.numpy_files import fill
 from ortdeploy.files.room import check_room
-from ortdeploy.sources.arrays import ArraysError, ArraySource, Rows, check_rows, tensor_type
+from ortdeploy.sources.arrays import (
+    ArraysError,
+    ArraySource,
+    Rows,
+    check_rows,
+    joint_tensor_type,
+    tensor_type,
+    with_columns,
+)
+from ortdeploy.sources.joined import JoinedFiles
 from ortdeploy.sources.mapped import BLOCK_BYTES, BlockedRows
 from ortdeploy.sources.protocol import Wanted
 
@@ -23,20 +31,16 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Read the headers: all arrays of an archive must have equally many rows, and all archives the same arrays."""
-    columns = None
+    """Read the headers. The arrays of an archive must have equally many rows; archives are joined by their names."""
+    joined = JoinedFiles(joint_tensor_type, str)
     rows = held = 0
     for path in files:
         with open_npz(path) as archive:
             _check(archive, path)
-            types = {name: tensor_type(header) for name, header in archive.headers.items()}
+            joined.add(path, [(name, tensor_type(header)) for name, header in archive.headers.items()])
             rows += next(iter(archive.headers.values())).shape[0]
             held = max(held, sum(archive.headers[name].nbytes for name in _held_whole(archive)))
-        if columns is not None and types != columns:
-            detail = f"{path} does not hold the same arrays as {files[0]}."
-            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
-        columns = types
-    return replace(facts, columns=columns or {}, rows=rows, held_bytes=held)
+    return replace(with_columns(facts, joined), rows=rows, held_bytes=held)
 
 
 def _check(archive: Archive, path: str) -> None:

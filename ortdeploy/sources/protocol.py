@@ -36,6 +36,7 @@ class Wanted:
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
     If a column has no type, its numbers are read as float32, and a whole number that would be rounded fails its row.
+    `types` has by column the type that holds its values in all files, where files have types of their own.
     `missing` gives by column the value that stands for an empty cell of a text format; None: its row fails. `first_row`
     is the number of the files' first row in the job, if other files had the rows before it. `only`: the numbers of the
     rows to read, if not all are wanted. `row_type` is the manifest's type for files that do not have one.
@@ -47,6 +48,7 @@ class Wanted:
 
     dtypes: Mapping[str, str | None]
     keys: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, Any] = field(default_factory=dict)
     first_row: int = 0
     only: Sequence[int] | None = None

@@ -21,6 +21,7 @@ def in_files(wanted: Wanted, names: Mapping[str, str]) -> Wanted:
         wanted,
         dtypes={names.get(name, name): dtype for name, dtype in wanted.dtypes.items()},
         keys=tuple(names.get(name, name) for name in wanted.keys if name != _ROW),
+        types={names.get(name, name): kind for name, kind in wanted.types.items()},
         missing={names.get(name, name): filler for name, filler in wanted.missing.items()},
     )
 

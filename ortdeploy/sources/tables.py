@@ -9,18 +9,29 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
-from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.facts.problems import Package
 from ortdeploy.files.room import check_room, room
 from ortdeploy.records import ordered_record, record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.joined import JoinedFiles
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
+from ortdeploy.tensors.arrow_types import (
+    arrow_element_name,
+    is_list,
+    is_single,
+    joint_arrow_type,
+    named_type,
+    plain_type,
+    type_name,
+)
+from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.nanoseconds import Nanoseconds
-from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, ROWS, USUAL, TensorType
+from ortdeploy.tensors.types import FLOATING, ROWS, USUAL, TensorType
 from ortdeploy.tensors.written_numbers import rounded_places
 
 if TYPE_CHECKING:
@@ -28,6 +39,12 @@ if TYPE_CHECKING:
 
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 FIRST_ROWS = 64
+
+_TIMES = ("timestamp[", "time32[", "time64[", "duration[")
+_EXACT = 2**53
+"""Below this, float64 holds all whole numbers."""
+_INT64_DIGITS = 18
+"""Digits of whole numbers that int64 always holds."""
 
 
 class TableError(OrtdeployError):
@@ -57,43 +74,48 @@ OpenTable = Callable[[str, int | None], Table]
 
 
 def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Read the schema of every file; all must agree."""
-    first: pa.Schema | None = None
+    """Read the schema of every file, and join their columns by name."""
+    last: pa.Schema | None = None
+    joined = JoinedFiles(joint_arrow_type, str)
     rows = held = 0
     for path in files:
         table = open_table(path, facts.memory_limit)
-        first = table.schema if first is None else first
-        if not table.schema.equals(first):
-            detail = f"{path} does not have the same columns as {files[0]}."
-            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+        if last is None or not table.schema.equals(last):
+            last = table.schema
+            joined.add(path, [(one.name, plain_type(one.type)) for one in last])
         rows += table.rows
         held = max(held, table.held_bytes)
-    named = () if first is None else ((one.name, tensor_type(one.type)) for one in first)
-    return replace(facts.with_columns(named), rows=rows, held_bytes=held)
+    columns = {name: TensorType() if kind is None else tensor_type(kind) for name, kind in joined.columns.items()}
+    types = {name: _type_to_carry(kind, joined.kinds(name)) for name, kind in joined.columns.items()}
+    return replace(joined.completed(facts, columns, types), rows=rows, held_bytes=held)
+
+
+def _type_to_carry(joint: "pa.DataType | None", kinds: "Sequence[pa.DataType]") -> str | None:
+    """Return the name of the type that holds a column beside results: text if no other does; None if none does."""
+    if joint is not None:
+        name = type_name(joint)
+        return TEXT if name == "null" else name
+    return TEXT if all(map(is_single, kinds)) else None
 
 
 def tensor_type(kind: "pa.DataType") -> TensorType:
     """Return the type of a column's rows; without element type and shape if no model input takes it.
 
-    Nulls alone have a shape and no element type: any fits them.
+    Decimals are read as whole or floating numbers, for a step that casts them. Nulls alone have a shape and no element
+    type: any fits them.
     """
     import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
     shape: list[int | str | None] = [ROWS]
+    kind = plain_type(kind)
     while True:
         if isinstance(kind, pa.FixedShapeTensorType):
             shape += kind.shape
-            kind = kind.value_type
-        elif pa.types.is_fixed_size_list(kind):
-            shape.append(kind.list_size)
-            kind = kind.value_type
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            shape.append(None)
-            kind = kind.value_type
-        elif pa.types.is_dictionary(kind):
-            kind = kind.value_type
+        elif is_list(kind):
+            shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         else:
             break
+        kind = kind.value_type
     name = _element_type(kind)
     return TensorType(name, tuple(shape)) if name or pa.types.is_null(kind) else TensorType()
 
@@ -101,11 +123,9 @@ def tensor_type(kind: "pa.DataType") -> TensorType:
 def _element_type(kind: "pa.DataType") -> str | None:
     import pyarrow as pa  # noqa: PLC0415
 
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "string"
-    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
-    name = names.get(str(kind), str(kind))
-    return name if name in ELEMENT_TYPES else None
+    if pa.types.is_decimal(kind):
+        return "int64" if kind.scale <= 0 and kind.precision - kind.scale <= _INT64_DIGITS else "float64"
+    return arrow_element_name(kind)
 
 
 @ordered_record
@@ -158,11 +178,13 @@ class TableSource:
         table = _Columns(pieces, self.wanted)
         what = f"{count} rows from {shown(pieces[0].path, self.folder)} on, read together,"
         check_room(sum(piece.batch.nbytes for piece in pieces), what, self.wanted.memory_limit)
+        keys = {name: self._key(name, pieces, table) for name in self.wanted.keys if name not in self.wanted.dtypes}
         columns = table.read()
-        keys = {name: self._key(name, pieces, table) for name in self.wanted.keys if name not in columns}
+        carried = {name: table.values(name) for name in self.wanted.keys if name in table.changed}
         if not table.without:
             columns |= keys
-            return Block(start=start, count=count, rows=range(start, start + count), columns=columns, failed=[])
+            rows: Sequence[int] = range(start, start + count)
+            return Block(start=start, count=count, rows=rows, columns=columns, failed=[], carried=carried)
         kept = [place for place in range(count) if place not in table.without]
         paths = [shown(piece.path, self.folder) for piece in pieces for _ in range(piece.batch.num_rows)]
         failed = [
@@ -172,7 +194,7 @@ class TableSource:
                 stage="read",
                 code=code,
                 message=message,
-                key={name: json_value(column[place]) for name, column in keys.items() if name not in HIDDEN},
+                key={name: json_value(one[place]) for name, one in (keys | carried).items() if name not in HIDDEN},
                 path=paths[place],
                 file_row=int(keys[FILE_ROW][place]) if FILE_ROW in keys else None,
             )
@@ -180,7 +202,8 @@ class TableSource:
         ]
         chosen = {**columns, **{name: pick(column, kept) for name, column in keys.items()}}
         rows = [start + place for place in kept]
-        return Block(start=start, count=count, rows=rows, columns=chosen, failed=failed)
+        carried = {name: pick(column, kept) for name, column in carried.items()}
+        return Block(start=start, count=count, rows=rows, columns=chosen, failed=failed, carried=carried)
 
     def _key(self, name: str, pieces: Sequence["_Piece"], table: "_Columns") -> Column:
         if name in table.names:
@@ -211,22 +234,35 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of some pieces as arrays; `without` are the rows that lack a value: the failure's code, and why."""
+    """The columns of some pieces as arrays; `without` are the rows that lack a value: the failure's code, and why.
+
+    `changed` are those that are fed otherwise than the file has them: with fillers, or as other numbers.
+    """
 
     pieces: Sequence[_Piece]
     wanted: Wanted
     without: dict[int, tuple[str, str]] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
 
     @property
     def names(self) -> Sequence[str]:
         return self.pieces[0].batch.schema.names  # type: ignore[no-any-return]  # pyarrow is loosely typed
 
     def values(self, name: str) -> Column:
-        """Return a key column: an array of numbers [rows, …], or Python's values."""
-        column = self._column(name)
+        """Return a key column as each file has it: an array of numbers [rows, …], or Python's values.
+
+        Times are counted in the finest unit of all files, since Python has no nanoseconds of its own.
+        """
+        kinds = {plain_type(part.type) for part in self._parts(name)}
+        if len(kinds) == 1 or self.wanted.types.get(name, "").startswith(_TIMES):
+            return self._plain_values(name, self._column(name, is_fed=False))
+        plain = (self._without_empty(part.cast(plain_type(part.type))) for part in self._parts(name))
+        return [value for part in plain for value in self._plain_values(name, part)]
+
+    def _plain_values(self, name: str, column: "pa.Array") -> Column:
         if _is_nanoseconds(column.type):
             return _nanoseconds(column)
-        if column.null_count or tensor_type(column.type).shape != (ROWS,) or _element_type(column.type) is None:
+        if column.null_count or arrow_element_name(column.type) is None:
             if _holds_nanoseconds(column.type):
                 raise TableError(f'"{name}" is {column.type}, and Python has no nanoseconds inside of lists or maps')
             return column.to_pylist()  # type: ignore[no-any-return]
@@ -263,16 +299,19 @@ class _Columns:
 
     def _complete(self, name: str) -> "pa.Array":
         """Return a column with fillers for its gaps; rows without a filler are noted."""
-        column = self._column(name)
+        whole = self._column(name)
+        column = self._as_numbers(name, whole)
         kind = tensor_type(column.type)
         if kind.dtype is None and kind.shape is not None:
             column = column.cast(_typed(column.type, self.wanted.dtypes[name] or USUAL))
         elif self.wanted.missing.get(name) == "nan":
             column = self._as_floating(name, column)
-        if not _has_gaps(column):
-            return column
-        gaps = self._gaps(name, column.type, len(kind.shape or (ROWS,)) - 1)
-        return self._filled_lists(column, gaps) if gaps.depth else self._filled(column, gaps)
+        if _has_gaps(column):
+            gaps = self._gaps(name, column.type, len(kind.shape or (ROWS,)) - 1)
+            column = self._filled_lists(column, gaps) if gaps.depth else self._filled(column, gaps)
+        if column is not whole:
+            self.changed.add(name)
+        return column
 
     def _gaps(self, name: str, kind: "pa.DataType", depth: int) -> "_Gaps":
         """Return what stands for the nulls of a column of a type, whose elements lie in lists of a depth."""
@@ -286,21 +325,79 @@ class _Columns:
             why = f'what missing: gives for "{name}" does not fit its type {kind}: {error}'
             return _Gaps(name, depth, misfit=why)
 
-    def _column(self, name: str) -> "pa.Array":
+    def _column(self, name: str, *, is_fed: bool = True) -> "pa.Array":
+        """Return a column in the type that the plan has for it in all files, without dictionaries and views."""
         import pyarrow as pa  # noqa: PLC0415
 
-        parts = [piece.batch.column(name) for piece in self.pieces]
-        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        if pa.types.is_dictionary(column.type):
-            column = self._decoded(name, column)
+        parts = self._parts(name)
+        told = self.wanted.types.get(name, "")
+        is_told = bool(told) and (is_fed or told.startswith(_TIMES))
+        wanted = named_type(told) if is_told and not self._is_null(name, parts) else plain_type(parts[0].type)
+        before, cast = 0, []
+        for part in parts:
+            self._check_room(name, part)
+            cast.append(part if part.type == wanted else self._cast(name, part, wanted, before))
+            before += len(part)
+        return self._without_empty(cast[0] if len(cast) == 1 else pa.concat_arrays(cast))
+
+    def _is_null(self, name: str, parts: "Sequence[pa.Array]") -> bool:
+        """Return whether a column has nulls alone, which are carried as text and fed as what the model takes."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        is_text = self.wanted.dtypes.get(name) == "string"
+        return self.wanted.types[name] == TEXT and not is_text and all(pa.types.is_null(part.type) for part in parts)
+
+    def _without_empty(self, column: "pa.Array") -> "pa.Array":
+        """Return a column of texts, or of lists of them, with null for those that stand for an empty cell."""
         empty = self.wanted.dialect.empty
         is_text = bool(empty) and _element_type(_innermost(column.type)) == "string"
-        return _without_empty(column, empty) if is_text else column
+        return _nulls_for_empty(column, empty) if is_text else column
 
-    def _decoded(self, name: str, column: "pa.Array") -> "pa.Array":
-        if len(column) * column.dictionary.nbytes > room(self.wanted.memory_limit):
-            check_room(_decoded_bytes(column), f'"{name}" of {len(column)} rows', self.wanted.memory_limit)
-        return column.dictionary_decode()
+    def _check_room(self, name: str, part: "pa.Array") -> None:
+        """Raise RoomError if a dictionary takes more than the room when it is decoded."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        limit = self.wanted.memory_limit
+        if pa.types.is_dictionary(part.type) and len(part) * part.dictionary.nbytes > room(limit):
+            check_room(_decoded_bytes(part), f'"{name}" of {len(part)} rows', limit)
+
+    def _parts(self, name: str) -> "list[pa.Array]":
+        return [piece.batch.column(name) for piece in self.pieces]
+
+    def _cast(self, name: str, part: "pa.Array", wanted: "pa.DataType", before: int) -> "pa.Array":
+        """Return some rows, which others are `before`, in another type; rows that it does not hold are noted."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        try:
+            return part.cast(wanted)
+        except pa.ArrowNotImplementedError as error:
+            raise TableError(f'"{name}" is {part.type}, and {wanted} in other files; write it as one type') from error
+        except pa.ArrowInvalid:
+            cast = []
+            for place, value in enumerate(part):
+                try:
+                    cast.append(value.cast(wanted))
+                except pa.ArrowInvalid:
+                    cast.append(None)
+                    why = f'"{name}" is {value}, which does not fit {wanted}, the type that it has with other files'
+                    self.without.setdefault(before + place, ("unfit-value", why))
+            return pa.array(cast, wanted)
+
+    def _as_numbers(self, name: str, column: "pa.Array") -> "pa.Array":
+        """Return a column of decimals as whole or floating numbers; rows whose whole numbers these round are noted."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        if not pa.types.is_decimal(column.type):
+            return column
+        if _element_type(column.type) == "int64":
+            return column.cast(pa.int64())
+        numbers = column.cast(pa.float64())
+        for place in np.flatnonzero(np.abs(np.asarray(numbers.fill_null(0))) >= _EXACT):
+            exact = column[int(place)].as_py()
+            if exact == exact.to_integral_value() and int(numbers[int(place)].as_py()) != exact:
+                why = f'"{name}" is {exact}, which float64 would round; decimals with decimals are read as that'
+                self.without.setdefault(int(place), ("not-a-number", why))
+        return numbers
 
     def _as_floating(self, name: str, column: "pa.Array") -> "pa.Array":
         """Return a column of whole numbers or booleans as float64, which has NaN; rows that it rounds are noted."""
@@ -384,14 +481,14 @@ def _storage(kind: "pa.DataType") -> "pa.DataType":
 def _innermost(kind: "pa.DataType") -> "pa.DataType":
     """Return the type of what is in lists, or the type itself."""
     kind = _storage(kind)
-    return _innermost(kind.value_type) if _is_list(kind) else kind
+    return _innermost(kind.value_type) if is_list(kind) else kind
 
 
 def _typed(kind: "pa.DataType", dtype: str) -> "pa.DataType":
     """Return a type of nulls, perhaps in lists, as one of elements of a type."""
     import pyarrow as pa  # noqa: PLC0415
 
-    if not _is_list(kind):
+    if not is_list(kind):
         return pa.type_for_alias(dtype)
     inner = _typed(kind.value_type, dtype)
     if pa.types.is_fixed_size_list(kind):
@@ -399,12 +496,12 @@ def _typed(kind: "pa.DataType", dtype: str) -> "pa.DataType":
     return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
 
 
-def _without_empty(column: "pa.Array", empty: Sequence[str]) -> "pa.Array":
+def _nulls_for_empty(column: "pa.Array", empty: Sequence[str]) -> "pa.Array":
     """Return a column of texts, or of lists of them, with null for those that stand for an empty cell."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415  takes a moment to import, and few manifests name such texts
 
-    if _is_list(column.type):
+    if is_list(column.type):
         return pa.array(null_if_empty(column.to_pylist(), frozenset(empty)), column.type)
     is_empty = pc.is_in(pc.utf8_trim_whitespace(column), value_set=pa.array(empty, column.type))
     return pc.if_else(is_empty, pa.scalar(None, column.type), column)
@@ -459,7 +556,7 @@ def _has_gaps(column: "pa.Array") -> bool:
         return True
     if isinstance(column, pa.ExtensionArray):
         return _has_gaps(column.storage)
-    return _is_list(column.type) and _has_gaps(_items(column))
+    return is_list(column.type) and _has_gaps(_items(column))
 
 
 def _items(column: "pa.Array") -> "pa.Array":
@@ -481,12 +578,6 @@ def _fill(value: Any, filler: Any, depth: int) -> Any:
     return filler if value is None else value
 
 
-def _is_list(kind: "pa.DataType") -> bool:
-    import pyarrow as pa  # noqa: PLC0415
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _rows(column: "pa.Array") -> Column:
     """Return a column without gaps as one array [rows, …]; nested lists add dimensions."""
     import pyarrow as pa  # noqa: PLC0415
@@ -498,7 +589,7 @@ def _rows(column: "pa.Array") -> Column:
         if isinstance(inner, list):
             return [_stacked(inner[row * size : (row + 1) * size], column.type) for row in range(len(column))]
         return inner.reshape(len(column), size, *inner.shape[1:])
-    if _is_list(column.type):
+    if is_list(column.type):
         return _lists(column)
     return _flat(column)
 

@@ -287,7 +287,7 @@ def test_rows_that_are_recovered_beside_their_part_have_the_unit_of_other_parts(
 
 
 @pytest.mark.slow
-def test_nanoseconds_that_the_unit_of_the_first_part_does_not_hold_fail_the_job(cli: Cli, tmp_path: Path) -> None:
+def test_nanoseconds_that_the_unit_of_the_first_part_does_not_hold_fail_their_rows(cli: Cli, tmp_path: Path) -> None:
     manifest = deploy(tmp_path, '"*.parquet"', missing="key: [when]")
     manifest.write_text(manifest.read_text().replace("path: out}", "path: out, format: parquet}"))
     write_times(tmp_path / "a.parquet", pa.array([1, 2], pa.timestamp("us")), [5, 5])
@@ -295,7 +295,7 @@ def test_nanoseconds_that_the_unit_of_the_first_part_does_not_hold_fail_the_job(
     write_times(tmp_path / "b.parquet", pa.array([1, 2], pa.timestamp("ns")), [5, 5])
     result = cli("apply", manifest, "-q")
     assert result.code == 1
-    assert "would lose data: 1; earlier parts have these types: change the input" in result.words
+    assert "does not fit timestamp[us], the type of this column in all parts" in result.words
 
 
 def write_times(path: Path, times: pa.Array, f2: list[int | None]) -> None:

@@ -569,8 +569,9 @@ def test_whatever_a_plan_opens_beside_data_is_looked_at_again(cli: Cli, folder: 
 def test_what_data_decides_is_known_here() -> None:
     """A new fact of data is part of `digest_of_input`, or completes a plan; then it is added here."""
     assert _fields(InputFacts) == (
-        "beside changed columns dialect digest files first_row format gone held_bytes memory_limit missing_package names "
-        "present problem rates repairable repeated rerun rerun_rows restarted row_type rows rows_before states superseded "
+        "beside carried changed columns dialect differing digest files first_row format gone held_bytes memory_limit "
+        "missing_package names present problem rates repairable repeated rerun rerun_rows restarted row_type rows "
+        "rows_before states superseded types "
         "unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (
@@ -578,11 +579,11 @@ def test_what_data_decides_is_known_here() -> None:
     )
     assert _fields(JobInput) == (
         "background dialect elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "
-        "rows_before unreadable upstream"
+        "rows_before types unreadable upstream"
     )
     assert _fields(JobOutput) == (
         "aside changed columns committed_rows dtypes explode format images keep on_upgrade path readers removable "
-        "replaces reports row_shapes upgraded_at upload"
+        "replaces reports row_shapes settled types upgraded_at upload"
     )
     assert _fields(RunJob) == (
         "adapters batching errors fetch identity input inputs job letters limits model output pipeline postprocess "

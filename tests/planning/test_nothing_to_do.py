@@ -662,7 +662,7 @@ def test_what_plans_rest_on_is_known_here() -> None:
         InputSpec: "arrivals at background columns dialect exif format jobs key missing paths rate row_type values",
         JobSpec: "adapters at attempts batch has_pipeline_and_model input limits max_consecutive max_failed model name "
         "on_nan output pipeline postprocess prepare progress_timeout reports retries run_timeout timing",
-        OutputSpec: "at columns explode format images keep on_upgrade path removable rows_per_part url",
+        OutputSpec: "at columns explode format images keep on_upgrade path removable rows_per_part types url",
     }
 
 

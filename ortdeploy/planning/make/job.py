@@ -27,6 +27,7 @@ from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.narrowing import narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.sinks.settled import settled_types
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
 
@@ -72,12 +73,19 @@ def _job_input(job: ResolvedJob) -> JobInput:
         key=job.key,
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         exif=spec.exif is not False,
+        types=_input_types(job),
         dialect=spec.dialect or PLAIN,
         background=spec.background,
         upstream=_upstream(job),
         elsewhere=facts.problem.detail if job.is_input_elsewhere and facts.problem else None,
     )
     return with_arrived(planned, facts)
+
+
+def _input_types(job: ResolvedJob) -> dict[str, str]:
+    """Return the types that columns have in all files, of those that are fed or carried."""
+    used = {*job.key, *(name for binding in job.bindings for name in binding.columns)}
+    return {name: kind for name, kind in job.input.types.items() if name in used}
 
 
 def _upstream(job: ResolvedJob) -> UpstreamJob | None:
@@ -108,6 +116,8 @@ def planned_output(job: ResolvedJob) -> JobOutput:
         changed=job.changed,
         keep=spec.keep,
         readers=job.readers,
+        types=spec.types,
+        settled=settled_types(spec.format, job.key, job.input.types, spec.types),
     )
 
 

@@ -124,7 +124,7 @@ class _Looker:
         odd = {name: pick(key, kept) for name, key in keys.items() if _is_odd(key)}
         if not odd or not kept:
             return
-        sink = module.open_sink(BytesIO(), dict.fromkeys(odd), "{}")
+        sink = module.open_sink(BytesIO(), dict.fromkeys(odd), "{}", self._step.output.settled)
         try:
             sink.write(odd)
             sink.close()

@@ -32,6 +32,7 @@ from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position
+from ortdeploy.running.settled import kept_types, with_settled_types
 from ortdeploy.running.shards.alike import compare_with_first, facts_of_this_worker, processor_of
 from ortdeploy.running.shards.begin import Beginning
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
@@ -40,7 +41,6 @@ from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.told import Told
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
-from ortdeploy.sinks.earlier import EarlierParts
 from ortdeploy.units import format_size
 
 
@@ -125,7 +125,6 @@ class ShardRun:
         self._dropped: tuple[str, ...] = ()
         self._ran_parts = 0
         self._processor = ""
-        self._earlier: EarlierParts | None = None
 
     def run(self) -> JobResult:
         """Run the shard's undecided parts; publish those that others decided but did not publish."""
@@ -157,7 +156,7 @@ class ShardRun:
             with _still_there(decisions):
                 table = part_table(step, first_number(record, step))
                 record = standing_record(record, step, table, decisions)
-                self._earlier = EarlierParts(_files(record, decisions))
+                self._step = with_settled_types(step, record, _files(record, decisions))
                 in_ledger = {part.number for part in record.parts} if record is not None else set()
                 for part in self._parts(table, decisions, in_ledger):
                     self._run_part(decisions, part)
@@ -216,10 +215,11 @@ class ShardRun:
     def _made(self, decisions: CommitLog, part: PlannedPart) -> Receipt:
         """Run the rows of a part into a staged file; if anything is raised, the file is deleted."""
         step = self._step
-        context = replace(self._context, observer=_Shifted(self._context.observer, self._rows_done - part.start))
+        observer = _Shifted(self._context.observer, self._rows_done - part.start)
+        context = replace(self._context, step=step, observer=observer)
         stream = Stream(context)
         with decisions.staging(part) as path:
-            writer = PartWriter(step, beside(path), provenance(context), self._earlier, context.roots)
+            writer = PartWriter(step, beside(path), provenance(context), context.roots)
             statistics = JobStatistics({}, stream, writer)
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
@@ -241,7 +241,7 @@ class ShardRun:
             staged=None if made.file is None else path.name,
             failed=tuple(blocks.pending),
             origin=dict(writer.origin),
-            statistics=statistics.plain(),
+            statistics={**statistics.plain(), **kept_types(step)},
             ran=report.ran(),
             worker=self._worker(),
             spans=totals.spans,
