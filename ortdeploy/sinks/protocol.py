@@ -10,7 +10,6 @@ from ortdeploy.facts.problems import Package
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.conversion import convert, joint_type
 from ortdeploy.tensors.types import FLOATING
-from ortdeploy.tensors.written_numbers import rounded_places
 
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
@@ -104,8 +103,11 @@ def of_one_type(name: str, arrays: Sequence[Array]) -> list[Array]:
         dtype = joint_type(value for array in arrays for value in _ends_of(array)) or "float64"
     else:
         dtype = np.result_type(*dtypes).name
-    if dtype in FLOATING and any(rounded_places(array.reshape(-1)) for array in whole):
-        raise ValueError(f"no element type holds all values of {name} as they are; use jsonl")
+    if dtype in FLOATING:
+        from ortdeploy.tensors.written_numbers import rounded_places  # noqa: PLC0415  few columns have two types
+
+        if any(rounded_places(array.reshape(-1)) for array in whole):
+            raise ValueError(f"no element type holds all values of {name} as they are; use jsonl")
     return [convert(array, dtype) for array in arrays]
 
 
