@@ -17,6 +17,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import BOUND, DECISIONS, MARK, MARKER, MIRRORS
+from ortdeploy.files.opening import read_whole
 from ortdeploy.files.store_errors import advice_on
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
@@ -323,7 +324,7 @@ class Upload:
         if SCHEMES[self._url.scheme].decides:
             from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  it imports this
 
-            SharedStore(self._url.full).create(MARKER, path.read_bytes())
+            SharedStore(self._url.full).create(MARKER, read_whole(path))
         self._check_owner()
         self.send(MARKER.__eq__)
 
@@ -341,7 +342,7 @@ class Upload:
                 return None
 
         try:
-            ours = _claim_in((self._folder / MARKER).read_bytes())
+            ours = _claim_in(read_whole(self._folder / MARKER))
         except FileNotFoundError:
             return
         theirs = self._asked(claim) if ours is not None else None

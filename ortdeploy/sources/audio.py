@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from io import BufferedReader
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,7 +112,7 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
             samples = file.read(header.frames, dtype="float32")
     if len(samples) != header.frames:
         raise RowError(f"the file ends after {len(samples)} of {header.frames} frames", _CODE)
-    with Path(raw.value).open("rb") as stream:
+    with in_words(raw.value, "audio", _WHAT, _CODE), open_regular(raw.value) as stream:
         lacks = missing_end(stream) or (None if len(samples) else "it holds no samples")
     if lacks is not None:
         raise RowError(f"the recording is cut off: {lacks}", _CODE)

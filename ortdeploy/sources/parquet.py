@@ -93,7 +93,7 @@ def _in_microseconds(path: str) -> "ParquetFile":
     from pyarrow import parquet  # noqa: PLC0415
 
     with decoding(path, "Parquet"):
-        stream = pa.OSFile(os.fsencode(path))
+        stream = pa.OSFile(os.fsencode(regular_path(path)))
         return parquet.ParquetFile(
             stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us"
         )
