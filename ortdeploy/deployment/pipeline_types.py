@@ -569,7 +569,7 @@ def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) ->
     if len(have.shape) != len(want.shape):
         return f"A row is {row_in_words(have.shape[1:])}, and the model wants {row_in_words(want.shape[1:])}."
     problem = _unsolved(have.shape[1:], want.shape[1:], solved)
-    layout = fitting_layout(have, want.shape[1:]) if problem else None
+    layout = fitting_layout(have, want.shape[1:], want.layout) if problem else None
     if layout is not None:
         return f"Add a step before: {{do: layout, in: {{x: $…, {layout_step(have, layout)}}}, out: …}}."
     return problem

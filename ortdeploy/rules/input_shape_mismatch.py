@@ -110,7 +110,7 @@ def _compare_sizes(binding: "Binding", row: Shape, want: Shape, who: str) -> str
     wrong = first_misfit(row, want, have)
     if wrong is None:
         return None
-    layout = fitting_layout(binding.final, want)
+    layout = fitting_layout(binding.final, want, taken)
     if layout is not None:
         first = f"It is {have}" if have else "Its axes stand in another order"
         return f"{first}, and {who} wants {layout}. {_layout_step(binding, layout)}"

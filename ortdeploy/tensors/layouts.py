@@ -21,12 +21,16 @@ def first_misfit(row: Shape, want: Shape, layout: str | None) -> int | None:
     return None
 
 
-def fitting_layout(have: TensorType, want: Shape) -> str | None:
-    """Return the layout in which a row [rows, …] would have the sizes of `want`, which it has not as it is."""
+def fitting_layout(have: TensorType, want: Shape, taken: str | None = None) -> str | None:
+    """Return the layout in which a row [rows, …] would have the sizes of `want`, which it has not as it is.
+
+    Where it is known which one is `taken`, no other one is returned.
+    """
     row = (have.shape or ())[1:]
     if len(row) != len(want) or len(row) != _RANK_OF_ROW:
         return None
-    return next((layout for layout in _ORDERS if layout != have.layout and _fits(row, want, layout)), None)
+    others = [layout for layout in _ORDERS if layout != have.layout and taken in {None, layout}]
+    return next((layout for layout in others if _fits(row, want, layout)), None)
 
 
 def _fits(row: Shape, want: Shape, layout: str) -> bool:

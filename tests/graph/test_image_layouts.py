@@ -99,7 +99,7 @@ def test_a_mask_that_is_multiplied_on_is_no_image_of_its_own(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("steps", "mode", "said"),
     [
-        ("[{scale: 1}]", "RGB", "It is NHWC, and the graph takes it as NCHW. Add {layout: NCHW}."),
+        ("[{scale: 1}]", "RGB", "It is NHWC, and the graph takes it as NCHW. Add {layout: NCHW} as the last step."),
         ("[{scale: 1}, {layout: NCHW}]", "RGB", ""),
         ("[{grayscale: true}, {scale: 1}, {layout: NCHW}]", "RGB", "Dimension 0 of a row is 1, the model wants 3."),
     ],
