@@ -167,7 +167,7 @@ def test_a_result_that_has_more_than_the_one_row_is_refused_at_its_item() -> Non
         return [np.zeros((1 + (len(model.fed) == 3), 2)), feeds["h"]]
 
     model = Model(split)
-    with pytest.raises(OrtdeployError, match=r"sum: output y is \[2, 2\] for 1 rows"):
+    with pytest.raises(OrtdeployError, match=r"sum: output y is \[2, 2\] for one row"):
         Each(each_step(), [model_step(model)])(values_of([6]), 1)
     assert len(model.fed) == 3
 

@@ -160,6 +160,13 @@ def recording(folder: Path) -> Iterator[list[Event]]:
         events.append(Event(kind, shown[0], shown[1], content))
 
     real_sync, real_transaction = os.fsync, Ledger._transaction  # noqa: SLF001  its commits are what counts
+    real_open = os.open
+
+    def open_(path: str | Path, flags: int, *arguments: Any, **options: Any) -> int:
+        descriptor = real_open(path, flags, *arguments, **options)
+        if flags & os.O_TRUNC:
+            note("write", path)
+        return descriptor
 
     def fsync(descriptor: int) -> None:
         real_sync(descriptor)
@@ -175,6 +182,7 @@ def recording(folder: Path) -> Iterator[list[Event]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
+        patch.setattr(os, "open", open_)
         patch.setattr(Ledger, "_transaction", transaction)
         for name, function in name_changes(note).items():
             patch.setattr(Path, name, function)
