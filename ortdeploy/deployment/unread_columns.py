@@ -42,6 +42,6 @@ def _unfed(source: InputFacts, binding: Binding, name: str) -> str | None:
         wanted = binding.target.dtype or "float32"
         advice = f"prepare: {{{as_key(binding.value.name)}: [{{cast: {wanted}}}]}}"
         return None if casts else f"{what}. No model input takes decimals as they are: write {advice}"
-    if name in source.columns and source.columns[name].dtype is None:
+    if name in source.columns and source.columns[name].dtype is None and source.columns[name].shape is None:
         return f"{what}, which no model input takes. Write it into the files as numbers or text, or feed another column"
     return None

@@ -252,6 +252,10 @@ def _value_bytes(array: "pa.Array") -> int:
     if pa.types.is_map(kind):
         begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
         return 4 * len(array) + sum(_value_bytes(each[begin:end]) for each in (array.keys, array.items))
+    if isinstance(array, pa.ExtensionArray):
+        return _value_bytes(array.storage)
+    if pa.types.is_struct(kind):
+        return sum(map(_value_bytes, array.flatten()))
     if pa.types.is_fixed_size_list(kind):
         return _value_bytes(array.flatten())
     if pa.types.is_list(kind):

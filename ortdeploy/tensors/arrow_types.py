@@ -245,8 +245,8 @@ def _check_kinds(values: Iterable[Any], kind: "pa.DataType") -> None:
         if not all(isinstance(one, datetime) and (one.tzinfo is None) == (kind.tz is None) for one in known):
             raise TypeError(f"a value is not {kind}")
     elif not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)):
-        held = next(held for test, held in _held_kinds() if test(kind))
-        if not set(map(type, known)) <= held:
+        held = next((held for test, held in _held_kinds() if test(kind)), None)
+        if held is not None and not set(map(type, known)) <= held:
             raise TypeError(f"a value is not {kind}")
 
 
@@ -267,7 +267,7 @@ def _held_kinds() -> "list[tuple[Callable[[pa.DataType], bool], set[type]]]":
         (types.is_date, {date}),
         (types.is_time, {time}),
         (types.is_duration, {timedelta}),
-        (lambda _: True, {bytes}),
+        (lambda kind: types.is_binary(kind) or types.is_fixed_size_binary(kind), {bytes}),
     ]
 
 

@@ -64,8 +64,8 @@ def _together(values: list[Any], name: str) -> tuple[Column, dict[int, str]]:
         return np.array(values), {}
     if kinds == {int} and name in INTEGERS:
         try:
-            return convert(np.array(values), name), {}
-        except (ConversionError, OverflowError):
+            return convert(_whole(values), name), {}
+        except ConversionError:
             pass
     if kinds == {float} and name in FLOATING:
         try:
@@ -73,6 +73,12 @@ def _together(values: list[Any], name: str) -> tuple[Column, dict[int, str]]:
         except ConversionError:
             pass
     return _one_by_one(values, partial(_fitted, name=name), name)
+
+
+def _whole(values: list[int]) -> Array:
+    """Return whole numbers as they are; numpy alone makes floating ones of those that no type of its own holds."""
+    array = np.array(values)
+    return array if array.dtype.kind in "iu" else np.array(values, dtype=object)
 
 
 def fit_elements(column: Column, name: str) -> tuple[Column, dict[int, str]]:
