@@ -32,7 +32,7 @@ def test_rows_of_a_file_that_was_replaced_before_it_was_read_are_not_committed(
     inbox.put("c", [20, 21, 22, 23])
     world.save_plan()
     module: Any = resume if who == "apply" else shard_run
-    look, looks = module.check_inputs, []
+    look, looks = module.check_inputs, list[str]()
 
     def replace_after(*arguments: Any, **more: Any) -> None:
         look(*arguments, **more)

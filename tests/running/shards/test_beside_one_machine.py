@@ -22,7 +22,7 @@ from ortdeploy.diagnostics import LockedError
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger import output_lock
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.results.results import Status
+from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running import resume
 from ortdeploy.running.marker import write_marker
 from ortdeploy.running.shards import begin
@@ -64,8 +64,9 @@ def test_finish_marks_no_file_done_that_arrived_after_its_plan(world: World) -> 
     world.save_plan()
     put(world, "d", 3)
     killed_as_it_begins(world)
-    for do in (lambda: world.shard(0, 1), world.finish):
-        ended = do()
+    ends: list[Callable[[], JobResult | None]] = [partial(world.shard, 0, 1), world.finish]
+    for end in ends:
+        ended = end()
         assert ended is not None
         assert ended.status is Status.DONE, ended.reason
     assert not world.open()
