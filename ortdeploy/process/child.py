@@ -293,11 +293,12 @@ def be_child(module: str) -> NoReturn:
     try:
         die_with_the_parent()
         spare_pandas()
-        envelope = json.loads(sys.stdin.buffer.readline())
-        for secret in envelope["secrets"]:
-            remember_secret(secret)
-        _serve(module, Asked(envelope["request"], _say_to(messages), envelope["native"]))
-        code = 0
+        envelope = _message(sys.stdin.buffer.readline())
+        if envelope is not None:  # else the parent has ended before it asked for anything
+            for secret in envelope["secrets"]:
+                remember_secret(secret)
+            _serve(module, Asked(envelope["request"], _say_to(messages), envelope["native"]))
+            code = 0
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001  a traceback is printed as Python does, but without secrets

@@ -1,6 +1,7 @@
 """Children of our own: what they say arrives, whatever is printed, and nothing secret is said when they fail."""
 
 import signal
+import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from ortdeploy import redaction
-from ortdeploy.process.child import Child, ask
+from ortdeploy.process.child import Child, ask, child_command
 
 TALKING = "support.talking_child"
 SECRET = "hunter2-hunter2"  # noqa: S105  of nobody
@@ -118,6 +119,12 @@ def test_a_request_that_cannot_be_sent_leaves_no_child() -> None:
     with pytest.raises(TypeError, match="not JSON serializable"), child:
         raise AssertionError("nothing was asked")
     assert child.wait() == -signal.SIGKILL
+
+
+def test_a_child_whose_parent_has_ended_before_it_asked_says_nothing() -> None:
+    for asked in ("", '{"request": nul'):
+        done = subprocess.run(child_command(TALKING), input=asked, capture_output=True, encoding="utf-8", check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
 def test_a_child_that_cannot_be_started_is_an_error_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
