@@ -70,6 +70,7 @@ class Supervisor:
     _fatal: dict[str, FatalRuns] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)
     _unproven: dict[str, str] = field(default_factory=dict)
+    _asked_to_end: set[int] = field(default_factory=set)
     _child: "Child | None" = None
 
     def run(self) -> tuple[JobResult, ...]:
@@ -95,6 +96,7 @@ class Supervisor:
 
     def forward(self, number: int) -> None:
         """Hand a signal on to the child."""
+        self._asked_to_end |= {-number, 128 + number}  # at once, if it does not wait for signals yet
         if self._child is not None:
             self._child.send_signal(number)
 
@@ -122,7 +124,7 @@ class Supervisor:
             code = child.wait()
             jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
             missing = jobs - {result.job for result in attempt.results} and not self.stopped()
-            if attempt.stuck is None and (code != 0 or missing):
+            if attempt.stuck is None and (code != 0 or missing) and code not in self._asked_to_end:
                 attempt.how, attempt.is_native = how_it_ended(code), code in CRASHES
                 attempt.crash = f"{_describe(attempt)}.{last_error_line(child.printed())}"
         return attempt

@@ -253,6 +253,17 @@ def test_a_run_that_was_asked_to_stop_is_not_begun_again(plan: Plan, tmp_path: P
     assert family.run() == [("run", "interrupted"), ("more", "interrupted")]
 
 
+@pytest.mark.parametrize("ending", [("kill", signal.SIGTERM), ("exit", 128 + signal.SIGTERM), ("kill", signal.SIGKILL)])
+def test_a_child_that_the_signal_ends_as_it_begins_has_not_crashed(
+    plan: Plan, tmp_path: Path, ending: tuple[str, int]
+) -> None:
+    family = Family(plan, tmp_path, [ending], stopped=True)
+    family.supervisor.forward(signal.SIGTERM)
+    status = "failed" if ending[1] == signal.SIGKILL else "interrupted"
+    assert family.run() == [("run", status), ("more", status)]
+    assert bool(family.closed) == (status == "failed")
+
+
 def test_after_a_signal_no_child_begins(plan: Plan, tmp_path: Path) -> None:
     family = Family(plan, tmp_path, [done("run"), done("more")])
     family.supervisor.stopped = lambda: True
