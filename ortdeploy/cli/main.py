@@ -77,7 +77,7 @@ def _run(argv: "Sequence[str] | None") -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001  the front door: what is not expected is our bug
-        return _fail(error)
+        return EXIT_INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _fail(error)
 
 
 def _answer_before_planning(arguments: "argparse.Namespace") -> str | None:
@@ -103,28 +103,29 @@ def _fail(error: Exception) -> int:
 
 def run() -> None:
     """Be the program. The exit does not wait for threads that hang in native code or on a file."""
-    find_own_modules()
-    set_up_libraries()
-    spare_pandas()
-    gc.set_threshold(_ALLOCATIONS)
-    code = _watched_main(sys.argv[1:])
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if any(thread.name.startswith("ortdeploy-") for thread in others) or all(thread.daemon for thread in others):
-        _end(code)
+    try:
+        find_own_modules()
+        set_up_libraries()
+        spare_pandas()
+        gc.set_threshold(_ALLOCATIONS)
+        code = _watched_main(sys.argv[1:])
+        others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+        if any(thread.name.startswith("ortdeploy-") for thread in others) or all(thread.daemon for thread in others):
+            _end(code)
+    except KeyboardInterrupt:  # before the command, or after it
+        last_words.leave()
+        os._exit(EXIT_INTERRUPTED)
     sys.exit(code)
 
 
 def _watched_main(argv: "Sequence[str]") -> int:
     """Run the command; whatever ends this process before it has answered, its watcher says so."""
-    try:
-        interrupt_again()
-        open_missing()
-        if argv and argv[0] in COMMANDS:
-            last_words.begin(argv[0])
-            atexit.register(last_words.leave)
-        return main()
-    except KeyboardInterrupt:  # while the watcher was forked
-        return EXIT_INTERRUPTED
+    interrupt_again()
+    open_missing()
+    if argv and argv[0] in COMMANDS:
+        last_words.begin(argv[0])
+        atexit.register(last_words.leave)
+    return main()
 
 
 def _end(code: int) -> "NoReturn":

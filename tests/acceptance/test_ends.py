@@ -3,6 +3,7 @@
 import os
 import pkgutil
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from support.forks import CAN_FORK, Fork, be_the_program, programs_as_forks, sta
 from support.models import TRAPS, crashing_model
 
 from ortdeploy import api
+from ortdeploy.__main__ import run
 from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.diagnostics import OrtdeployError
 
@@ -130,6 +132,40 @@ def test_ctrl_c_is_obeyed_where_python_drops_exceptions(begin: Callable[[], None
     assert process.returncode == 130, said
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted_as_a_class_is_made(*_: object) -> None:
+    try:
+        interrupted()
+    except KeyboardInterrupt as cause:
+        raise RuntimeError("Error calling __set_name__") from cause  # as Python 3.11 does
+
+
+@pytest.mark.parametrize(
+    ("place", "do"),
+    [("find_own_modules", interrupted), ("_end", interrupted), ("_parse", interrupted_as_a_class_is_made)],
+)
+def test_ctrl_c_leaves_no_traceback_before_and_after_the_command(
+    place: str, do: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"ortdeploy.cli.main.{place}", do)
+    done = run_fork(["status", "--help"], cwd=tmp_path)
+    assert (done.code, done.err) == (130, "")
+
+
+def test_ctrl_c_leaves_no_traceback_while_the_program_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        find_spec = staticmethod(interrupted)
+
+    monkeypatch.delitem(sys.modules, "ortdeploy.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 130
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_a_run_that_is_ended_at_any_moment_says_so_and_its_rows_are_whole_in_the_end(tmp_path: Path, seed: int) -> None:
@@ -138,6 +174,8 @@ def test_a_run_that_is_ended_at_any_moment_says_so_and_its_rows_are_whole_in_the
     moments = random.Random(seed)  # noqa: S311  moments, not secrets
     told = 0
     for _ in range(effort(20, 400)):
+        if not (tmp_path / "outbox").exists():  # in a child that is watched, or in this process
+            (tmp_path / "m.yaml").write_text(moments.choice([MANIFEST, UNPROVEN]))
         number = moments.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGINT])
         process = start_program(
             ["apply", "m.yaml"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
@@ -150,10 +188,14 @@ def test_a_run_that_is_ended_at_any_moment_says_so_and_its_rows_are_whole_in_the
         assert "Traceback" not in said, said
         code = process.returncode
         if code in {-number, 128 + number} and number not in {signal.SIGTERM, signal.SIGINT}:
-            assert "ortdeploy: the process that ran " in said, (code, said)
+            assert "ortdeploy: the process that " in said, (code, said)
             told += 1
         else:
             assert code in {0, -number, 128 + number}, (code, said)
+        if code == 0:
+            assert [row["row"] for row in read_rows(tmp_path / "outbox/run")] == list(range(8000))
+            shutil.rmtree(tmp_path / "outbox")
+            shutil.rmtree(tmp_path / ".ortdeploy")
     assert told
     again = run_fork(["apply", "m.yaml"], cwd=tmp_path)
     assert again.code == 0, again.err
