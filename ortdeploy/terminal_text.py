@@ -14,16 +14,16 @@ _CONTROLS = (
     "\ud800-\udfff"  # bytes of a name that is not UTF-8, as Python keeps them
     "\ufff9-\ufffb\U000e0000-\U000e007f"  # annotations and tags, which no terminal shows
 )
-_CONTROL = re.compile(f"[{_CONTROLS}]")
+_CONTROL = f"[{_CONTROLS}]"  # not compiled here: that takes longer than the rest of a short command's output
 _COLOR = r"\x1b\[(?:0|1|2|31|32|33|34|36)m"
-_UNSAFE = re.compile(rf"(?!\n|{_COLOR})[{_CONTROLS}]")
-_NO_TEXT = re.compile(f"(?!\n)[{_CONTROLS}]")
+_UNSAFE = rf"(?!\n|{_COLOR}){_CONTROL}"
+_NO_TEXT = rf"(?!\n){_CONTROL}"
 _MARK = "\ufffd"
 
 
 def first_control(text: str) -> str | None:
     """Return the first character of a text that controls whatever shows it, such as U+000D or U+202E; None without."""
-    found = _CONTROL.search(text)
+    found = re.search(_CONTROL, text)
     return found[0] if found else None
 
 
@@ -39,9 +39,14 @@ def printable(text: str) -> str:
 
 def safe(text: str) -> str:
     """Return lines without control characters except for their ends and our own colors."""
-    return _UNSAFE.sub(_MARK, text)
+    return text if _is_printed(text) else re.sub(_UNSAFE, _MARK, text)
 
 
 def plain(text: str) -> str:
     """Return lines without control characters except for their ends: for pages, metrics and other files of text."""
-    return _NO_TEXT.sub(_MARK, text)
+    return text if _is_printed(text) else re.sub(_NO_TEXT, _MARK, text)
+
+
+def _is_printed(text: str) -> bool:
+    """Return whether every character of some lines is printed: then none of them is a control character."""
+    return text.replace("\n", "").isprintable()

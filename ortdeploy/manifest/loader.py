@@ -7,7 +7,6 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
-from ortdeploy.files.content import HEAD
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
@@ -23,6 +22,8 @@ SUFFIXES = (".yaml", ".yml")
 _MODELS = (".onnx", ".ort")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 """Bytes that are in every model and in no text."""
+_FIRST = 512
+"""Bytes of a file that tell whether it is text."""
 
 
 @record
@@ -160,7 +161,7 @@ def _read(path: str, texts: Mapping[str, bytes]) -> tuple[bytes | None, Diagnost
         return None, _unreadable(f"There is no file {path}.{_advice(path)}", path)
     except (OSError, ValueError) as error:
         return None, _unreadable(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", path)
-    why = _no_manifest(path, raw[:HEAD]) if _CONTROL.search(raw, 0, HEAD) else None
+    why = _no_manifest(path, raw) if _CONTROL.search(raw, 0, _FIRST) else None
     return (raw, None) if why is None else (None, _unreadable(why, path))
 
 
@@ -171,11 +172,11 @@ def _advice(path: str) -> str:
     return advice_on_path(path, path)
 
 
-def _no_manifest(path: str, head: bytes) -> str | None:
+def _no_manifest(path: str, raw: bytes) -> str | None:
     """Say what a file is that holds bytes which no text has; None if that is not known."""
-    from ortdeploy.files.content import ORT_MODEL, recognise  # noqa: PLC0415  only after a mistake
+    from ortdeploy.files.content import HEAD, ORT_MODEL, recognise  # noqa: PLC0415  only after a mistake
 
-    content = recognise(head)
+    content = recognise(raw[:HEAD])
     if content is ORT_MODEL or (content is None and Path(path).suffix.lower() in _MODELS):
         return f"{path} is a model. {command('ortdeploy', 'init', path)} writes a manifest for it."
     return None if content is None else f"{path} is {content.what}, and a manifest is YAML text."

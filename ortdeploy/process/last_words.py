@@ -27,6 +27,8 @@ _PAGE = 16 * 1024
 _LANES = 64
 _TEXT = _LANES * 16
 """Where the text begins in the page: behind the first and the last row that each thread runs, -1 if it runs none."""
+_END = b"\0\0"
+"""What ends the text."""
 _LEAVE = b"\0"
 _MOST_FILES = 4096
 _SIGNALS = {
@@ -157,10 +159,16 @@ def leave() -> None:
 
 
 def _write(watched: _Watched) -> None:
-    import json  # noqa: PLC0415  loaded already, where sessions are opened
-
-    text = json.dumps(watched.doing).encode()[: _PAGE - _TEXT - 1] + b"\0"
+    """Write what is done into the page: each name with its text and a zero, and one more zero at the end."""
+    text = "".join(f"{name}={said}\0" for name, said in watched.doing.items()).encode(errors="surrogatepass")
+    text = text[: _PAGE - _TEXT - len(_END)] + _END
     watched.page[_TEXT : _TEXT + len(text)] = text
+
+
+def _read(page: bytes) -> "dict[str, str]":
+    """Return what was done, as it stands in the page; nothing has to be loaded for it. Raises ValueError if cut off."""
+    text = page[_TEXT:].partition(_END)[0].decode(errors="surrogatepass")
+    return {name: said for name, _, said in (part.partition("=") for part in text.split("\0")) if name}
 
 
 def _forget() -> None:
@@ -176,8 +184,6 @@ def _forget() -> None:
 def _watch(reading: int, page: "mmap", command: str) -> "NoReturn":
     """Be the watcher: wait for the end of the process that forked it."""
     try:
-        import json  # noqa: F401, PLC0415  at once: a container may end a moment after its first process
-
         os.setsid()  # signals of a terminal are for the other one
         for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -199,11 +205,9 @@ def _watch(reading: int, page: "mmap", command: str) -> "NoReturn":
 
 def _say(said: bytes, page: bytes, command: str, *, ran_out: bool) -> None:
     """Write the last words of the process."""
-    import json  # noqa: PLC0415  loaded already
-
     doing: Mapping[str, str] = {}
     with suppress(ValueError):
-        doing = json.loads(page[_TEXT:].partition(b"\0")[0] or b"{}")
+        doing = _read(page)
     note = said.decode(errors="replace")
     if "note" in doing:
         with suppress(OSError), open(doing["note"], "rb") as file:  # noqa: PTH123  ours

@@ -53,20 +53,18 @@ def lost_key(sink: Holds, keys: Mapping[str, Column], rows: Sequence[int] | None
 
 
 def _why(sink: Holds, values: Sequence[Any], name: str) -> str | None:
-    if all(isinstance(value, str) for value in values):
-        return _why_of_text(sink, values, name)
-    for value in values:
-        found = _why_of_value(sink, value, name)
-        if found is not None:
-            return found
-    return None
+    try:
+        text = "".join(values)
+    except TypeError:  # some are no text
+        return next((why for why in (_why_of_value(sink, value, name) for value in values) if why is not None), None)
+    return _why_of_text(sink, text, values, name)
 
 
 def _why_of_value(sink: Holds, value: Any, name: str) -> str | None:
     if value is None:
         return None if sink.KEEPS_NULLS else "null"
     if isinstance(value, str):
-        return _why_of_text(sink, [value], name)
+        return _why_of_text(sink, value, [value], name)
     if isinstance(value, np.ndarray):
         return why_lost(sink, value, name)
     if isinstance(value, dict):
@@ -74,9 +72,8 @@ def _why_of_value(sink: Holds, value: Any, name: str) -> str | None:
     return _why(sink, value, name) if isinstance(value, list | tuple) else None
 
 
-def _why_of_text(sink: Holds, texts: Sequence[str], name: str) -> str | None:
-    """Look at all texts together, which is as quick as at one."""
-    text = "".join(texts)
+def _why_of_text(sink: Holds, text: str, texts: Sequence[str], name: str) -> str | None:
+    """Look at all texts joined, which is as quick as at one; only if something is found, at each."""
     if not sink.KEEPS_ZEROS and "\0" in text and any(one.endswith("\0") for one in texts):
         return "text that ends in U+0000"
     if sink.KEEPS_SURROGATES or text.isascii() or name == "path":

@@ -98,7 +98,7 @@ class _Records:
 
     def read(self) -> Iterator[_Record]:
         """Yield records; a blank line is none. Raises OrtdeployError for one that is too long to be held."""
-        reader = self._reader()
+        reader, taken = self._reader(), self._taken
         while True:
             try:
                 cells = next(reader)
@@ -108,11 +108,11 @@ class _Records:
                 broken = RowError(self._what_is_wrong(error), "not-csv")
                 reader = self._reader()  # the one before may have ended with the file
             else:
-                doubt = None if len(self._taken) == 1 or self.width is None else self._doubt(cells)
+                doubt = None if len(taken) == 1 or self.width is None else self._doubt(cells)
                 if doubt is None:
                     if len(cells) > 1 or not self._is_blank(cells):
                         yield cells, self._line, self._offset
-                    self._accept(len(self._taken))
+                    self._accept(len(taken))
                     continue
                 broken = doubt
             yield broken, self._line, self._offset
@@ -168,8 +168,8 @@ class _Records:
         while len(taken) > lines:
             self._next.append(taken.pop())
         self._line += lines
-        self._offset += sum(map(len, taken))
-        taken.clear()
+        while taken:  # nearly always one
+            self._offset += len(taken.pop())
 
     def _what_is_wrong(self, error: Exception) -> str:
         """Say why the lines that were taken are no record. Only the first of them fails for it."""
@@ -207,6 +207,8 @@ def _header(path: str, limit: int | None, dialect: Dialect) -> list[str]:
 
 def _is_garbled(text: str) -> bool:
     """Return whether text that was decoded with surrogateescape is not UTF-8."""
+    if text.isascii():  # known without a look, and most text is
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:

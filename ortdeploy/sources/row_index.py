@@ -343,7 +343,7 @@ def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, ind
                     marks, total = [], None
                     raise _misplaced(path, ahead, following, known)
                 ahead = next(to_pass, None)
-            elif known.rows is not None and _has_more(rows, count - known.rows):
+            elif known.rows is not None and count >= known.rows and _has_more(rows, count - known.rows):
                 marks, total = [], None
                 raise _contradicted(path, f"more than {known.rows:,}", known)
             yield raw

@@ -81,6 +81,23 @@ def test_a_process_that_dies_is_spoken_for_and_its_status_stays(name: str, tmp_p
 
 
 @needs_forks
+@pytest.mark.parametrize("name", ["=", "a=b", "größe", '"', "\\", "\udcff"])
+def test_names_are_told_as_they_are(name: str, tmp_path: Path) -> None:
+    with watched("SIGSEGV", folder=tmp_path, doing={"model": name, "job": name}) as process:
+        _, said = process.communicate()
+    shown = name.encode(errors="replace").decode()
+    assert f'rows 0 to 3, 8 of job {shown} on model "{shown}"' in said
+
+
+@needs_forks
+def test_names_too_long_for_the_page_are_left_out(tmp_path: Path) -> None:
+    with watched("SIGSEGV", folder=tmp_path, doing={"model": "ö" * 10_000}) as process:
+        _, said = process.communicate()
+    assert said.startswith("ortdeploy: the process that ")
+    assert "SIGSEGV" in said
+
+
+@needs_forks
 def test_a_process_that_takes_its_leave_is_not_spoken_for(tmp_path: Path) -> None:
     for ending in (["leave"], ["leave", "SIGKILL"]):
         with watched(*ending, folder=tmp_path) as process:
