@@ -23,7 +23,7 @@ _MODELS = (".onnx", ".ort")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 """Bytes that are in every model and in no text."""
 _FIRST = 512
-"""Bytes of a file that tell whether it is text."""
+"""Bytes of a file that are looked at: a text has no such byte among them."""
 
 
 @record

@@ -37,6 +37,8 @@ def element_type(image: Any) -> str:
     bits = _most_bits(image, tags)
     if bits > _BYTE:
         raise RowError(f"it has colours of {bits} bits, and {_BYTE} can be read; {_REMEDY}", "lost-bits")
+    if not tags:
+        return "uint8"
     samples = tags.get(_SAMPLES, 0)
     if samples > len(image.getbands()):
         raise RowError(f"it has {samples} bands, and {len(image.getbands())} can be read; {_REMEDY}", "lost-bands")
@@ -59,10 +61,12 @@ def _most_bits(image: Any, tags: Mapping[int, Any]) -> int:
     """Return the bits of a sample in the file of a picture of which Pillow makes bytes."""
     if tags:
         return int(max(tags.get(_BITS, (1,))))
+    if image.format not in {"PNG", "PPM"}:
+        return _BYTE
     told = [one for tile in image.tile for one in (tile[3] if isinstance(tile[3], tuple) else (tile[3],))]
     if image.format == "PPM":
         return max((_WORD for one in told if isinstance(one, int) and one > 255), default=_BYTE)  # noqa: PLR2004
-    is_wide = image.format == "PNG" and any(isinstance(one, str) and one.endswith(";16B") for one in told)
+    is_wide = any(isinstance(one, str) and one.endswith(";16B") for one in told)
     return _WORD if is_wide else _BYTE
 
 
