@@ -114,6 +114,8 @@ def as_index(rows: Any, marks: Any) -> FileIndex:
         raise ValueError("a place is no number")
     if any(one.row >= other.row or one.offset >= other.offset for one, other in pairwise(found)):
         raise ValueError("places are not in order")
+    if found and found[-1].row >= rows:
+        raise ValueError("a place is behind the last row")
     return FileIndex(rows=rows, marks=found)
 
 

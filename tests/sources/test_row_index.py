@@ -300,3 +300,10 @@ def part_of(kind: str, paths: Sequence[str], folder: Path, rows: range, told: To
             found += zip(block.rows, block.places, map(tuple, values), strict=True)
             found += [(one.row, one.source, one.code, one.message) for one in block.failed]
     return sorted(found, key=lambda one: one[0])
+
+
+def test_a_place_behind_the_last_row_is_no_index_of_a_plan() -> None:
+    """A job that ends with that row would not read on, and so would not see that the file does."""
+    with pytest.raises(ValueError, match="behind the last row"):
+        row_index.as_index(2, [(2, 2, 18, 0)])
+    assert row_index.as_index(3, [(2, 2, 18, 0)]).rows == 3
