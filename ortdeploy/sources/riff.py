@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 
 from ortdeploy.records import ordered_record
 
-OPEN_SIZES = frozenset({0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF})
+OPEN_SIZES = frozenset({0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF, 2**64 - 1})
 """Sizes that ffmpeg and sox write into pipes, where nobody can go back and write how much came."""
 
 _PCM, _EXTENSIBLE = 1, 0xFFFE
@@ -16,6 +16,8 @@ _GUID = bytes.fromhex("000000001000800000aa00389b71")
 _FORMAT, _WITH_GUID = 16, 40
 """Bytes of the two kinds of headers."""
 _MOST_CHUNKS = 4096
+_IN_DS64, _DS64_DATA = 0xFFFFFFFF, 28
+"""The size that samples of RF64 files have, which may be larger than 4 GiB; and where the file has the right one."""
 _OGG_PAGE, _LARGEST_PAGE = 27, 65307
 
 
@@ -29,13 +31,17 @@ class Chunk(NamedTuple):
 
 @ordered_record
 class Wav:
-    """The header of a WAV file of whole numbers. `size` are the bytes of its samples; None if nobody wrote how many."""
+    """The header of a WAV file of whole numbers. `size` are the bytes of its samples; None if nobody wrote how many.
+
+    It is unfinished if the file goes on behind the end that it names, as when a recorder was stopped by force.
+    """
 
     channels: int
     rate: int
     width: int
     begin: int
     size: int | None
+    is_unfinished: bool
 
 
 def read_wav(file: BinaryIO) -> Wav:
@@ -53,7 +59,9 @@ def read_wav(file: BinaryIO) -> Wav:
             if found is None:
                 raise ValueError("data chunk before fmt chunk")
             is_open = chunk.size in OPEN_SIZES or (not chunk.size and head[4:8] in {bytes(4), b"\xff" * 4})
-            return Wav(*found, chunk.begin, None if is_open else chunk.size)
+            ends = max(chunk.begin, 8 + int.from_bytes(head[4:8], "little"))
+            is_unfinished = file.seek(0, os.SEEK_END) > ends
+            return Wav(*found, chunk.begin, None if is_open else chunk.size, is_unfinished)
     raise ValueError("fmt chunk and/or data chunk missing")
 
 
@@ -97,11 +105,13 @@ def missing_end(file: BinaryIO) -> str | None:
     head = _at(file, 0, 12)
     if head[:4] == b"OggS":
         return "its last page is cut off" if _is_page_cut(file, size) else None
-    kinds = {b"RIFF": ("<", b"data"), b"FORM": (">", b"SSND")}
+    kinds = {b"RIFF": ("<", b"data"), b"RF64": ("<", b"data"), b"FORM": (">", b"SSND")}
     if head[:4] not in kinds:
         return None
     order, wanted = kinds[head[:4]]
     chunk = next((one for one in _chunks(file, order) if one.name == wanted), None)
+    if chunk is not None and head[:4] == b"RF64" and chunk.size == _IN_DS64:
+        chunk = chunk._replace(size=int.from_bytes(_at(file, _DS64_DATA, 8), "little"))
     if chunk is None or chunk.size in OPEN_SIZES or chunk.begin + chunk.size <= size:
         return None
     return f"it holds {size - chunk.begin:,} of {chunk.size:,} bytes of samples"

@@ -27,6 +27,9 @@ _EXACT = 2**24
 TOO_LARGE = "too-large"
 """The code of a row for which there is too little memory."""
 
+_READ = "\0read"
+"""Where a row with fillers has those of its keys as they were read."""
+
 
 class RowError(Exception):
     """A row cannot be read; the message says why. Its code and its known keys go into _failed.jsonl."""
@@ -155,7 +158,7 @@ def _block_of(decoded: list[tuple[RawRow, Found]], wanted: Wanted, start: int, a
     failed.sort(key=lambda row: row.row)
     carried: dict[str, Column] = {}
     for key in wanted.keys:
-        values = [row[key] for row in table]
+        values = [_as_read(row)[key] for row in table]
         if key not in columns:
             columns[key] = values
         elif values and not isinstance(values[0], np.ndarray):  # an array is fed as it was read
@@ -210,7 +213,13 @@ def _without_frames(error: RowError) -> RowError:
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
     """Return a row with fillers for its empty values. Raises RowError if there is no filler."""
     filled = {name: _filled(row[name], filler, name, wanted) for name, filler in wanted.missing.items()}
-    return {**row, **filled}
+    keys = {name: row[name] for name in wanted.keys if name in filled}
+    return {**row, **filled, _READ: keys} if keys else {**row, **filled}
+
+
+def _as_read(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row with its keys as the file has them: what fills an empty value is fed, and not carried."""
+    return {**row, **row[_READ]} if _READ in row else row
 
 
 def _filled(value: Any, filler: Any, name: str, wanted: Wanted) -> Any:
@@ -296,7 +305,7 @@ def _convert_alone(
         try:
             good[place] = {name: _read_alone(row[name], dtype) for name, dtype in dtypes.items()}
         except RowError as error:
-            error.known = table[place]
+            error.known = _as_read(table[place])
             refuse(rows[place], error)
     return list(good), {name: stack([arrays[name] for arrays in good.values()]) for name in dtypes}
 

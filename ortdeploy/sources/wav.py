@@ -78,6 +78,8 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
         data = file.read(there)
         if len(data) != header.frames * frame:
             raise RowError(f"the file ends after {len(data) // frame} of {header.frames} frames", _CODE)
+        if not data and wav.is_unfinished:
+            raise RowError("the recording is cut off: its header says that it has no samples, and more follows", _CODE)
         return row_of(_samples(data, wav.width), header)
 
 

@@ -84,7 +84,7 @@ def innermost(name: str) -> str:
 
 def shown_type(name: str) -> str:
     """Return a type as a message names it."""
-    return str(named_type(name)) if name.startswith(_ENCODED) else name
+    return str(named_type(name)) if _ENCODED in name else name
 
 
 def plain_type(kind: "pa.DataType") -> "pa.DataType":
@@ -233,7 +233,7 @@ def _times(values: Sequence[Any], counted: "pa.DataType", kind: "pa.DataType") -
 
 
 def _check_kinds(values: Iterable[Any], kind: "pa.DataType") -> None:
-    """Raise TypeError if a value, or an item of a list, is of another kind than a type holds."""
+    """Raise TypeError, ArrowException if a value, or one in it, is of another kind than a type holds."""
     import pyarrow as pa  # noqa: PLC0415  as above
 
     known = [value for value in values if value is not None]
@@ -241,6 +241,8 @@ def _check_kinds(values: Iterable[Any], kind: "pa.DataType") -> None:
         if not all(isinstance(value, list) for value in known):
             raise TypeError("a value is no list")
         _check_kinds(chain.from_iterable(known), kind.value_type)
+    elif pa.types.is_map(kind) or pa.types.is_struct(kind):
+        _check_items(known, kind)
     elif pa.types.is_timestamp(kind):
         if not all(isinstance(one, datetime) and (one.tzinfo is None) == (kind.tz is None) for one in known):
             raise TypeError(f"a value is not {kind}")
@@ -248,6 +250,27 @@ def _check_kinds(values: Iterable[Any], kind: "pa.DataType") -> None:
         held = next((held for test, held in _held_kinds() if test(kind)), None)
         if held is not None and not set(map(type, known)) <= held:
             raise TypeError(f"a value is not {kind}")
+
+
+def _check_items(values: Sequence[Any], kind: "pa.DataType") -> None:
+    """Convert what maps or structs hold, to see whether it fits. Raises TypeError, ArrowException.
+
+    Where pyarrow makes maps and structs, it makes 2 of 2.5, and leaves out fields that the type lacks.
+    """
+    import pyarrow as pa  # noqa: PLC0415  as above
+
+    if pa.types.is_struct(kind):
+        names = {field.name for field in kind}
+        if not all(isinstance(value, dict) and value.keys() <= names for value in values):
+            raise TypeError(f"a value has other fields than {kind}")
+        for field in kind:
+            _at_once([value.get(field.name) for value in values], field.type)
+        return
+    if not all(isinstance(value, list | dict) for value in values):
+        raise TypeError("a value is no map")
+    pairs = [pair for value in values for pair in (value.items() if isinstance(value, dict) else value)]
+    _at_once([key for key, _ in pairs], kind.key_type)
+    _at_once([item for _, item in pairs], kind.item_type)
 
 
 @cache

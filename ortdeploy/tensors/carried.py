@@ -138,19 +138,30 @@ def _fitted(value: Any, name: str) -> Any:
         if whole == value:
             return int(convert(np.array([whole], dtype=object), name)[0])
     elif is_number:
-        number = float(value)
-        if not isinstance(value, int) or int(number) == value:
-            return convert(np.array([number]), name)[0].item()
+        number = convert(np.array([float(value)]), name)[0].item()
+        if not _is_exact(value) or int(number) == value:
+            return number
     raise ValueError(value)
+
+
+def _is_exact(value: Any) -> bool:
+    """Return whether a number is a whole one that is no floating one: it stays the same number."""
+    return isinstance(value, int) or (hasattr(value, "to_integral_value") and value == value.to_integral_value())
 
 
 def _parsed(value: Any, name: str) -> Any:
     """Return the value that a text is written as, None for an empty one. Raises ValueError."""
     if not isinstance(value, str):
         return _fitted(value, name)
-    from ortdeploy.tensors.written_numbers import read_numbers  # noqa: PLC0415  only for such columns
+    if not value:
+        return None
+    from ortdeploy.tensors.written_numbers import read_numbers, rounded_wholes  # noqa: PLC0415  only for such columns
 
-    return read_numbers(np.array([value], dtype=object), name)[0].item() if value else None
+    written = np.array([value], dtype=object)
+    numbers = read_numbers(written, name)
+    if any(True for _ in rounded_wholes(written, numbers)):
+        raise ValueError(value)
+    return numbers[0].item()
 
 
 def _as_texts(column: Column) -> Column:

@@ -147,6 +147,66 @@ def test_a_later_value_that_does_not_fit_fails_its_row_by_name_and_never_the_job
     assert "types: {k: text}" in why
 
 
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (pa.array([{"a": 1}]), pa.array([{"a": 2.5}])),
+        (pa.array([{"a": 1}]), pa.array([{"a": 2, "b": "more"}])),
+        (pa.array([{"a": 1}]), pa.array([{"b": 2}])),
+        (pa.array([{"a": [1]}]), pa.array([{"a": [2.5]}])),
+        (
+            pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+            pa.array([[("a", 2.5)]], pa.map_(pa.string(), pa.float64())),
+        ),
+    ],
+)
+def test_later_values_in_structs_and_maps_keep_what_they_are_or_fail(
+    cli: Cli, tmp_path: Path, first: pa.Array, later: pa.Array
+) -> None:
+    """Asked for whole numbers, pyarrow makes 2 of 2.5 there, and it leaves fields out."""
+    write(tmp_path / "in/a.parquet", {"x": x(1), "k": first})
+    manifest = deploy(tmp_path)
+    assert cli("apply", manifest, "-q").code == 0
+    write(tmp_path / "in/b.parquet", {"x": x(2), "k": pa.concat_arrays([later, pa.nulls(1, later.type)])})
+    assert cli("apply", manifest, "-q").code == 0
+    assert written(tmp_path)["k"].to_pylist() == [*first.to_pylist(), None]
+    assert failed(tmp_path).keys() == {1}
+    assert "does not fit" in failed(tmp_path)[1]
+
+
+def test_a_late_map_of_json_that_does_not_fit_fails_by_name(cli: Cli, tmp_path: Path) -> None:
+    json_rows(tmp_path / "in/a.jsonl", [{"a": 1}])
+    manifest = deploy(tmp_path)
+    assert cli("apply", manifest, "-q").code == 0
+    json_rows(tmp_path / "in/b.jsonl", [{"a": 2.5}, {"b": 3}])
+    assert cli("apply", manifest, "-q").code == 0
+    assert written(tmp_path)["k"].to_pylist() == [[("a", 1)], [("b", 3)]]
+    assert failed(tmp_path)[1].startswith("\"k\": {'a': 2.5} does not fit map<text, int64>")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize(("told", "whole"), [("float64", 2**53 + 1), ("float32", 2**24 + 1), ("float16", 2**11 + 1)])
+def test_a_whole_number_that_the_told_type_would_round_fails(
+    cli: Cli, tmp_path: Path, suffix: str, told: str, whole: int
+) -> None:
+    json_rows(tmp_path / "in/a.jsonl", [whole, whole - 1, 0.5])
+    if suffix == "csv":
+        (tmp_path / "in/a.jsonl").unlink()
+        (tmp_path / "in/a.csv").write_text(f"x,k\n1,{whole}\n1,{whole - 1}\n1,0.5\n")
+    assert cli("apply", deploy(tmp_path, types=f", types: {{k: {told}}}"), "-q").code == 0
+    assert written(tmp_path)["k"].to_pylist() == [whole - 1, 0.5]
+    assert f"does not fit {told}" in failed(tmp_path)[0]
+
+
+def test_whole_decimals_beside_floating_numbers_keep_their_value_or_fail(cli: Cli, tmp_path: Path) -> None:
+    decimals = pa.array([Decimal(2**53 + 1), Decimal(3)], pa.decimal128(20, 0))
+    write(tmp_path / "in/a.parquet", {"x": x(2), "k": decimals})
+    write(tmp_path / "in/b.parquet", {"x": x(1), "k": pa.array([0.5])})
+    assert cli("apply", deploy(tmp_path), "-q").code == 0
+    assert written(tmp_path)["k"].to_pylist() == [3.0, 0.5]
+    assert failed(tmp_path)[0].startswith('"k": 9007199254740993 does not fit float64')
+
+
 def test_types_of_the_manifest_hold_and_belong_to_the_output(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("x,k\n1,7\n1,\n1,1.5\n1,oops\n")

@@ -155,3 +155,20 @@ def test_times_of_int96_beyond_nanoseconds_are_refused_and_do_not_wrap(cli: Cli,
             ]
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         shutil.rmtree(tmp_path / ".ortdeploy", ignore_errors=True)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("filler", [0, "nan"])
+def test_what_fills_a_gap_is_fed_and_not_carried(cli: Cli, tmp_path: Path, suffix: str, filler: Any) -> None:
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "csv":
+        path.write_text("x,z\n1.5,\n,\n")
+    elif suffix == "jsonl":
+        path.write_text('{"x": 1.5}\n{"x": null}\n')
+    else:
+        parquet.write_table(pa.table({"x": pa.array([1.5, None], pa.float32())}), path)
+    identity(tmp_path / "m.onnx")
+    apply(cli, tmp_path, input={"path": path.name, "key": ["x"], "missing": {"x": filler}})
+    found = lines(tmp_path)
+    assert [row["x"] for row in found] == (["1.5", ""] if suffix == "csv" else [1.5, None])
+    assert [row["y"] for row in found] == [1.5, 0.0 if filler == 0 else None]

@@ -140,3 +140,27 @@ def test_many_recordings(tmp_path: Path) -> None:
     random = np.random.default_rng(SEED)
     for number in range(COUNT):
         check(random, tmp_path / "a", *KINDS[number % len(KINDS)])
+
+
+@pytest.mark.parametrize("riff", [0, 36])
+def test_a_recorder_that_never_wrote_the_size_makes_no_row_without_samples(tmp_path: Path, riff: int | None) -> None:
+    """Python's own module begins a file with 0 samples, and says how many only at the end."""
+    content = np.arange(100, dtype="<i2").tobytes()
+    (tmp_path / "a.wav").write_bytes(wav(content, size=0, riff=riff))
+    block = read(tmp_path / "a.wav", "wav")
+    if riff == 0:
+        assert len(block.columns["samples"][0]) == 100
+    else:
+        (failed,) = block.failed
+        assert failed.message == "the recording is cut off: its header says that it has no samples, and more follows"
+
+
+def test_an_rf64_file_that_is_cut_fails(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    soundfile.write(content, np.arange(-50, 50, dtype=np.int16), 16000, format="RF64")
+    whole = content.getvalue()
+    (tmp_path / "a.wav").write_bytes(whole)
+    assert len(samples(tmp_path / "a.wav", "audio")) == 100
+    (tmp_path / "a.wav").write_bytes(whole[:-60])
+    (failed,) = read(tmp_path / "a.wav", "audio").failed
+    assert failed.message == "the recording is cut off: it holds 140 of 200 bytes of samples"
