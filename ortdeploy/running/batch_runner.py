@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.lost import lost_key, unwritable, why_lost
-from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners
+from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, finite_rows
 from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class BatchRunner:
             return None
         finite = np.ones(rows, dtype=bool)
         for name in names:
-            finite &= _finite_rows(results[name])
+            finite &= finite_rows(results[name])
         return finite
 
 
@@ -190,18 +190,3 @@ def _run_op(line: PlannedWireStep, run: OpRun, results: Mapping[str, Column]) ->
     taken = {name: results[name] for _, name in line.wires}
     found = run(taken, len(next(iter(taken.values()))))
     return [found[name] for _, name in line.outputs]
-
-
-def _finite_rows(column: Column) -> Array:
-    """Return for each row whether all its numbers are finite: bool [rows]."""
-    if isinstance(column, list):
-        return np.array([_is_finite(value) for value in column], dtype=bool)
-    return np.asarray(np.isfinite(column).reshape(len(column), -1).all(axis=1))
-
-
-def _is_finite(value: Any) -> bool:
-    """Return whether all numbers of a sequence or a map are finite."""
-    if isinstance(value, dict | list):
-        return all(_is_finite(item) for item in (value.values() if isinstance(value, dict) else value))
-    numbers = np.asarray(value)
-    return not np.issubdtype(numbers.dtype, np.floating) or bool(np.isfinite(numbers).all())

@@ -54,6 +54,15 @@ def added(earlier: Proven, now: Proven) -> Proven:
     return total
 
 
+def without(now: Proven, before: Proven) -> Proven:
+    """Return what was compared since then: comparisons with the CPU go on while sessions make part after part."""
+    counts = ("rows", "looks")
+    return {
+        kind: plain | {name: plain[name] - before[kind][name] for name in counts} if kind in before else plain
+        for kind, plain in now.items()
+    }
+
+
 def first_in_doubt(error: DisagreementError, proven: Proven) -> int | None:
     """Return the first row in doubt after a comparison that disagrees; `proven` is of all runs of the job.
 

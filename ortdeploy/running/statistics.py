@@ -9,7 +9,7 @@ from typing import Any
 from ortdeploy.durations import Histogram, sum_of
 from ortdeploy.process.memory import peak_memory, process_usage
 from ortdeploy.running.part_writer import PartWriter
-from ortdeploy.running.proven import added, check_doubt, check_proven, proven_by, sum_of_proven
+from ortdeploy.running.proven import Proven, added, check_doubt, check_proven, proven_by, sum_of_proven, without
 from ortdeploy.running.samples import Samples
 from ortdeploy.running.stream import Stream
 
@@ -31,6 +31,7 @@ class JobStatistics:
         self._seconds_before = float(earlier.get("seconds", 0.0))
         self._stream = stream
         self._writer = writer
+        self._proven_before = self._proven()
         self._commit_times = Histogram()
         self._timeline: list[list[float]] = [list(point) for point in earlier.get("timeline", [])]
         self._samples = Samples(earlier)
@@ -95,9 +96,12 @@ class JobStatistics:
             "peak_memory_bytes": max(peaks) if peaks else None,
             "process": self._process(),
             "timeline": self._timeline,
-            "proven": added(self._earlier.get("proven", {}), proven_by(member.rows.proven for member in members)),
+            "proven": added(self._earlier.get("proven", {}), without(self._proven(), self._proven_before)),
             **self._samples.plain(),
         }
+
+    def _proven(self) -> Proven:
+        return proven_by(member.rows.proven for member in self._stream.members)
 
     def _counted(self, name: str, now: int) -> int:
         return int(self._earlier.get(name, 0)) + now

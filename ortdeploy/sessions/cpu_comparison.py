@@ -35,10 +35,14 @@ class _Batch:
     by_row: bool
 
     def rows(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return feeds and outputs by name, [rows, …] each; [1, …] if the batch is one row without an axis."""
+        """Return feeds and outputs by name, [rows, …] each; [1, …] if the batch is one row without an axis.
+
+        A feed without axes, which models of a pipeline may take, is [1].
+        """
         values = dict(zip(self.names, self.values, strict=True))
         if self.by_row:
-            return self.feeds, {name: value for name, value in values.items() if np.ndim(value) or _is_listed(value)}
+            fed = {name: one if np.ndim(one) else np.asarray(one)[np.newaxis] for name, one in self.feeds.items()}
+            return fed, {name: value for name, value in values.items() if np.ndim(value) or _is_listed(value)}
         return {name: np.asarray(one)[np.newaxis] for name, one in self.feeds.items()}, {
             name: value[np.newaxis] if isinstance(value, np.ndarray) else [value] for name, value in values.items()
         }
@@ -107,7 +111,7 @@ class CpuComparison:
         evidence, agree = self.evidence, (self.rtol, self.atol)
         batch = _Batch(names=names, feeds=feeds, values=values, adapters=adapters, number=number(0), by_row=by_row)
         fed, given = batch.rows()
-        evidence.note_block(len(next(iter(fed.values()), ())), seconds, fed, given)
+        evidence.note_block(max(map(len, fed.values()), default=0), seconds, fed, given)
         unseen = not evidence.varied.issuperset((*evidence.inputs, *evidence.outputs))
         new = varying(fed, given, agree, but=evidence.varied, first=self._first) if unseen else {}
         if evidence.is_due(is_new=bool(new)):
@@ -140,7 +144,7 @@ class CpuComparison:
         fed, given = batch.rows()
         agree = (self.rtol, self.atol)
         varied = {*varying(fed, given, agree), *varying(fed, given, agree, first=self._first)}
-        evidence.agree(len(next(iter(fed.values()), ())), varied, since(began))
+        evidence.agree(max(map(len, fed.values()), default=0), varied, since(began))
         self._latest = None
         if self._first is None:
             kept = batch.copy().rows()

@@ -21,7 +21,7 @@ from ortdeploy.plan.pipeline import PlannedWireStep, walk
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.records import mutable_record, record
 from ortdeploy.sessions.evidence import DisagreementError, Evidence, clocks, content, is_text, since, varying
-from ortdeploy.tensors.columns import Array, Column, join, pick
+from ortdeploy.tensors.columns import Array, Column, finite_rows, join, pick
 from ortdeploy.tensors.types import format_shape
 
 _FEW = 3  # rows that run together in a batch of another size
@@ -232,6 +232,11 @@ def _sampled(feeds: Mapping[str, Column], results: Mapping[str, Column], place: 
     return _Sample(number=number, feeds=one[0], results=one[1])
 
 
+def _number_of(number: Number, places: Sequence[int], place: int) -> int:
+    """Return the number of a row in its job, by its place among some `places` of a block."""
+    return number(places[place])
+
+
 def _are_alike(one: Column, other: Column) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
@@ -242,7 +247,9 @@ def _are_alike(one: Column, other: Column) -> bool:
 class RowsLook:
     """Looks at rows that have run, when it is their turn: they run again in other batches.
 
-    `varied` is called with what has varied, each time that this grows. What else is here is explained at `RowsAgain`.
+    `varied` is called with what has varied, each time that this grows. Rows for which an output of `check_finite` is
+    not finite fail, or run again without those that do, so they are not compared: NaN of one row may have reached them.
+    What else is here is explained at `RowsAgain`.
     """
 
     agree: tuple[float, float] | None
@@ -250,6 +257,7 @@ class RowsLook:
     as_given: Callable[[str, Any], tuple[int, ...]]
     takes_whole_batches: bool = False
     is_slow: bool = False
+    check_finite: tuple[str, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
     on_varied: Callable[[set[str]], None] = lambda _names: None
     _kept: list[_Sample] = field(default_factory=list)
@@ -282,6 +290,12 @@ class RowsLook:
         evidence = self.evidence
         evidence.note_block(rows, seconds, feeds, results)
         self._whole = max(self._whole, batch)
+        staying = self._staying(results, rows)
+        if staying is not None:
+            if not staying:
+                return
+            feeds, results = ({name: pick(one, staying) for name, one in some.items()} for some in (feeds, results))
+            rows, number = len(staying), partial(_number_of, number, staying)
         kept = self._kept[0] if self._kept else None
         if evidence.varied.issuperset((*evidence.inputs, *evidence.outputs)) and not any(map(is_text, feeds.values())):
             new: Mapping[str, int] = {}
@@ -304,6 +318,14 @@ class RowsLook:
             spread = _unlike(feeds, (*few[:2], *(place * rows // wanted for place in range(wanted))))
             chosen = [_sampled(feeds, results, one, number(one)) for one in spread[:wanted]]
             self._compare(run, chosen, (), thorough=False)
+
+    def _staying(self, results: Mapping[str, Column], rows: int) -> list[int] | None:
+        """Return the places of the rows whose results stay as they are; None if all do."""
+        finite = np.ones(rows, dtype=bool)
+        for name in self.check_finite:
+            if name in results:  # else a later step makes it
+                finite &= finite_rows(results[name][:rows])
+        return None if finite.all() else np.flatnonzero(finite).tolist()
 
     def _lacking(
         self,
@@ -489,6 +511,7 @@ class RowProof:
             as_given=self._as_given,
             takes_whole_batches=self._takes_whole_batches,
             is_slow=pipeline is not None and pipeline.preset is not None,
+            check_finite=self._step.errors.check_finite,
             evidence=Evidence(varied=varied, is_begun=bool(varied), is_remembered=bool(varied)),
             on_varied=partial(self._keep, key),
         )

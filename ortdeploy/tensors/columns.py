@@ -22,6 +22,21 @@ def pick(column: Column, places: Sequence[int]) -> Column:
     return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
 
+def finite_rows(column: Column) -> Array:
+    """Return for each row whether all its numbers are finite: bool [rows]."""
+    if isinstance(column, list):
+        return np.array([_is_finite(value) for value in column], dtype=bool)
+    return np.asarray(np.isfinite(column).reshape(len(column), -1).all(axis=1))
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether all numbers of a sequence or a map are finite."""
+    if isinstance(value, dict | list):
+        return all(_is_finite(item) for item in (value.values() if isinstance(value, dict) else value))
+    numbers = np.asarray(value)
+    return not np.issubdtype(numbers.dtype, np.floating) or bool(np.isfinite(numbers).all())
+
+
 def numbers(rows: Sequence[int]) -> Array:
     """Return the numbers of rows, int64 [rows]; numpy alone would take a range number by number."""
     if isinstance(rows, range):

@@ -12,6 +12,7 @@ from conftest import Cli, run_process
 from onnx import TensorProto, helper
 from support.models import save_model
 
+from ortdeploy.cli.exit_codes import EXIT_USAGE
 from ortdeploy.sessions import evidence
 
 FLOAT = TensorProto.FLOAT
@@ -125,6 +126,12 @@ def test_rows_in_doubt_are_named_and_stay_in_doubt_until_they_are_made_anew(
     assert again.code == 1, "what is in doubt does not become good by itself"
     assert f"Rows {first} to " in again.out
     declared = write(tmp_path, model=", row_independence: false", **words)  # type: ignore[arg-type]
+    plan = tmp_path / "plan.json"
+    assert cli("plan", declared, "--out", plan).code == 0
+    shard = cli("apply", plan, "--shard", "0/1")
+    assert (shard.code, shard.out.count(f"Rows {first} to ") > 0) == (EXIT_USAGE, True), shard.out
+    assert cli("finish", plan).code == 1, "shards that make the other rows do not make them good"
+    assert f"Rows {first} to " in cli("apply", declared).out, "no plan has begun"
     assert cli("apply", declared, "--new-run").code == 0
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ortdeploy.running.proven import added, check_doubt, check_proven, first_in_doubt, proven_by, sum_of_proven
+from ortdeploy.running.proven import added, check_doubt, check_proven, first_in_doubt, proven_by, sum_of_proven, without
 from ortdeploy.sessions.evidence import CPU, ROWS, DisagreementError, Evidence
 
 
@@ -34,6 +34,12 @@ def test_shards_add_up() -> None:
     one, other = {ROWS: plain(why="all rows were equal")}, {ROWS: plain(rows=4, since=7), CPU: plain()}
     assert sum_of_proven(one, other) == {ROWS: plain(rows=7, looks=2, since=7), CPU: plain()}
     assert sum_of_proven({}, {}) == {}
+
+
+def test_what_sessions_have_compared_for_earlier_parts_is_not_counted_again() -> None:
+    before, now = {CPU: plain(rows=16, looks=1)}, {CPU: plain(rows=48, looks=3, since=70), ROWS: plain()}
+    assert without(now, before) == {CPU: plain(rows=32, looks=2, since=70), ROWS: plain()}
+    assert without(now, {}) == now
 
 
 def test_a_look_of_a_later_run_covers_the_rows_before_it() -> None:

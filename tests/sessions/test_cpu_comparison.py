@@ -52,6 +52,19 @@ def test_what_is_wrong_does_not(value: np.ndarray) -> None:
         compare(value)
 
 
+def test_an_input_without_axes_is_compared_as_one_value() -> None:
+    """Models of a pipeline may take one, such as the rate of a recording or the step of a sampler."""
+    probe = CpuComparison(session=FakeSession(double), rtol=0.05, atol=0.001)
+    for step in range(3):
+        feeds = {"t": np.array(step, np.float32), "x": np.ones((2, 3), np.float32) + step}
+        values = [feeds["x"] * 2]
+        probe.look(["y"], feeds, values, lambda *_: values, (), number=int, seconds=0.1)  # noqa: B023  called at once
+    probe.finish(lambda *_: values)
+    assert probe.evidence.is_proven
+    assert probe.evidence.varied == {"t", "x", "y"}
+    assert probe.evidence.rows == 6
+
+
 def test_the_cpu_session_is_used_once_and_let_go() -> None:
     probe = CpuComparison(session=FakeSession(double), rtol=0, atol=0)
     assert probe.take() is not None

@@ -117,6 +117,26 @@ def test_results_that_differ_by_less_than_is_allowed_are_no_proof() -> None:
     assert ran.proof.evidence[0].is_proven
 
 
+def test_rows_that_nan_of_another_has_reached_are_not_compared() -> None:
+    """With `on_nan: fail` they run again without it; its row fails. What mixes rows otherwise is still found."""
+
+    def reached(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {"y": feeds["x"] * 2 + feeds["x"].mean(axis=0) * np.float32(1e-9)}
+
+    step = job()
+    step = replace(step, errors=replace(step.errors, on_nan="fail", check_finite=("y",)))
+    ran = Ran(reached, step=step)
+    dark = FRAMES.copy()
+    dark[2, 0] = np.nan
+    for values in (dark, FRAMES, dark, FRAMES + 8, dark):
+        ran.batch(values)
+    ran.runs.finish()
+    assert ran.proof.evidence[0].is_proven
+    partly = Ran(lambda feeds: {"y": np.where(feeds["x"] < 0, np.nan, normalized(feeds)["y"])}, step=step)
+    with pytest.raises(DisagreementError, match=r"output y, row [123]: its results depend on the rows beside it"):
+        partly.batch(FRAMES - 1)
+
+
 def test_an_input_that_differs_for_the_first_time_is_looked_at_at_once() -> None:
     """Column x is proven by rows; a second input has been the same for all of them."""
     assert varying({"x": FRAMES, "z": BLACK}, {}, None) == {"x": 1}

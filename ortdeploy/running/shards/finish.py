@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import OrtdeployError, failure_at
+from ortdeploy.diagnostics import OrtdeployError, RefusedError, failure_at
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.files.shared_place import SharedPlace
+from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
 from ortdeploy.plan.made_by import made_by
@@ -31,6 +32,7 @@ from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.marker import write_marker
 from ortdeploy.running.part_writer import remove_unnamed_parts
+from ortdeploy.running.proven import in_doubt
 from ortdeploy.running.report import RAN_UNKNOWN, committed, write_report
 from ortdeploy.running.shards.alike import has_begun
 from ortdeploy.running.shards.at_once import in_threads
@@ -337,7 +339,13 @@ def is_accounted_for(record: OutputRecord | None, table: PartTable) -> bool:
 
 
 def check_fits(record: OutputRecord, step: RunJob) -> None:
-    """Raise OrtdeployError if a run has committed rows that the parts of a plan do not have, since it was made."""
+    """Raise OrtdeployError if a run has committed rows that the parts of a plan do not have, since it was made.
+
+    Raises RefusedError if rows are in doubt, which would count as right with those of the plan.
+    """
+    if "doubt" in record.statistics:
+        with undamaged():
+            raise RefusedError(in_doubt(record.statistics["doubt"], step.output.shown))
     table = part_table(step, first_number(record, step))
     later = [part for part in record.parts if part.number >= table.first_number]
     is_other = record.status == Status.DONE and record.first_row != table.first_row
