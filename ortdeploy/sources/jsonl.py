@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,10 @@ SAMPLED_ROWS, MOST_SAMPLED_FILES = 1024, 16
 """Rows that tell the types of carried columns, and files whose first rows these are."""
 
 
+_OF_EACH_ROW = ("path", "row")
+"""Keys that every row has, whatever its file holds."""
+
+
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Take columns and shapes from the first lines that are not empty. A size in which their lists differ is open."""
     read = partial(read_rows, mark=START, folder=None, limit=facts.memory_limit)
@@ -48,17 +52,21 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
         return replace(facts, problem=Problem(kind="unreadable", detail=detail))
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: _type([row.get(name) for row in rows]) for name in names}
-    return replace(facts, columns=columns, types=_types_to_carry(files, facts))
+    return replace(facts, columns=columns, types=_types_to_carry(files, facts, columns.keys()))
 
 
-def _types_to_carry(files: Sequence[str], facts: InputFacts) -> dict[str, str]:
-    """Return the types that hold the carried columns in the first rows of some files; text where all are null."""
-    if not facts.carried:
+def _types_to_carry(files: Sequence[str], facts: InputFacts, known: Collection[str]) -> dict[str, str]:
+    """Return the types that hold the carried columns in the first rows of some files; text where all are null.
+
+    Numbers of rows and paths are not read, unless the files have such columns of their own.
+    """
+    carried = [name for name in facts.carried if name in known or name not in _OF_EACH_ROW]
+    if not carried:
         return {}
     places = range(0, len(files), -(-len(files) // MOST_SAMPLED_FILES))
     chosen = [files[place] for place in {*places, len(files) - 1}]
     empty = frozenset(facts.dialect.empty)
-    values: dict[str, list[Any]] = {name: [] for name in facts.carried}
+    values: dict[str, list[Any]] = {name: [] for name in carried}
     for path in chosen:
         lines = islice(read_rows(path, START, folder=None, limit=facts.memory_limit), SAMPLED_ROWS // len(chosen))
         for row in _readable(lines):

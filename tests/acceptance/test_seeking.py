@@ -84,7 +84,7 @@ def test_a_job_that_failed_goes_on_where_it_was(cli: Cli, deployment: Path, begu
     assert cli("apply", manifest).code == 0
     assert max(begun) > 1900
     assert len(parts(deployment)) == 8
-    assert (deployment / "outbox/run/_failed.jsonl").read_text().count("data.csv:5003") == 1
+    assert (deployment / "outbox/run/_failed.jsonl").read_text().count("data.csv:5002") == 1  # where the record begins
     begun.clear()
     assert cli("retry", manifest, "--job", "run").code == 0
     assert min(begun) > 1900
