@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from ortdeploy.cli.arguments import COMMANDS, build_parser
 from ortdeploy.cli.exit_codes import (
@@ -55,7 +55,11 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=ERRORS)
-    with private_streams():
+    with ExitStack() as streams:
+        try:
+            streams.enter_context(private_streams())
+        except OSError as error:  # as if a process may open no more files
+            return _fail(error)
         code, unwritten = _run(argv), _unwritten()
         return code or unwritten
 

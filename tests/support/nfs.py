@@ -35,6 +35,9 @@ class Client:
         def answer(name: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             folder = str(Path(f"/proc/self/fd/{dir_fd}").readlink()) if dir_fd is not None else ""
             path = Path(folder, os.fsdecode(name))
+            if flags & os.O_CREAT and path.parent not in self._absent:  # the server is asked to make a file
+                self._absent.discard(path)
+                return int(ask(name, flags, mode, dir_fd=dir_fd))
             found: int = known(path, call=lambda: ask(name, flags, mode, dir_fd=dir_fd))
             return found
 
