@@ -99,7 +99,7 @@ def through(form: str, column: Column) -> list[Any]:
         return list(pa.ipc.open_file(content).read_all()["k"].to_pylist())
     text = content.getvalue().decode()
     if form == "jsonl":
-        return [json.loads(line)["k"] for line in text.splitlines()]
+        return [json.loads(line)["k"] for line in text.split("\n") if line]
     return [cells[0] for cells in list(read_cells(io.StringIO(text, newline="")))[1:]]
 
 
