@@ -1,6 +1,6 @@
 """Checks what a job has committed: the ledger's record against itself, against the files and the input."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -24,12 +24,6 @@ def committed_parts(context: JobContext) -> tuple[Part, ...]:
     """Return the parts that are committed."""
     record = context.ledger.output(context.output)
     return record.parts if record else ()
-
-
-def committed_files(context: JobContext) -> Iterator[Path]:
-    """Yield the files of the committed parts, in the order of the parts; some may have been carried away."""
-    for part in committed_parts(context):
-        yield from (context.folder / str(one.file) for one in part.files)
 
 
 def check_record(context: JobContext, known: OutputRecord) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.tensors.columns import Array, Column
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import is_narrow, numpy_dtype, widened
 from ortdeploy.tensors.types import INTEGERS, WIDER
 
@@ -55,18 +55,6 @@ def cast(array: Array, name: str) -> Array:
         _hold_limits(numbers, name)
         return _as_whole(numbers, name)
     return convert(array, name)
-
-
-def unfit_rows(column: Column, name: str) -> dict[int, str]:
-    """Return the places of rows [rows, …] that the element type cannot hold, with the sentence that says why."""
-    found = {}
-    for place, row in enumerate(column):
-        array = row if isinstance(row, np.ndarray) else np.array([row], object)
-        try:
-            convert(array, name)
-        except ConversionError as error:
-            found[place] = str(error)
-    return found
 
 
 def joint_type(values: Iterable[Any]) -> str | None:

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 
-from ortdeploy.tensors.conversion import ConversionError, cast, convert, joint_type, unfit_rows
+from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.conversion import ConversionError, cast, convert, joint_type
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import ELEMENT_TYPES
 
@@ -55,6 +56,17 @@ FRACTIONS = [
     3.4e38,
 ]
 SPECIAL = [math.nan, math.inf, -math.inf, -0.0]
+
+
+def unfit_rows(column: Column, name: str) -> dict[int, str]:
+    """Return the places of rows [rows, …] that the element type cannot hold, with the sentence that says why."""
+    found = {}
+    for place, row in enumerate(column):
+        try:
+            convert(row if isinstance(row, np.ndarray) else np.array([row], object), name)
+        except ConversionError as error:
+            found[place] = str(error)
+    return found
 
 
 def largest(name: str) -> Fraction:
