@@ -303,7 +303,10 @@ def test_after_the_watchdog_has_ended_it_in_a_run_every_row_is_there_once(deploy
         fcntl.fcntl(process.stderr.fileno(), fcntl.F_SETPIPE_SZ, 4096)
         committed = (line for line in process.stderr if '"event": "part.committed"' in line)
         next(committed), next(committed)
-        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (child,) = (
+            one for one in children if b"apply" in Path(f"/proc/{one}/cmdline").read_bytes()
+        )  # the other looks on
         process.send_signal(signal.SIGABRT)
         os.kill(int(child), number)
         assert process.wait() == -signal.SIGABRT
