@@ -73,15 +73,16 @@ def text_leads_out(root: Path, path: str) -> bool:
     return not (full == str(root) or full.startswith(f"{root}/"))
 
 
-def written(root: Path, key: str, path: str) -> None:
+def written(root: Path, key: str, path: str) -> str:
+    """Write a manifest that names a path, and return the path: a document's ends as a file of it does."""
     document, at = KEYS[key]
     (root / "h.yaml").write_text(json.dumps(put(document, at, path)))
+    return path + (".json" if f'"{MARK}.json"' in json.dumps(document) else "")
 
 
 def compare(cli: Cli, root: Path, key: str, template: str, command: str) -> None:
     """Run a command on a manifest with a hostile path, and compare what it says with the model."""
-    path = template.replace("{top}", str(root.parent))
-    written(root, key, path)
+    path = written(root, key, template.replace("{top}", str(root.parent)))
     before = state(root.parent / "root2")
     answer = cli(command, root / "h.yaml")
     said = f"{key} {path!r}: {answer.out}{answer.err}"
