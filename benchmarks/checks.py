@@ -8,7 +8,6 @@ import itertools
 import statistics
 import tempfile
 import time
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from measure import describe_machine
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from ortdeploy.feeds.feeder import Feeder, wanted_columns

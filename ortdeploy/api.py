@@ -11,14 +11,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, LockedError, OrtdeployError, Severity, UsageError
 from ortdeploy.files.opening import open_regular, read_whole
 from ortdeploy.process.child import how_it_ended, program_command
-from ortdeploy.records import record
 from ortdeploy.results.results import Status
 
 __all__ = [
@@ -52,7 +51,7 @@ _STOPPED_EARLY = "it was stopped before any job began"
 _LOOK_SECONDS = 0.1  # how often a thread asks whether a run is over that it may have to stop
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a finding is: a file, or the flag that stands for an argument; line and column count from 1."""
 
@@ -61,7 +60,7 @@ class Place:
     column: int
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is wrong, or that a warning is about.
 
@@ -90,7 +89,7 @@ class Finding:
         return f"{place}: {self.severity}[{self.code}]: {self.what}\n  {self.why}"
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSession:
     """The sessions of a model, or of op steps: the chains of providers, by full names, that are tried or all used."""
 
@@ -99,7 +98,7 @@ class PlannedSession:
     chains: tuple[tuple[str, ...], ...]
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """A job that would run; `rows` are those of its input, with `committed` ones; None if nobody has counted them.
 
@@ -116,7 +115,7 @@ class PlannedJob:
     columns: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
     """The text of a plan file, and the flags that it was made with; for `apply`. `tables` lie beside it, by name."""
 
@@ -125,7 +124,7 @@ class SavedPlan:
     tables: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What would run for a manifest. Jobs that have nothing to run are left out; `saved` is None if it is refused."""
 
@@ -141,7 +140,7 @@ class Plan:
         return _refuses(self.findings)
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """How a job ended, with the rows that are committed, failed and skipped over all its runs.
 
@@ -176,7 +175,7 @@ class JobResult:
                 yield from map(json.loads, lines)
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of `apply`: findings, and how each job ended; no job has run if the manifest was refused."""
 

@@ -6,10 +6,11 @@ that is raised is a bug of ortdeploy and is reported as one.
 
 import re
 from collections.abc import Iterable
-from dataclasses import field
 from enum import StrEnum
 
-from ortdeploy.records import record
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from ortdeploy.redaction import without_secrets
 
 _PLAIN_KEY = r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z_][\w./-]*"
@@ -39,8 +40,7 @@ class Certainty(StrEnum):
     ASSUMED = "assumed"
 
 
-@record
-class Span:
+class Span(Struct, frozen=True, kw_only=True, eq=False):
     """A place in a file; line and column count from 1.
 
     `end` is the column behind it, None if that is unknown or on another line. It does not tell two places apart.
@@ -49,11 +49,22 @@ class Span:
     path: str
     line: int
     column: int
-    end: int | None = field(default=None, compare=False)
+    end: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same place."""
+        return isinstance(other, Span) and self._place == other._place
+
+    def __hash__(self) -> int:
+        """Return a number that is the same for the same place."""
+        return hash(self._place)
+
+    @property
+    def _place(self) -> tuple[str, int, int]:
+        return self.path, self.line, self.column
 
 
-@record
-class Diagnostic:
+class Diagnostic(Struct, frozen=True, kw_only=True):
     """One complaint: a fixed summary that people learn to recognise, and full sentences about this case.
 
     What it says holds no secret, however it came by its words.
@@ -70,7 +81,7 @@ class Diagnostic:
 
     def __post_init__(self) -> None:
         """Take secrets out of the sentences."""
-        object.__setattr__(self, "detail", without_secrets(self.detail))
+        force_setattr(self, "detail", without_secrets(self.detail))
 
 
 class OrtdeployError(Exception):

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OutOfMemoryError, StoppedError, TransientError
 from ortdeploy.events import log
-from ortdeploy.records import record
 
 T = TypeVar("T")
 
@@ -37,8 +38,7 @@ _PASSING_ANSWERS = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers of a server that is busy or out of order."""
 
 
-@record
-class _Limits:
+class _Limits(Struct, frozen=True, kw_only=True):
     """How often something is tried again, and what ends the waiting.
 
     Outside of a job, such as in a plan, a server that is down costs half a second.

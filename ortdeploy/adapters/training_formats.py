@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.numpy_archives import read_npz
 from ortdeploy.files.opening import open_regular, read_text, regular_path
-from ortdeploy.records import record
 from ortdeploy.shell import pip_install
 from ortdeploy.tensors.columns import Array
 
@@ -21,8 +22,7 @@ _REFUSED = {"use_dora": False, "modules_to_save": None, "bias": "none"}
 """What PEFT can train beside the two matrices, and the value that says that it did not: no adapter file holds it."""
 
 
-@record
-class Scaling:
+class Scaling(Struct, frozen=True, kw_only=True):
     """What a layer's product A B is multiplied with: alpha / rank, or alpha / sqrt(rank); 1 without an alpha.
 
     The patterns are PEFT's: layers, by the end of their names, that have a rank or alpha of their own.
@@ -43,8 +43,7 @@ class Scaling:
         return 1.0 if alpha is None else alpha / (rank**0.5 if self.by_root else rank)
 
 
-@record
-class Weights:
+class Weights(Struct, frozen=True, kw_only=True):
     """Matrices by name; `transposed`: PyTorch's Linear keeps them as [out, in], a graph multiplies by [in, out]."""
 
     arrays: Mapping[str, Array]

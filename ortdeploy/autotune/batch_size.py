@@ -5,7 +5,8 @@ What is found is kept per device, model and sessions, and a job that goes on kee
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
 from ortdeploy.events import log

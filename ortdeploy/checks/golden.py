@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
@@ -18,13 +19,11 @@ from ortdeploy.files.onnx_data import KINDS
 from ortdeploy.files.opening import read_whole
 from ortdeploy.files.walk import held_file, held_folder
 from ortdeploy.plan.steps import GoldenValue
-from ortdeploy.records import record
 
 _ADDED = 2  # numpy's mark of a type that another package adds
 
 
-@record
-class GoldenSet:
+class GoldenSet(Struct, frozen=True, kw_only=True):
     """What a model is fed, and what it must answer, by name; a sequence is a list."""
 
     inputs: Mapping[str, Any]

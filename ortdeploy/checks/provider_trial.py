@@ -4,16 +4,16 @@ y = relu(x · w), x float32 [4, 8] (rows, features), w float32 [8, 8]; the resul
 """
 
 import time
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.op_graph import OpConstant, OpGraph, OpNode
 from ortdeploy.plan.pipeline import PlannedValue
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.records import record
 from ortdeploy.sessions.opening import ModelOpener
 
 ONNX = "ai.onnx"
@@ -23,8 +23,7 @@ _ROWS = (np.arange(32, dtype=np.float32).reshape(4, 8) % 5 - 2) / 2
 _TOLERANCE = 0.05  # providers that compute in half precision, or with integers, come this near
 
 
-@record
-class ProviderTrial:
+class ProviderTrial(Struct, frozen=True, kw_only=True):
     """How a provider did: `nodes` of two that it took, and seconds to open a session; or the problem.
 
     `absent`: the problem is that it has no device on this machine.

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.checks.golden import GoldenSet, difference, in_folder, read_set, write_outputs
 from ortdeploy.checks.synthetic_inputs import synthetic_feeds
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
@@ -11,15 +13,13 @@ from ortdeploy.files.golden_sets import find_sets
 from ortdeploy.files.names import is_folder
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.process.leaks import look_for_leak
-from ortdeploy.records import record
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.opening import ModelOpener
 
 PASSED, FAILED, ERROR = "passed", "failed", "error"
 
 
-@record
-class CheckResult:
+class CheckResult(Struct, frozen=True, kw_only=True):
     """How one data set ended on one session, with an adapter or without: passed, failed or error.
 
     `max_abs_diff` is the largest difference where numbers differ.

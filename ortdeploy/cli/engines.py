@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.cli.children.apply import choose_progress
 from ortdeploy.diagnostics import UsageError
 from ortdeploy.events import bound, log
@@ -14,7 +16,6 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.records import record
 from ortdeploy.results.results import JobResult
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.shards.drive import Drive
@@ -23,8 +24,7 @@ from ortdeploy.running.shards.ray_crew import AUTO, check_address, hired, joined
 _WORKER = "ortdeploy.cli.children.worker"
 
 
-@record
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True):
     """Ray, the address of its cluster, and how many workers are wanted; None: as many as there is room for."""
 
     address: str

@@ -3,8 +3,9 @@
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import load_options, plan_root
 from ortdeploy.diagnostics import UsageError, has_errors

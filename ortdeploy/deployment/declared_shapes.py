@@ -4,7 +4,8 @@ Exporters write shapes of outputs into a graph, and ONNX Runtime runs it whether
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import as_key
 from ortdeploy.facts.models import ModelFacts

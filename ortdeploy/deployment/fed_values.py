@@ -2,15 +2,15 @@
 
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import as_key
 from ortdeploy.facts.models import ValueFacts
-from ortdeploy.records import record
 from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.types import TensorType
 
 
-@record
-class FedValue:
+class FedValue(Struct, frozen=True, kw_only=True):
     """A model input that the manifest feeds a value that no row carries; `axis` and `target` as of a binding."""
 
     value: ValueFacts

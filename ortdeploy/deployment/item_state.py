@@ -1,7 +1,8 @@
 """Decides how the state of an `each` reaches its models: as [rows, …], so that rows run together, or whole."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.manifest.pipelines import StepOfPipeline, walk

@@ -5,10 +5,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.records import ordered_record
 
 
 class MetadataError(Exception):
@@ -54,8 +55,7 @@ def _numbers(text: str) -> list[float]:
     return flat if are_numbers else []
 
 
-@ordered_record
-class _Reading:
+class _Reading(Struct, frozen=True):
     """The setting that what is read becomes, what it is called, and how to read it."""
 
     becomes: str

@@ -5,8 +5,10 @@ rows that would be mixed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.deployment.op_constants import ConstantError, attribute_value, constant_type
 from ortdeploy.deployment.op_names import InferredType, KnownOperators, OpStepError, check_names, find_operator
@@ -15,7 +17,6 @@ from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import ONNX, OpSpec, wire_name
 from ortdeploy.plan.op_graph import OpConstant, OpGraph, OpNode
 from ortdeploy.plan.pipeline import PlannedValue
-from ortdeploy.records import mutable_record, record
 from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.types import FLOATING, INTEGERS, ROWS, InapplicableError, Shape, TensorType, format_shape
 
@@ -27,8 +28,7 @@ _BY_ROW = "With by_row: true it runs for each row by itself, without axis 0"
 _SUPPRESSION = "NonMaxSuppression"
 
 
-@record
-class OpStep:
+class OpStep(Struct, frozen=True, kw_only=True):
     """A step with the graph of those that it goes on from, itself the last, and the types of its own results.
 
     `whole` are results that are not by row: what follows from sizes or constants alone, which only further op steps may
@@ -235,8 +235,7 @@ def _check_axes(spec: OpSpec, facts: OperatorFacts, types: Mapping[str, TensorTy
             raise OpStepError((*spec.at, where, name), detail)
 
 
-@mutable_record
-class _Building:
+class _Building(Struct):
     """The node of one step, its constants, and the graph that it becomes the last of."""
 
     spec: OpSpec

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.deployment.declared_shapes import how_to_overrule
 from ortdeploy.deployment.fed_values import FedValue
@@ -20,7 +22,6 @@ from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.pipelines import FILES, PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.records import mutable_record, record
 from ortdeploy.tensors.layouts import fitting_layout, layout_step
 from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import (
@@ -38,8 +39,7 @@ Arrives = Callable[[str, str | None], TensorType | None]
 """Tells in which type a column comes, by its name and the element type that is wanted; None: no such column."""
 
 
-@record
-class WireProblem:
+class WireProblem(Struct, frozen=True, kw_only=True):
     """A wire that does not fit: where, and why, in full sentences; `of_operator`: an op step cannot be done."""
 
     at: Path
@@ -47,8 +47,7 @@ class WireProblem:
     of_operator: bool = False
 
 
-@record
-class TypedStep:
+class TypedStep(Struct, frozen=True, kw_only=True):
     """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
 
     `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
@@ -78,8 +77,7 @@ class TypedStep:
         return {argument: name for argument, name in self.spec.wires.items() if argument not in whole}
 
 
-@record
-class PipelineTypes:
+class PipelineTypes(Struct, frozen=True, kw_only=True):
     """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
 
     `state` are the values that a row takes from the one before, as the models take them: whole, without rows. `whole`
@@ -137,8 +135,7 @@ def type_pipeline(
     )
 
 
-@mutable_record
-class _PipelineTyper:
+class _PipelineTyper(Struct):
     models: Mapping[str, ModelFacts]
     axes: Mapping[str, RowAxes]
     adapters: Mapping[str, AdapterFacts]

@@ -9,12 +9,13 @@ findings that rest on it are assumed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.facts.host import EXTENSION_DOMAINS, Kernel
 from ortdeploy.facts.models import ModelFacts, NodeFacts
 from ortdeploy.providers.catalogue import CPU, find_provider
-from ortdeploy.records import record
 
 Attributes = Mapping[str, Mapping[int, Collection[str]]]
 """The attributes that ONNX Runtime knows, by `domain.operator` and version."""
@@ -23,8 +24,7 @@ Kernels = Mapping[str, Mapping[str, Sequence[Kernel]]]
 """Kernels by provider and by `domain.operator`."""
 
 
-@record
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """Nodes by provider, operator types on the CPU, and nodes that no provider of the chain can run, with the reason.
 
     Nodes that would be replaced by the body of their function are in none of them. Operators `in_float`, each with its

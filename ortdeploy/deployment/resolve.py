@@ -1,11 +1,11 @@
 """Joins a spec with facts: fills defaults, chooses chains, binds dimensions, infers types."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
 from ortdeploy.deployment.declared_shapes import with_declared_shapes

@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.op_steps import OpStep
@@ -41,15 +43,13 @@ from ortdeploy.plan.made_by import made_by_digest, output_layout
 from ortdeploy.providers.catalogue import CPU, find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.providers.secrets import masked_options
-from ortdeploy.records import record
 from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
 from ortdeploy.tensors.types import Shape, TensorType
 from ortdeploy.transforms.sample_rates import needs_rate
 from ortdeploy.units import allowed_count, allows_none
 
 
-@record
-class ResolvedProvider:
+class ResolvedProvider(Struct, frozen=True, kw_only=True):
     """A provider that the session will ask for, by its full name; `device` when it comes from a plugin package.
 
     Paths among its `options` are full.
@@ -67,8 +67,7 @@ def missing_library(entry: ProviderSpec, runtime: RuntimeFacts) -> tuple[str, st
     return next((one for one in needed if one[1] in missing), None)
 
 
-@record
-class ResolvedSession:
+class ResolvedSession(Struct, frozen=True, kw_only=True):
     """A session with the chain that it gets; `unavailable` are the providers of its chain that are not here.
 
     `prediction` is of the chain that it gets; None if kernel definitions do not decide, or are not known.
@@ -82,8 +81,7 @@ class ResolvedSession:
     prediction: Prediction | None
 
 
-@record
-class ResolvedModel:
+class ResolvedModel(Struct, frozen=True, kw_only=True):
     """A model with its facts and the sessions that it may get, in order.
 
     `session` and `run` are the session and run options, with full paths; `option_files` are opened with the sessions.
@@ -123,8 +121,7 @@ class ResolvedModel:
         return replace(self, sessions=sessions, session=sleeping(self.session))
 
 
-@record
-class ResolvedPipeline:
+class ResolvedPipeline(Struct, frozen=True, kw_only=True):
     """A pipeline with the models that it runs: its wires, or what is known of the folder of its preset."""
 
     spec: PipelineSpec
@@ -133,8 +130,7 @@ class ResolvedPipeline:
     diffusion: DiffusionFacts | None
 
 
-@record
-class StepProblem:
+class StepProblem(Struct, frozen=True, kw_only=True):
     """A step that cannot take what reaches it; of an op step, `at` is the place inside of it."""
 
     step: StepSpec
@@ -142,8 +138,7 @@ class StepProblem:
     at: Path | None = None
 
 
-@record
-class Binding:
+class Binding(Struct, frozen=True, kw_only=True):
     """How one model input is fed: columns, steps, and the types from one end to the other.
 
     `target` is what the session takes, rows first, without the rows' dimension when the model has none; in the graph
@@ -184,8 +179,7 @@ class Binding:
         return (rows, *sizes[1:])
 
 
-@record
-class ResolvedJob:
+class ResolvedJob(Struct, frozen=True, kw_only=True):
     """A job with everything it rests on. `axes` say where its model has the rows.
 
     `missing` says by column that is fed what an empty value of it stands for. `postprocess_ops` are by step: those that
@@ -458,8 +452,7 @@ class ResolvedJob:
         return self.readable and inputs.issuperset(self.spec.prepare)
 
 
-@record
-class Deployment:
+class Deployment(Struct, frozen=True, kw_only=True):
     """One manifest on this machine. Jobs that name no model are missing; the spec's rules have refused them.
 
     `preflight` is empty until nothing else speaks against the deployment.

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
 from ortdeploy.deployment.resolved import StepProblem
 from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.spec import StepSpec
-from ortdeploy.records import mutable_record, record
 from ortdeploy.tensors.types import InapplicableError, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 
@@ -18,8 +18,7 @@ SO_FAR = "x"
 NOT_OF_EACH_ROW = "follows from sizes or constants and is not one of each row"
 
 
-@record
-class PreparedTypes:
+class PreparedTypes(Struct, frozen=True, kw_only=True):
     """The type before the first step and after each, what is wrong, and the op steps by their places."""
 
     stages: tuple[TensorType, ...]
@@ -81,8 +80,7 @@ def _without_numbers(detail: str) -> str:
     return re.sub(r", out: x[.\d]*_\w+", "", re.sub(r"\$x\.\d+", "$x", detail))
 
 
-@mutable_record
-class PostprocessTypes:
+class PostprocessTypes(Struct):
     """The types of the results that steps have made so far; `whole` are those that are not by row."""
 
     results: dict[str, TensorType]

@@ -4,12 +4,13 @@ A session's pool of n threads are n - 1 and its caller: with k callers, n + k - 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.manifest.spec import ModelSpec
 from ortdeploy.providers.catalogue import CPU, full_name
-from ortdeploy.records import record
 
 _OPENVINO, _XNNPACK = full_name("OpenVINO"), full_name("Xnnpack")
 
@@ -17,8 +18,7 @@ ON_THE_PROCESSOR = {CPU, _OPENVINO, _XNNPACK}
 """Providers that compute with threads of this process, which can be told how many."""
 
 
-@record
-class ThreadLayout:
+class ThreadLayout(Struct, frozen=True, kw_only=True):
     """One way to use threads: sessions, the batches that each runs at once, the size of each one's pool.
 
     0 `threads` are as many as ONNX Runtime takes by itself.

@@ -1,7 +1,8 @@
 """Columns that are fed or carried and that cannot be read from the files: what is wrong with them, and what to do."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import Binding
 from ortdeploy.diagnostics import as_key

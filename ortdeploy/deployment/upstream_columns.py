@@ -3,8 +3,9 @@
 They are what a probe finds in files that the format's sink has written.
 """
 
-from dataclasses import replace
 from itertools import product
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import ResolvedJob
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts

@@ -5,14 +5,14 @@ reshape what reaches it, and the column that they begin with.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from ortdeploy.deployment.op_names import KnownOperators
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.manifest.pipelines import StepOfPipeline
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.records import mutable_record, ordered_record
 from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, USUAL, WIDER
 from ortdeploy.transforms.catalogue import PREPARE
 
@@ -20,8 +20,7 @@ _NOT_FROM_NUMBERS = ("bool", "string")
 """What a cast makes of any number; text is not read as these, because numbers such as 2 would not be read at all."""
 
 
-@ordered_record
-class _Place:
+class _Place(Struct, frozen=True):
     """An input or an output of a step: its value, its type variable (or its one type), and the types it may have.
 
     `default` is what it takes if nobody wants another of its types.
@@ -33,8 +32,7 @@ class _Place:
     default: str | None = None
 
 
-@ordered_record
-class _Step:
+class _Step(Struct, frozen=True):
     """A step between places; `casts_to` is the type that it makes of any other."""
 
     taken: tuple[_Place, ...]
@@ -42,8 +40,7 @@ class _Step:
     casts_to: str | None = None
 
 
-@mutable_record
-class _Wants:
+class _Wants(Struct):
     """What is wanted of values: `needed` is the only type that a step takes, `asked` are those that suit others."""
 
     needed: dict[str, str] = field(default_factory=dict)

@@ -1,13 +1,13 @@
 """Facts about data: input files and their columns, output folders, files that operations read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec import Struct, field
+
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.files.packed import Packed
-from ortdeploy.records import record
 from ortdeploy.tensors.types import TensorType
 
 TEXT_FORMATS = ("csv", "jsonl")
@@ -17,8 +17,7 @@ FORMATS_WITH_GAPS = ("arrow", "csv", "jsonl", "parquet")
 """Formats in which a value may be missing."""
 
 
-@record
-class HashedFile:
+class HashedFile(Struct, frozen=True, kw_only=True):
     """A file that was read: where it lies, digest and size of its bytes, and the name by which others speak of it.
 
     Names are relative, with forward slashes: to the model's folder for external data, to a preset's for vocabularies.
@@ -30,8 +29,7 @@ class HashedFile:
     size: int
 
 
-@record
-class FileFacts:
+class FileFacts(Struct, frozen=True, kw_only=True):
     """A file that is handed on as it is, such as a label file with its lines, or a folder; `files` are those in it."""
 
     path: str
@@ -72,8 +70,7 @@ GONE = 2
 _NOTHING: Mapping[str, "KnownFile"] = {}
 
 
-@record
-class UnreadableFile:
+class UnreadableFile(Struct, frozen=True, kw_only=True):
     """A new input file that cannot be read, and why: it counts as one failed row until it changes."""
 
     path: str
@@ -87,8 +84,7 @@ class UnreadableFile:
         return FileState(self.path, self.size, self.mtime_ns)
 
 
-@record
-class KnownFile:
+class KnownFile(Struct, frozen=True, kw_only=True):
     """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished.
 
     `gone`: a run has seen since then that it is no longer there. `span` are the number of its first row in the job and
@@ -166,8 +162,7 @@ class KnownFiles(Packed):
         )
 
 
-@record
-class ArrivalPolicy:
+class ArrivalPolicy(Struct, frozen=True, kw_only=True):
     """What a job makes of an input that is empty, and of files that change or go after their rows were run.
 
     `stable_for` is in seconds: files that changed more recently are left for the next run.
@@ -183,8 +178,7 @@ STRICT_ARRIVALS = ArrivalPolicy()
 """The default of manifests: an empty input and a changed file are refused."""
 
 
-@record
-class Dialect:
+class Dialect(Struct, frozen=True, kw_only=True):
     """How a table is written.
 
     `delimiter` stands between the cells of a CSV record, which has at most `lines_per_record` lines, None if the
@@ -205,8 +199,7 @@ PLAIN = Dialect()
 """The default of manifests."""
 
 
-@record
-class DeclaredInput:
+class DeclaredInput(Struct, frozen=True, kw_only=True):
     """An input as its manifest declares it: where its files are, and what the files do not tell.
 
     `patterns` are paths, relative to the manifest's `folder`; they may lead only into the folder or `roots`. `row_type`
@@ -233,8 +226,7 @@ class DeclaredInput:
     carried: tuple[str, ...] = ()
 
 
-@record
-class InputFacts:
+class InputFacts(Struct, frozen=True, kw_only=True):
     """A job's input. `columns` are those that files name; `rows` is None when only reading would tell.
 
     `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
@@ -299,8 +291,7 @@ class InputFacts:
         return meant[0] if len(meant) == 1 and not self.repeated else None
 
 
-@record
-class OutputFacts:
+class OutputFacts(Struct, frozen=True, kw_only=True):
     """A job's output place: absent, empty, part (a run is not finished), finished, stale or foreign (not ours).
 
     `stale`: it makes room for a new run, and is kept as `aside`; `run` is the last one's. `made` says of which

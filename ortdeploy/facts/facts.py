@@ -1,17 +1,16 @@
 """All facts that planning one manifest needs."""
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from ortdeploy.facts.data import FileFacts, InputFacts, OutputFacts
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.records import record
 
 
-@record
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
     `resources` are files that operations read, `option_files` those that are opened with sessions, `diffusion` the

@@ -1,11 +1,11 @@
 """Facts about a machine: ONNX Runtime, its providers and devices, processor, memory and packages."""
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.process.cores import within_quota
-from ortdeploy.records import record
 
 DEFAULT_LOCALE = "en_US.UTF-8"
 """The locale of nodes that name none."""
@@ -18,8 +18,7 @@ EXTENSIONS = Package(module="onnxruntime_extensions", name="onnxruntime-extensio
 OPTIMUM = Package(module="optimum", name="optimum-onnx", extra="diffusion")
 
 
-@record
-class DeviceFacts:
+class DeviceFacts(Struct, frozen=True, kw_only=True):
     """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider.
 
     `memory` names the memory that its tensors live in (None: the CPU's), `host_accessible_memory` a part of the CPU's
@@ -36,8 +35,7 @@ class DeviceFacts:
     host_accessible_memory: str | None = None
 
 
-@record
-class MachineFacts:
+class MachineFacts(Struct, frozen=True, kw_only=True):
     """A machine: what this process may use of it, and the processor features that kernels care about.
 
     `sensors` are those that can be read: temperature, battery; None: not known.
@@ -58,8 +56,7 @@ class MachineFacts:
         return within_quota(self.cores, self.cpu_quota)
 
 
-@record
-class Kernel:
+class Kernel(Struct, frozen=True, kw_only=True):
     """A kernel of a provider: the operator versions that it implements, and the types that it takes by parameter."""
 
     first: int
@@ -71,8 +68,7 @@ NO_DEVICE = "was loaded and offers no device here"
 """How a plugin's problem is told that has no device on this machine, and that is no fault of anything."""
 
 
-@record
-class RuntimeFacts:
+class RuntimeFacts(Struct, frozen=True, kw_only=True):
     """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, if that is not known).
 
     `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
@@ -99,8 +95,7 @@ class RuntimeFacts:
     library: str | None = None
 
 
-@record
-class HostFacts:
+class HostFacts(Struct, frozen=True, kw_only=True):
     """What a plan is made for: an ONNX Runtime and its machine; this one, or one that a device file describes."""
 
     runtime: RuntimeFacts

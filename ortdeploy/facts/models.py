@@ -1,18 +1,17 @@
 """Facts about model files and adapters: inputs, outputs, nodes, weights, parameters."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.host import EXTENSION_DOMAINS
 from ortdeploy.facts.problems import Problem
-from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape, TensorType
 
 
-@record
-class NodeFacts:
+class NodeFacts(Struct, frozen=True, kw_only=True):
     """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.
 
     `expandable`: ONNX Runtime can replace it by the body of its function, if it knows the domain; `local`: by the body
@@ -32,8 +31,7 @@ class NodeFacts:
     of_sizes: bool = False
 
 
-@record
-class ValueFacts:
+class ValueFacts(Struct, frozen=True, kw_only=True):
     """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse.
 
     `element` is the kind of a sequence's elements, `default` the shape of the initializer that an input has.
@@ -53,8 +51,7 @@ class ValueFacts:
         return self.default is not None
 
 
-@record
-class FilterFacts:
+class FilterFacts(Struct, frozen=True, kw_only=True):
     """The filters of convolutions over images, as float32: their bytes, those of the largest, and what is `filled_up`.
 
     ONNX Runtime keeps them in blocks of channels on the CPU, the last of which is filled up.
@@ -65,8 +62,7 @@ class FilterFacts:
     filled_up: int = 0
 
 
-@record
-class FoldedConstants:
+class FoldedConstants(Struct, frozen=True, kw_only=True):
     """Bytes of constants that are replaced by what follows from them when a graph is opened, and of what is `made`.
 
     `largest` is the largest that is made.
@@ -77,8 +73,7 @@ class FoldedConstants:
     largest: int = 0
 
 
-@record
-class WeightFacts:
+class WeightFacts(Struct, frozen=True, kw_only=True):
     """How many bytes a model's weights take, and whether they lie in other files.
 
     Among them are those of convolutions, those in branches and bodies inside of nodes, and those in Constant nodes of
@@ -98,24 +93,21 @@ HOLE = "weights"
 """The file that an outline names for its big constants; all of them begin at its first byte."""
 
 
-@record
-class InferredShapes:
+class InferredShapes(Struct, frozen=True, kw_only=True):
     """The shapes of a graph's outputs, or why it cannot take its inputs."""
 
     outputs: Mapping[str, Shape | None] = field(default_factory=dict)
     problem: str | None = None
 
 
-@record
-class Outline:
+class Outline(Struct, frozen=True, kw_only=True):
     """A model without the bytes of its big constants, which lie in a hole, and the size of the largest of them."""
 
     model: bytes
     largest: int
 
 
-@record
-class ModelFacts:
+class ModelFacts(Struct, frozen=True, kw_only=True):
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
     `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
@@ -137,15 +129,15 @@ class ModelFacts:
     symbols: frozenset[str] = frozenset()
     nodes: tuple[NodeFacts, ...] = ()
     unranked: tuple[str, ...] = ()
-    skeleton: bytes = field(default=b"", repr=False, compare=False)
-    outline: Outline | None = field(default=None, repr=False, compare=False)
+    skeleton: bytes = b""
+    outline: Outline | None = None
     files: tuple[HashedFile, ...] = ()
     compiled_by: tuple[str, ...] = ()
     weights: WeightFacts = WeightFacts()
     row_followers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unconfirmed: Mapping[str, Shape | None] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)
     problem: Problem | None = None
 
     @property
@@ -154,8 +146,7 @@ class ModelFacts:
         return any(node.domain in EXTENSION_DOMAINS for node in self.nodes)
 
 
-@record
-class DiffusionFacts:
+class DiffusionFacts(Struct, frozen=True, kw_only=True):
     """A Stable-Diffusion-1/2-shaped folder: its scheduler's settings, and how its components are to be fed.
 
     `ports` say by component the inputs' names, element types and ranks, and the output's name. `sha256` is of the files
@@ -172,8 +163,7 @@ class DiffusionFacts:
     problem: Problem | None = None
 
 
-@record
-class ParameterFacts:
+class ParameterFacts(Struct, frozen=True, kw_only=True):
     """A tensor that an adapter brings: the name of the graph's input that it feeds, its element type and shape."""
 
     name: str
@@ -181,8 +171,7 @@ class ParameterFacts:
     shape: tuple[int, ...]
 
 
-@record
-class AdapterFacts:
+class AdapterFacts(Struct, frozen=True, kw_only=True):
     """A LoRA adapter file as its header tells it; versions are 0 if its maker said none."""
 
     path: str

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.facts.operators import OPTIONAL, SINGLE, VARIADIC, OperatorAttribute, OperatorFacts, OperatorParameter
-from ortdeploy.records import ordered_record
 from ortdeploy.schemas import schema_folder
 from ortdeploy.tensors.types import ELEMENT_TYPES
 
@@ -23,8 +24,7 @@ def table_name(domain: str, opset: int) -> str:
     return f"operators/{domain}-{opset}.json"
 
 
-@ordered_record
-class NamedOperators:
+class NamedOperators(Struct, frozen=True):
     """The operators of one domain, without the types of what they take and give."""
 
     domain: str

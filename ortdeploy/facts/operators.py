@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 SINGLE, OPTIONAL, VARIADIC = "single", "optional", "variadic"
 
@@ -11,8 +11,7 @@ DYNAMIC_QUANTIZATION = ("DynamicQuantizeLinear", "DynamicQuantizeLSTM", "Dynamic
 """Operators that take the scale of their numbers from all values that they get, of whatever row."""
 
 
-@record
-class OperatorParameter:
+class OperatorParameter(Struct, frozen=True, kw_only=True):
     """An input or an output: its type variable (or its one type) and the element types of tensors that it may have.
 
     `alike`: all values of a variadic one have the same type. Without `types` it is no tensor.
@@ -25,8 +24,7 @@ class OperatorParameter:
     alike: bool = True
 
 
-@record
-class OperatorAttribute:
+class OperatorAttribute(Struct, frozen=True, kw_only=True):
     """An attribute: its type by ONNX's name, such as INT or FLOATS, and its default."""
 
     type: str
@@ -34,8 +32,7 @@ class OperatorAttribute:
     default: Any = None
 
 
-@record
-class OperatorFacts:
+class OperatorFacts(Struct, frozen=True, kw_only=True):
     """An operator of a domain, as of the operator set `since`. `inferable`: onnx tells the types of its outputs.
 
     `least_inputs` and `least_outputs` are how many a node has at least, whether somebody names them or not. `draws`: it

@@ -1,16 +1,15 @@
 """What preflight finds out about models and jobs without running a job: openings, first rows, batch sizes, memory."""
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 
-from ortdeploy.records import record
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 ROOMY = 0.85
 """A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
 
 
-@record
-class Opening:
+class Opening(Struct, frozen=True, kw_only=True):
     """What came of opening a model here: why ONNX Runtime refuses it, or None.
 
     `with_kernels`: a session of the CPU provider was made; otherwise the graph was loaded only, as for every chain.
@@ -20,8 +19,7 @@ class Opening:
     with_kernels: bool = False
 
 
-@record
-class RefusedOperators:
+class RefusedOperators(Struct, frozen=True, kw_only=True):
     """Op steps in a line that ONNX Runtime does not open: the last of them, their operators, and why."""
 
     at: tuple[str | int, ...]
@@ -29,8 +27,7 @@ class RefusedOperators:
     refusal: str
 
 
-@record
-class RefusedBatch:
+class RefusedBatch(Struct, frozen=True, kw_only=True):
     """Why a graph cannot take a number of rows at a time, and numbers that it can take.
 
     `output` is one that would not have a row for each that is fed.
@@ -42,16 +39,14 @@ class RefusedBatch:
     output: str | None = None
 
 
-@record
-class MemoryPart:
+class MemoryPart(Struct, frozen=True, kw_only=True):
     """One part of what a job takes: process, weights, activations, or rows and results; its size in bytes."""
 
     what: str
     size: int
 
 
-@record
-class MemoryForecast:
+class MemoryForecast(Struct, frozen=True, kw_only=True):
     """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
 
     If its own batch does not fit, `fitting` is the largest one that its limits have room for, and `count` the largest
@@ -84,8 +79,7 @@ class MemoryForecast:
         return self.total if layout is None else self.thread_layouts.get(layout, self.total)
 
 
-@record
-class RefusedRow:
+class RefusedRow(Struct, frozen=True, kw_only=True):
     """A row that cannot be fed to its model: its number, where it came from, the stage that refused it, and why."""
 
     row: int
@@ -94,8 +88,7 @@ class RefusedRow:
     message: str
 
 
-@record
-class RowRoom:
+class RowRoom(Struct, frozen=True, kw_only=True):
     """What one of a job's first rows takes in arrays, in bytes, where a graph may leave sizes open.
 
     `read`: as it was read; `fed`: as it is fed, if that is not the same array. `decoding`: what decoding rows takes for
@@ -116,8 +109,7 @@ class RowRoom:
 _SHOWN_ROWS = 5
 
 
-@record
-class FirstRows:
+class FirstRows(Struct, frozen=True, kw_only=True):
     """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite.
 
     `transparent` are pictures with pixels that are not opaque, if nothing says what lies behind them; `windowless` are
@@ -174,8 +166,7 @@ class FirstRows:
         )
 
 
-@record
-class Preflight:
+class Preflight(Struct, frozen=True, kw_only=True):
     """What was found out beyond the facts: `openings` by model, the others by job.
 
     A model or job that a rule has objected to before is missing, and so is a job that is finished.

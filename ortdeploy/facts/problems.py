@@ -1,10 +1,9 @@
 """What keeps a file from being used, and the packages that would help."""
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 
-@record
-class Package:
+class Package(Struct, frozen=True, kw_only=True):
     """A Python package that only some deployments need: what is imported, what is installed, and the extra with it."""
 
     module: str
@@ -25,8 +24,7 @@ CHANGED = "changed"
 """The kind of an input whose files are not what an earlier run has taken up."""
 
 
-@record
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """Why a file cannot be used: a kind that rules know, and a sentence for people."""
 
     kind: str

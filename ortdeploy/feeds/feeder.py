@@ -6,13 +6,13 @@ So no native code sees a buffer that does not fit. The plan checks a job's first
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import Dialect
 from ortdeploy.files.room import room

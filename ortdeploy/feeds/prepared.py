@@ -1,14 +1,13 @@
 """A block of rows with the tensors that are made of them."""
 
 import numpy as np
+from msgspec import Struct
 
-from ortdeploy.records import record
 from ortdeploy.results.rows import Block
 from ortdeploy.tensors.columns import Array, size_bytes
 
 
-@record
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """A block with the tensors of all its rows, [rows, …] each; None if its batches must be fed one by one."""
 
     block: Block

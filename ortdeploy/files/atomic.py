@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from msgspec import Struct
+
 from ortdeploy.files.digests import boot_id, file_digest
 from ortdeploy.files.disk import missing_folders
 from ortdeploy.files.opening import open_to_write
-from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -169,8 +170,7 @@ class Hashing:
         return Written(sha256=digest, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns)
 
 
-@record
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """SHA-256, size in bytes and modification time of a file that was just written."""
 
     sha256: str

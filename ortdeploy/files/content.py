@@ -3,14 +3,13 @@
 Such a file often stands in for the right one, as Git LFS pointers and download pages do, or was mixed up with another.
 """
 
-from ortdeploy.records import ordered_record
+from msgspec import Struct
 
 HEAD = 512
 """Bytes that `recognise` looks at."""
 
 
-@ordered_record
-class Content:
+class Content(Struct, frozen=True):
     """The kind of a file, with its article, and what to do if a model or an adapter was expected instead.
 
     `formats` are the input formats that read it, `packed` is the suffix of files that are compressed so, and `as_input`

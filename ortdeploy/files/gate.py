@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.files.listing import links_below
 from ortdeploy.files.urls import Url, decoded, is_chain, is_url, parse_url
-from ortdeploy.records import record
 from ortdeploy.redaction import remember_secret, shown_path
 
 
@@ -28,8 +29,7 @@ class Use(StrEnum):
     POST = "posted to"
 
 
-@record
-class Scheme:
+class Scheme(Struct, frozen=True, kw_only=True):
     """A kind of URL: the package that opens it beside fsspec, whether it takes outputs, and whether it names a server.
 
     `package` None: ortdeploy itself opens it. `decides`: of two processes that create the same object, one is refused.

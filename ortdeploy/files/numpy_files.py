@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.opening import open_regular, regular_path
 from ortdeploy.files.room import check_room
-from ortdeploy.records import record
 from ortdeploy.tensors.columns import Array
 
 _MAGIC = b"\x93NUMPY"
@@ -21,8 +21,7 @@ _LONGEST_HEADER = 10_000
 """The largest header that NumPy accepts, in bytes; a header could claim 4 GiB."""
 
 
-@record
-class ArrayHeader:
+class ArrayHeader(Struct, frozen=True, kw_only=True):
     """Element type and shape of an array from its header, and the position of its data."""
 
     shape: tuple[int, ...]

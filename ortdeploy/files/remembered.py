@@ -4,22 +4,21 @@ import hashlib
 import json
 import platform
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.opening import read_text
-from ortdeploy.records import mutable_record
 
 FILE = "choices.json"
 _MOST = 1000
 """Choices that are kept: the newest, for models and settings come and go for years."""
 
 
-@mutable_record
-class TuningCache:
+class TuningCache(Struct):
     """Choices by key, in a state folder, or in this process if there is none."""
 
     folder: Path | None

@@ -7,10 +7,9 @@ by their position, never by how they look, and a shown URL has none of them.
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import field
 from hashlib import sha256
 
-from ortdeploy.records import ordered_record, record
+from msgspec import Struct
 
 MASK = "***"
 # These are compiled when they are first needed, which takes as long as all else here: most jobs have no URL.
@@ -26,8 +25,7 @@ _BRACKETS = r"(?<=:)//([^/?#@]*@)?\[[0-9A-Fa-f:.]*\]"
 _LONG_ENOUGH = 4  # characters from which a secret is looked for in other people's words: a 1 is everywhere
 
 
-@record
-class Url:
+class Url(Struct, frozen=True, kw_only=True):
     """A URL: `full` opens it, `shown` has no secrets, and `secrets` are the texts that only `full` has.
 
     `host` is the name of a server or a bucket. `is_clear` is false if the parts cannot be told apart.
@@ -169,14 +167,17 @@ def _shown_in_text(found: re.Match[str]) -> str:
     return f"{parse_url(text).shown if '://' in text else text}{found[0][len(text) :]}"
 
 
-@ordered_record
-class Addresses:
+class Addresses(Struct, frozen=True):
     """The full URLs of one input, found by their shown names.
 
     URLs that differ only in their query are shown with a digest of it, so that each has a name of its own.
     """
 
-    urls: tuple[tuple[str, Url], ...] = field(repr=False)
+    urls: tuple[tuple[str, Url], ...]
+
+    def __repr__(self) -> str:
+        """Return the names alone: full URLs may hold secrets."""
+        return f"Addresses({', '.join(name for name, _ in self.urls)})"
 
     @classmethod
     def of(cls, patterns: Sequence[str]) -> "Addresses":

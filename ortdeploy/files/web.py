@@ -19,10 +19,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.addresses import ANYWHERE, nearness, reachable
 from ortdeploy.files.urls import parse_url
-from ortdeploy.records import ordered_record
 
 _SECONDS = 60.0
 _MOST_REDIRECTS = 10
@@ -43,8 +44,7 @@ class ServerError(OSError):
         self.status = answer.status
 
 
-@ordered_record
-class WebFile:
+class WebFile(Struct, frozen=True):
     """The answer of a server about a file: its size in bytes, if given, and a version that changes with its content."""
 
     size: int | None

@@ -10,10 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import accumulate
 
 import onnx
+from msgspec import Struct
 
 from ortdeploy.facts.models import FilterFacts, WeightFacts
 from ortdeploy.graph.fused_nodes import with_fused_nodes
@@ -59,8 +59,7 @@ _FLOAT_BYTES = 4
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
 
 
-@dataclass(slots=True)
-class Buffer:
+class Buffer(Struct):
     """Memory that values use one after the other, from the node that allocates it to the last one that reads it.
 
     A result, one of the graph's outputs, stays with the caller when the run has ended. What a kernel takes while it

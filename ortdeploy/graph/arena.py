@@ -11,8 +11,9 @@ findings that rest on it are assumed.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
+
+from msgspec import Struct, field
 
 from ortdeploy.graph.activations import Buffer
 
@@ -30,8 +31,7 @@ here they are above, which gives the larger of both outcomes.
 """
 
 
-@dataclass(slots=True, eq=False)
-class _Chunk:
+class _Chunk(Struct, eq=False):
     """A piece of a region."""
 
     start: int
@@ -39,8 +39,7 @@ class _Chunk:
     free: bool = True
 
 
-@dataclass(slots=True)
-class _Region:
+class _Region(Struct):
     """A region of one allocation: its place among all addresses, its chunks in order, and the bytes written to."""
 
     address: int

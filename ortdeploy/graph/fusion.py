@@ -1,10 +1,10 @@
 """Puts op steps into the graph of a model, before and behind its own nodes. Its weights are not touched."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
+from msgspec.structs import replace
 from onnx import helper
 
 from ortdeploy.diagnostics import OrtdeployError

@@ -6,11 +6,10 @@ weights of a convolution also tell the number of channels, if the input's shape 
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import onnx
-
-from ortdeploy.records import ordered_record
+from msgspec import Struct
+from msgspec.structs import replace
 
 _ELEMENTWISE = {"Cast", "Clip", "DequantizeLinear", "Identity", "QuantizeLinear", "Relu", "Sigmoid"}
 _ARITHMETIC = {"Add", "Div", "Mul", "Sub"}
@@ -25,16 +24,14 @@ _RANK = 4
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-@ordered_record
-class ImageUse:
+class ImageUse(Struct, frozen=True):
     """The layout in which a graph takes an input, and its channels if weights tell them."""
 
     layout: str
     channels: int | None
 
 
-@ordered_record
-class _Image:
+class _Image(Struct, frozen=True):
     """An input on its way through the graph: its layout at the input, and whether it still has its own channels."""
 
     input: str

@@ -6,12 +6,12 @@ laptop for a device that is somewhere else.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.models import ModelFacts, ValueFacts

@@ -6,12 +6,12 @@ names them. If something is not known, nothing is bound, and a kernel is assumed
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import onnx
 import onnx.inliner
+from msgspec.structs import replace
 
 from ortdeploy.facts.models import NodeFacts
 from ortdeploy.graph.size_nodes import nodes_of_sizes, small_constants

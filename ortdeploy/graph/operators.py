@@ -5,11 +5,11 @@ Operators of other domains are those whose schemas an ONNX Runtime tells; onnx i
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cache
 from typing import Any
 
 import onnx
+from msgspec import Struct, field
 from onnx import helper
 
 from ortdeploy.facts.models import InferredShapes
@@ -19,7 +19,6 @@ from ortdeploy.graph.op_model import ONNX, onnx_domain, op_model
 from ortdeploy.graph.row_followers import FEW_AND_MORE, following
 from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.plan.op_graph import OpGraph
-from ortdeploy.records import ordered_record, record
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, ELEMENT_TYPES, ROWS, InapplicableError, Shape, TensorType
 
 _OPTIONS = {
@@ -35,8 +34,7 @@ _OPEN_SIZES = (5, 7, 11, 13, 23, 29, 31, 37)
 """Sizes for dimensions that nothing is known of: whether rows stay rows may not depend on them."""
 
 
-@record
-class InferredResult:
+class InferredResult(Struct, frozen=True, kw_only=True):
     """What is known of a result's type before a run, and the axes that count the rows that are fed.
 
     `follows` is None if that is not known; `is_tensor` is False for sequences and the like.
@@ -47,8 +45,7 @@ class InferredResult:
     is_tensor: bool = True
 
 
-@ordered_record
-class Operators:
+class Operators(Struct, frozen=True):
     """The operators that steps may be: ONNX's own, and `others` by domain and name."""
 
     others: Mapping[str, Mapping[str, OperatorFacts]] = field(default_factory=dict)

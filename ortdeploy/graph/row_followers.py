@@ -1,7 +1,8 @@
 """Finds the axes of a graph's outputs that grow with the rows, by shape inference with two numbers of rows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.models import InferredShapes, ModelFacts, ValueFacts
 from ortdeploy.graph.row_axes import input_axes, is_named

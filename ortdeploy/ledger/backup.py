@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import KEPT, TEXTS, TOLD
@@ -30,7 +32,6 @@ from ortdeploy.ledger.opening import database, make_folder, named_ledger, read_l
 from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
 from ortdeploy.ledger.written import GONE_FILE, OnDisk, Underway, difference
-from ortdeploy.records import record
 
 _NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 """What zipfile raises over a file that is damaged, or no zip file."""
@@ -64,8 +65,7 @@ def back_up(state_dir: Path, target: Path) -> int:
     return len(records)
 
 
-@record
-class BroughtBack:
+class BroughtBack(Struct, frozen=True, kw_only=True):
     """How many outputs a copy knows, and why it was not compared with those on stores that do not answer.
 
     `may_repeat` says of outputs whose parts are carried away from where on names and numbers may be given twice.

@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.ledger import Ledger
@@ -27,7 +29,6 @@ from ortdeploy.ledger.records import (
     part_name,
     replaced_name,
 )
-from ortdeploy.records import ordered_record
 
 _DIGITS = (5, PART_DIGITS)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -109,8 +110,7 @@ def _of_numbers(record: OutputRecord) -> Iterator[str]:
         yield "what was forgotten cannot have been there"
 
 
-@ordered_record
-class _Names:
+class _Names(Struct, frozen=True):
     """The names that the files of one part may have."""
 
     number: int

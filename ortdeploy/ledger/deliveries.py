@@ -8,24 +8,23 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
-from ortdeploy.records import record
 
 _NUMBER = re.compile(r"part-([0-9]+)")
 
 
-@record
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """A file of committed rows: the ledger's record of it, and its state, with the path from the manifest."""
 
     state: FileState
     file: Part | Revision
 
 
-@record
-class Unread:
+class Unread(Struct, frozen=True, kw_only=True):
     """The files that a job has not read to the end, in the order of its rows.
 
     `restarted`: a file that it has read is not what it was, because the job that wrote it has started over.
@@ -35,8 +34,7 @@ class Unread:
     restarted: bool
 
 
-@record
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """A job that reads another one's rows: the files that it has finished, and the paths of those with failed rows."""
 
     job: str

@@ -8,8 +8,9 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from ortdeploy.ledger.cells import insert_sealed, seal_inputs, typed, unsealed
 from ortdeploy.ledger.changes import forget_files
@@ -19,7 +20,7 @@ from ortdeploy.ledger.records import Forgotten, Part
 BEGUN_WITH = "begun_with"
 """The key in a part's origin that names the origin of its first rows, if another run began the part."""
 
-_COLUMNS: Mapping[str, Any] = dict.fromkeys(asdict(Forgotten()), int)
+_COLUMNS: Mapping[str, Any] = dict.fromkeys(to_builtins(Forgotten()), int)
 
 
 def read_forgotten(db: sqlite3.Connection, output: str) -> Forgotten:

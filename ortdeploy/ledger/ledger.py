@@ -18,11 +18,12 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.contents import FileContent, FileContents
 from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles

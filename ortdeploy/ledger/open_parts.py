@@ -4,9 +4,10 @@ While one is running, its decisions and not the ledger say which parts are commi
 parts, because every machine that works on the output sees that folder.
 """
 
+from msgspec import Struct
+
 from ortdeploy.files.names import BOUND, DECISIONS
 from ortdeploy.files.shared_place import GIVEN_UP, SharedPlace
-from ortdeploy.records import record
 
 FOLDER = DECISIONS
 CLOSED = "closed.json"
@@ -15,8 +16,7 @@ KEPT = (CLOSED, BOUND)
 _DIGITS = 64
 
 
-@record
-class SharedParts:
+class SharedParts(Struct, frozen=True, kw_only=True):
     """What one look found in an output, or on its store, of processes that make its parts together.
 
     `names` are the digests of the plans that have begun, `open` those of plans whose parts are not all in the ledger,

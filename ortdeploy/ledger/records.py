@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
 from ortdeploy.files.names import relative
-from ortdeploy.records import record
 
 Span = tuple[int, int]
 """Consecutive rows of a job: the number of the first row, and how many rows."""
@@ -58,8 +59,7 @@ def output_file(state_dir: Path, folder: str, output: str, suffix: str) -> Path:
     return state_dir / folder / f"{hashlib.sha256(os.fsencode(output)).hexdigest()[:16]}{suffix}"
 
 
-@record
-class Revision:
+class Revision(Struct, frozen=True, kw_only=True):
     """A file that was written later than its part; its rows replace those of equal number."""
 
     revision: int
@@ -71,8 +71,7 @@ class Revision:
     deployment: str | None = None
 
 
-@record
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A committed range of a job's rows; `file` is None if none of them gave a result when the part was written.
 
     `skipped_rows` are the numbers of rows that are neither in a file nor failed. `provenance` is the digest of the
@@ -114,8 +113,7 @@ class Part:
         return (*(() if self.file is None else (self,)), *self.revisions)
 
 
-@record
-class Merge:
+class Merge(Struct, frozen=True, kw_only=True):
     """A file that takes a part's place; `rows` are those that it holds and the part did not.
 
     With a `revision`, it lies beside the part instead, and holds only these rows.
@@ -132,8 +130,7 @@ class Merge:
     deployment: str | None = None
 
 
-@record
-class Forgotten:
+class Forgotten(Struct, frozen=True, kw_only=True):
     """Counts of the first parts of an output, which the ledger has forgotten: all are done and carried away."""
 
     parts: int = 0
@@ -144,8 +141,7 @@ class Forgotten:
     withdrawn: int = 0
 
 
-@record
-class NewFile:
+class NewFile(Struct, frozen=True, kw_only=True):
     """A file that waits under a temporary name until it takes its place."""
 
     temporary: str
@@ -155,8 +151,7 @@ class NewFile:
     mtime_ns: int
 
 
-@record
-class Replacement:
+class Replacement(Struct, frozen=True, kw_only=True):
     """A part that is rewritten: `files` take their places, those `removed` are deleted, then the part is `part`.
 
     Of the rows of `spans`, those of `letters` (JSON) have failed, and the others have not. `through`: rows of changed
@@ -174,8 +169,7 @@ class Replacement:
     may_be_gone: bool = False
 
 
-@record
-class ChangedFiles:
+class ChangedFiles(Struct, frozen=True, kw_only=True):
     """What becomes of changed files: rows of those to run `again` keep their numbers, those `anew` count as new files.
 
     With a `first_row`, files of an unfinished run are among them. Then that run ends: those that are `through` are
@@ -188,8 +182,7 @@ class ChangedFiles:
     first_row: int | None = None
 
 
-@record
-class Rerun:
+class Rerun(Struct, frozen=True, kw_only=True):
     """An input file whose rows run again with its new content; parts hold the new results before the row `through`."""
 
     state: FileState
@@ -203,8 +196,7 @@ class Rerun:
         return self.first_row + self.rows
 
 
-@record
-class Begun:
+class Begun(Struct, frozen=True, kw_only=True):
     """The finished rows of a part in which a run ended early; the next run continues after them.
 
     `part` describes them; its file, if any row gave a result, has a hidden name. `state` is what the last row passes
@@ -221,8 +213,7 @@ class Begun:
         return self.part.start + self.part.rows
 
 
-@record
-class OutputRecord:
+class OutputRecord(Struct, frozen=True, kw_only=True):
     """What the ledger knows of one output folder. `status` is one of STATUSES.
 
     The first `first_row` rows came from input files of finished runs. `batch_size` is what `auto` found. `part_digits`
@@ -331,8 +322,7 @@ def failed_part(record: OutputRecord, rows: int, deployment: str) -> Part:
     )
 
 
-@record
-class FailedBefore:
+class FailedBefore(Struct, frozen=True, kw_only=True):
     """How often a failed row was tried, its file, its number in the file, and the digest of the file's content.
 
     `run` is the run in which it failed last, or which took it over from another machine. `unreadable`: it stands for a
@@ -347,8 +337,7 @@ class FailedBefore:
     unreadable: bool = False
 
 
-@record
-class Repair:
+class Repair(Struct, frozen=True, kw_only=True):
     """An input file as it was when its failed rows were run again, with the digests of its content then and before."""
 
     state: FileState

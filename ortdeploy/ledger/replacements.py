@@ -15,8 +15,10 @@ output whose parts may be carried away, may be gone by then: the replacement is 
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
 from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from ortdeploy.ledger.cells import (
     PART_COLUMNS,
@@ -40,7 +42,7 @@ def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, bef
         "part": part_cells(one.part),
         "revisions": [revision_cells(one.part.number, later) for later in one.part.revisions],
         "withdrawn": one.part.withdrawn,
-        "files": [asdict(file) for file in one.files],
+        "files": [to_builtins(file) for file in one.files],
         "removed": one.removed,
         "spans": one.spans,
         "letters": one.letters,

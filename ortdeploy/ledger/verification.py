@@ -4,9 +4,11 @@ Remembered digests and times of files are not trusted: a failing disk changes ne
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.check import find_contradiction
@@ -15,7 +17,6 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import Merge, NewFile, Part, Revision
 from ortdeploy.ledger.stored_parts import Copies, difference_there
 from ortdeploy.ledger.written import GONE_FILE, Underway, difference
-from ortdeploy.records import record
 
 
 class PartState(StrEnum):
@@ -30,8 +31,7 @@ class PartState(StrEnum):
     DAMAGED = "damaged"
 
 
-@record
-class VerifiedPart:
+class VerifiedPart(Struct, frozen=True, kw_only=True):
     """A file of a committed part, with the size in bytes that the ledger notes; `damage` says how it differs.
 
     `is_copy`: a local copy was read, and of the object on the store only size and ETag, if that says enough.
@@ -44,8 +44,7 @@ class VerifiedPart:
     is_copy: bool = False
 
 
-@record
-class VerifiedJob:
+class VerifiedJob(Struct, frozen=True, kw_only=True):
     """A job and its parts; no parts if nothing is committed."""
 
     job: str

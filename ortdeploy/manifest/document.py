@@ -6,15 +6,14 @@ several documents, tags, words whose meaning depends on the YAML version.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.scalars import resolve_plain
-from ortdeploy.records import record
 
 Path = tuple[str | int, ...]
 """The way to a value: keys and list indices from the top."""
@@ -26,8 +25,7 @@ MAX_NODES = 200_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # four times faster where libyaml is there, the same events
 
 
-@record
-class Document:
+class Document(Struct, frozen=True, kw_only=True):
     """Plain data, where each value and each key stands, and which booleans were written as words like `yes`.
 
     `whole` is what a message calls all of it.
@@ -72,8 +70,7 @@ def parse_document(raw: bytes, path: str) -> tuple[Document | None, tuple[Diagno
     return document, tuple(parser.problems)
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     """A composed value: a scalar, a list of nodes, or a list of (key node, value node)."""
 
     span: Span
@@ -103,8 +100,7 @@ class _TooMuchError(Exception):
     """Composing or flattening stopped; the problem is already noted."""
 
 
-@dataclass(slots=True)
-class _Parser:
+class _Parser(Struct):
     path: str
     problems: list[Diagnostic] = field(default_factory=list)
     anchors: dict[str, _Node] = field(default_factory=dict)

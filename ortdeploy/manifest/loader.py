@@ -3,8 +3,10 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.files.names import is_folder
@@ -15,7 +17,6 @@ from ortdeploy.manifest.read_spec import build_spec
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.secrets import remember_secrets
-from ortdeploy.records import record
 from ortdeploy.shell import command
 
 SUFFIXES = (".yaml", ".yml")
@@ -26,8 +27,7 @@ _FIRST = 512
 """Bytes of a file that are looked at: a text has no such byte among them."""
 
 
-@record
-class LoadOptions:
+class LoadOptions(Struct, frozen=True, kw_only=True):
     """What the command line says about every manifest; `digest` when plans are made of it.
 
     `overlays` are files that are laid over it, the last one on top; `sets` are single values over those.
@@ -45,8 +45,7 @@ class LoadOptions:
     places: Mapping[str, str] = field(default_factory=dict)
 
 
-@record
-class Loaded:
+class Loaded(Struct, frozen=True, kw_only=True):
     """One manifest file: its spec when there is one, the specs of its other profiles, and what is wrong with it.
 
     `is_device`: it is a device file, and has no spec.

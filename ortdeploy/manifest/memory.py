@@ -6,10 +6,10 @@ where the C library is asked to trim. Shrinking an arena after every run made it
 """
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from ortdeploy.records import record
+from msgspec import Struct, field
+
 from ortdeploy.units import parse_size
 
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -33,8 +33,7 @@ _ARENA_KEYS = {
 }
 
 
-@record
-class MemorySpec:
+class MemorySpec(Struct, frozen=True, kw_only=True):
     """A model's memory settings, those of its profile included; `written` are those of the manifest's own words."""
 
     profile: str | None = None

@@ -2,22 +2,21 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ortdeploy.files.gate import Use
 from ortdeploy.files.listing import in_full
 from ortdeploy.manifest.option_paths import find_option_paths
-from ortdeploy.records import ordered_record
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
     from ortdeploy.manifest.spec import Spec
 
 
-@ordered_record
-class NamedPath:
+class NamedPath(Struct, frozen=True):
     """A path or URL, the place of its value, and what is done with it."""
 
     path: str
@@ -53,8 +52,7 @@ def named_paths(spec: "Spec") -> Iterator[NamedPath]:
         yield NamedPath(spec.on_end.url, ("on_end", "url"), Use.POST)
 
 
-@ordered_record
-class PinnedFile:
+class PinnedFile(Struct, frozen=True):
     """A file whose digest the manifest may pin: a model's or an adapter's; `beside` are digests of files that it needs.
 
     If there are such, `sha256` is that of all of them together.

@@ -1,11 +1,12 @@
 """A step that is an operator of ONNX, as written: `{op: TopK, in: {X: $scores, K: [5]}, out: {Values: best}}`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ortdeploy.manifest.document import Path
-from ortdeploy.records import record
 
 ONNX = "ai.onnx"
 """The domain of ONNX's own operators."""
@@ -19,8 +20,7 @@ def wire_name(value: Any) -> str | None:
     return value[1:] if isinstance(value, str) and value.startswith("$") else None
 
 
-@record
-class OpSpec:
+class OpSpec(Struct, frozen=True, kw_only=True):
     """An operator with what reaches its inputs: values (`$name`), constants, and lists of them for variadic inputs.
 
     `outputs` are names of results by output; the output "" is the first one. `by_row`: it runs for one row at a time.

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ortdeploy.manifest.pipelines import FILES, walk
 from ortdeploy.providers.catalogue import Provider, find_provider, short_name
 from ortdeploy.providers.option_files import named_files, with_named_files
-from ortdeploy.records import record
 from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ _OPENED = ("file", "folder", "library", "document")
 """Kinds of paths in provider options that must be there and are read."""
 
 
-@record
-class OptionPath:
+class OptionPath(Struct, frozen=True, kw_only=True):
     """A path that an option names: where it is written, the path, its kind, and the provider whose option it is."""
 
     at: "Path"

@@ -1,8 +1,9 @@
 """Merges profiles, overlays and --set into a document; each value keeps the place where it was written."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest.document import Document, Path, parse_document, stage_diagnostic

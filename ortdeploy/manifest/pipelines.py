@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec, read_op, wire_name
-from ortdeploy.records import record
 
 DEFAULT_EACH_BATCH = 32
 DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
@@ -33,8 +33,7 @@ FILES = {
 """The options of operations that name a file or a folder, and what it must hold; a plan carries `lines` themselves."""
 
 
-@record
-class StepOfPipeline:
+class StepOfPipeline(Struct, frozen=True, kw_only=True):
     """One step: `run` a model, `do` an operation, an `op` of ONNX, or `each` of a value's items through further steps.
 
     `name` is what it runs or does, or that of the value. `wires` are arguments that are values, `options` those
@@ -61,8 +60,7 @@ class StepOfPipeline:
     by_row: bool = False
 
 
-@record
-class PresetSpec:
+class PresetSpec(Struct, frozen=True, kw_only=True):
     """A text-to-image folder and how its images are made; `parts` are the models of its components by their names.
 
     `kind` is the preset's name. `adapters` are those of components; `sha256` pins the whole folder. `task` is what a
@@ -88,8 +86,7 @@ class PresetSpec:
         return KNOWN_COMPONENTS[self.kind]
 
 
-@record
-class PipelineSpec:
+class PipelineSpec(Struct, frozen=True, kw_only=True):
     """A pipeline: `outputs` are its results by name, each a value of its steps. `definition` is its text as JSON.
 
     `components` are those that the manifest names. `state` says which value a row takes from which of the row before;

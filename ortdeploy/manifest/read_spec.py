@@ -4,8 +4,9 @@ Nothing is interpreted here: no file is looked at, no default depends on anythin
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import ArrivalPolicy, Dialect
 from ortdeploy.files.object_store import mirror_of

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.schema_check import make_condition
 from ortdeploy.providers.catalogue import Provider, find_provider, full_name
 from ortdeploy.providers.options import options_schema, with_texts
-from ortdeploy.records import record
 from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ REFUSED = "refused"
 IGNORED = "ignored"
 
 
-@record
-class Relation:
+class Relation(Struct, frozen=True, kw_only=True):
     """What becomes of an option that is given (`refused` or `ignored`) in the sessions that `when` describes."""
 
     option: tuple[str, ...]

@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.manifest.document import Document, Path, parse_document
 from ortdeploy.manifest.write import scalar
-from ortdeploy.records import ordered_record
 
 
-@ordered_record
-class _Place:
+class _Place(Struct, frozen=True):
     """A scalar in the text: from where to where, and whether it stands between braces or brackets."""
 
     start: int

@@ -6,7 +6,8 @@ problem that the document reports, never a surprise.
 
 import math
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
@@ -20,8 +21,7 @@ _AMBIGUOUS = re.compile(r"[-+]?(0[0-9]+|0o[0-7]+|0b[01]+|[0-9]+(:[0-5]?[0-9])+(\
 _MAX_DIGITS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """A value; `word` when it was one of YAML 1.1's boolean words, `problem` when two readers would disagree."""
 
     value: str | int | float | bool | None

@@ -7,9 +7,10 @@ are typed as perhaps unset, which they never are for errors of iter_errors.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest import advice

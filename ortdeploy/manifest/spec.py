@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import Span
 from ortdeploy.facts.data import PLAIN, STRICT_ARRIVALS, ArrivalPolicy, Dialect
@@ -14,7 +15,6 @@ from ortdeploy.manifest.memory import MemorySpec
 from ortdeploy.manifest.op_steps import OpSpec, read_op
 from ortdeploy.manifest.pipelines import PipelineSpec, walk
 from ortdeploy.plan.timing import ALWAYS, JobTiming
-from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import LINE_COLUMNS, TensorType
 
@@ -32,8 +32,7 @@ ALWAYS_COLUMNS = ("path", ROW)
 """Key columns that every source offers: the row's file and its number."""
 
 
-@record
-class ProviderSpec:
+class ProviderSpec(Struct, frozen=True, kw_only=True):
     """One entry of a provider chain, as written."""
 
     name: str
@@ -43,8 +42,7 @@ class ProviderSpec:
     library: str | None = None
 
 
-@record
-class TensorSpec:
+class TensorSpec(Struct, frozen=True, kw_only=True):
     """A declared input or output; None for what the manifest leaves open. `limits` are lowest and highest value.
 
     `row_axis` is the axis that counts rows, or none.
@@ -57,8 +55,7 @@ class TensorSpec:
     row_axis: int | str | None = None
 
 
-@record
-class SessionSpec:
+class SessionSpec(Struct, frozen=True, kw_only=True):
     """One session that a model may get: `chain_name` when it names a chain, else `chain`.
 
     `count` of it are opened, and each runs as many batches at once as it has `callers`.
@@ -72,8 +69,7 @@ class SessionSpec:
     callers: int = 1
 
 
-@record
-class CheckSpec:
+class CheckSpec(Struct, frozen=True, kw_only=True):
     """A folder of golden inputs and outputs; tolerances, relative and absolute, for all outputs and for single ones."""
 
     path: str
@@ -82,8 +78,7 @@ class CheckSpec:
     at: Path
 
 
-@record
-class ModelSpec:
+class ModelSpec(Struct, frozen=True, kw_only=True):
     """A model. `sessions` are tried in order, or all used; `providers:` alone makes one, named like the model.
 
     `has_providers_and_sessions`: the manifest wrote both. `cpu_fallback` is forbid, warn, allow, a number of nodes or a
@@ -131,8 +126,7 @@ class ModelSpec:
         return max(session.callers for session in self.sessions)
 
 
-@record
-class AdapterSpec:
+class AdapterSpec(Struct, frozen=True, kw_only=True):
     """A LoRA adapter file, the model and the version of it that it was made for, and golden checks of the two."""
 
     name: str
@@ -146,8 +140,7 @@ class AdapterSpec:
     at: Path
 
 
-@record
-class AdapterChoice:
+class AdapterChoice(Struct, frozen=True, kw_only=True):
     """The adapters of a job's rows: `always` these, or by the text in a `column`.
 
     `otherwise` is for a text without an entry in `mapping`: none, fail or an adapter's name.
@@ -165,8 +158,7 @@ class AdapterChoice:
         return tuple(dict.fromkeys((*self.always, *self.mapping.values(), *other)))
 
 
-@record
-class StepSpec:
+class StepSpec(Struct, frozen=True, kw_only=True):
     """One prepare or postprocess step: the mapping as written; its first naming key is `name`."""
 
     name: str
@@ -191,8 +183,7 @@ class StepSpec:
         return tuple(self.options[key] for key in RESULT_OPTIONS if key in self.options)
 
 
-@record
-class InputSpec:
+class InputSpec(Struct, frozen=True, kw_only=True):
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
     Without `paths` they are the committed rows of another job: `jobs` are those that are written, of which one may be.
@@ -234,8 +225,7 @@ class InputSpec:
         return (*self.at, "job" if self.jobs else "path")
 
 
-@record
-class OutputSpec:
+class OutputSpec(Struct, frozen=True, kw_only=True):
     """Where a job's results go; `columns` empty means all of them.
 
     `images` are results that are written as files of their own, `explode` those whose items get a line each. `url` is a
@@ -268,8 +258,7 @@ class OutputSpec:
         return shown_path(self.url or self.path)
 
 
-@record
-class AdapterUse:
+class AdapterUse(Struct, frozen=True, kw_only=True):
     """Adapters that something names for a model: a job, a step of a pipeline, or a component. `who` says which.
 
     `together`: they apply at the same time; else a row gets one of them. `job` is the job's name, if it is one.
@@ -283,8 +272,7 @@ class AdapterUse:
     job: str | None = None
 
 
-@record
-class LimitsSpec:
+class LimitsSpec(Struct, frozen=True, kw_only=True):
     """What a job may use: memory of its process and disk of its output in bytes, and threads; None: no limit.
 
     `at` is where limits are written: the job's own, or the deployment's.
@@ -296,8 +284,7 @@ class LimitsSpec:
     at: Mapping[str, Path] = field(default_factory=dict)
 
 
-@record
-class BatchSpec:
+class BatchSpec(Struct, frozen=True, kw_only=True):
     """What a job says of its batches. `size` is a number, auto or none, as it is written; None: nothing is."""
 
     size: int | str | None
@@ -309,8 +296,7 @@ class BatchSpec:
         return self.size == "none"
 
 
-@record
-class JobSpec:
+class JobSpec(Struct, frozen=True, kw_only=True):
     """A batch job.
 
     `model` is the name of a model, or of the `pipeline` that stands in its place; `has_pipeline_and_model`: both
@@ -345,8 +331,7 @@ class JobSpec:
         return self.on_nan or "keep"
 
 
-@record
-class OnEnd:
+class OnEnd(Struct, frozen=True, kw_only=True):
     """Who is told of an apply that ends with 1 or 5: a command, the URL of a server; how many seconds each may take."""
 
     command: tuple[str, ...] | None
@@ -354,8 +339,7 @@ class OnEnd:
     timeout: float
 
 
-@record
-class Spec:
+class Spec(Struct, frozen=True, kw_only=True):
     """One manifest. `folder` is where its relative paths start; `roots` are further folders they may reach.
 
     `places` are by the path as written where files lie that are not taken from there.
@@ -375,7 +359,7 @@ class Spec:
     jobs: tuple[JobSpec, ...]
     pipelines: tuple[PipelineSpec, ...]
     shared_arena: Mapping[str, int] | None
-    document: Document = field(repr=False, compare=False)
+    document: Document
     places: Mapping[str, str] = field(default_factory=dict)
     on_end: OnEnd | None = None
 

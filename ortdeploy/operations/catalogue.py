@@ -1,15 +1,15 @@
 """The operations of pipelines by name: those with a module here, and prepare and postprocess steps as operations."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.modules import Modules
 from ortdeploy.operations.protocol import Call, HeldOperation, Types, as_column
-from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.contracts import SINGLE, Contract
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
@@ -17,8 +17,7 @@ from ortdeploy.transforms.protocol import HeldTransform, Options
 from ortdeploy.transforms.sampling import PILLOW
 
 
-@ordered_record
-class TransformOperation:
+class TransformOperation(Struct, frozen=True):
     """A prepare or postprocess step as an operation on the value `x`."""
 
     transform: HeldTransform

@@ -1,13 +1,12 @@
 """Connected regions of a map, found by runs: neighbouring hot pixels in one line of the map."""
 
 import numpy as np
+from msgspec import Struct
 
-from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array
 
 
-@ordered_record
-class Runs:
+class Runs(Struct, frozen=True):
     """All runs of a map, from top to bottom: four lists with one element for each run.
 
     `rows` is the line, `lefts` the first pixel, `rights` the pixel after the last one, and `places` the run's region. A

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contract_checks import ContractCheck
 from ortdeploy.tensors.contracts import PIXELS, Contract, FormalParameter, forms
@@ -38,8 +38,7 @@ class Operation(Protocol):
         """Return the function that computes the results. `options` has all settings, defaults too."""
 
 
-@ordered_record
-class HeldOperation:
+class HeldOperation(Struct, frozen=True):
     """An operation with checks of its contract: `infer` checks types before a run, and the built function arrays."""
 
     module: Operation

@@ -1,8 +1,7 @@
 """`resample` — recordings at another sample rate, by libsoxr; the old rate is a setting or each row's value `rate`."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.operations.protocol import Call, Types, by_row
 from ortdeploy.tensors.columns import Array

@@ -4,9 +4,8 @@ Boxes are kept inside of the original image; a box beside it has no area. A `how
 does not have the size of the image: then boxes are only moved and scaled.
 """
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.operations.protocol import BOXES, Call, Types, by_row
 from ortdeploy.tensors.columns import Array

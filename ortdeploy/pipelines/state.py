@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
-from ortdeploy.records import record
 from ortdeploy.tensors.columns import Array
 
 
-@record
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """What a row passes on to the next row, by name; `key` is the reset key of the rows that it belongs to."""
 
     values: Mapping[str, Array]

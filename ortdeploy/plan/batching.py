@@ -1,12 +1,10 @@
 """Batching: how many rows of a job are read, run and written together, and every number that follows from it."""
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
-from ortdeploy.records import record
 
-
-@record
-class Batching:
+class Batching(Struct, frozen=True, kw_only=True):
     """How many rows of a job are read, run and written together.
 
     `size` is the number of rows of one run; None: each row is a run of its own, without an axis for rows. `auto`: the
@@ -26,7 +24,7 @@ class Batching:
     def __post_init__(self) -> None:
         """Round the rows of a part up, so that no read crosses a part's border."""
         reads = -(-self.rows_per_part // self.read_size)
-        object.__setattr__(self, "rows_per_part", reads * self.read_size)
+        force_setattr(self, "rows_per_part", reads * self.read_size)
 
     @property
     def run_size(self) -> int:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from ortdeploy.records import record
+from msgspec import Struct
+
 from ortdeploy.tensors.types import Shape
 
 
-@record
-class PlannedConstant:
+class PlannedConstant(Struct, frozen=True, kw_only=True):
     """A model input that is fed a value of the manifest's: `shape` is that of one row, or the whole where it has none.
 
     `row_axis` counts rows in the graph; None: the value is fed whole.

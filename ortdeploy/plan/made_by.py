@@ -5,12 +5,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.records import record
 
 
-@record
-class MadeBy:
+class MadeBy(Struct, frozen=True, kw_only=True):
     """A deployment that makes parts: its name and profile, what its results depend on, and how its rows look.
 
     The layout is None of a deployment that ran before layouts were noted.

@@ -1,6 +1,6 @@
 """Plans in the form that anybody may see, without the secrets of options and URLs. The executor gets the whole plan."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob, Step

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.plan.pipeline import PlannedValue
-from ortdeploy.records import record
 
 
-@record
-class OpNode:
+class OpNode(Struct, frozen=True, kw_only=True):
     """One operator: `inputs` and `outputs` are names by position, "" for what is left out.
 
     `made` are the element types of its outputs where onnx does not know the operator.
@@ -22,8 +22,7 @@ class OpNode:
     made: tuple[str | None, ...] = ()
 
 
-@record
-class OpConstant:
+class OpConstant(Struct, frozen=True, kw_only=True):
     """A value that the manifest writes in place of an input."""
 
     name: str
@@ -31,8 +30,7 @@ class OpConstant:
     content: Any
 
 
-@record
-class OpGraph:
+class OpGraph(Struct, frozen=True, kw_only=True):
     """Operators in order, their constants, what they are fed and what they give; `opsets` are by domain.
 
     `by_row`: it is run for one row at a time, and its tensors are without the rows' axis.
@@ -51,8 +49,7 @@ class OpGraph:
         return ", ".join(node.operator for node in self.nodes)
 
 
-@record
-class Fusion:
+class Fusion(Struct, frozen=True, kw_only=True):
     """Op steps that are put into a model's own graph: those before it and those behind it.
 
     `takes` are pairs of the model's input and the value that feeds it, `gives` of the model's output and its name.

@@ -7,17 +7,17 @@ import hashlib
 import json
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from ortdeploy.files.json_text import read_json
 from ortdeploy.plan.plan_file import decode, plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.records import record
 
 _MOST = 2**60
 """No plan has as many rows or parts."""
 
 
-@record
-class Shard:
+class Shard(Struct, frozen=True, kw_only=True):
     """One of `count` processes that share the parts of a job between them, counted from 0."""
 
     index: int
@@ -32,8 +32,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
 
-@record
-class PlannedPart:
+class PlannedPart(Struct, frozen=True, kw_only=True):
     """A part by its number, with its first row and the row behind its last."""
 
     number: int
@@ -46,8 +45,7 @@ class PlannedPart:
         return range(self.start, self.end)
 
 
-@record
-class PartTable:
+class PartTable(Struct, frozen=True, kw_only=True):
     """The parts of a job: `rows_per_part` rows each, from `first_row` to the one before `end`.
 
     `first_number` parts were there before, of inputs of earlier runs.

@@ -1,17 +1,16 @@
 """A pipeline as data of the plan: its steps, with the types and files for which they were planned."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.plan.constants import PlannedConstant
-from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape, TensorType
 
 
-@record
-class PlannedValue:
+class PlannedValue(Struct, frozen=True, kw_only=True):
     """A value by its name, with what is known of it; `limits` are those of an index into a constant table.
 
     They may also be those of a provider that computes whole numbers of 64 bits with 32.
@@ -29,8 +28,7 @@ class PlannedValue:
         return TensorType(self.dtype, self.shape, self.layout)
 
 
-@record
-class PlannedWireStep:
+class PlannedWireStep(Struct, frozen=True, kw_only=True):
     """One step: `run` the session of a model, `do` an operation, `each` of a value's items through inner steps.
 
     An `op` runs the session that op steps in a line were made into. `by_row`: a session gets one row at a time, without
@@ -64,8 +62,7 @@ class PlannedWireStep:
     fixed_rows: int | None = None
 
 
-@record
-class PlannedPreset:
+class PlannedPreset(Struct, frozen=True, kw_only=True):
     """Images: the folder with tokenizer and scheduler, sessions by component, and how images are made.
 
     `kind` is the preset's name; `task` and `arguments` are for one that optimum-onnx runs.
@@ -86,8 +83,7 @@ class PlannedPreset:
     arguments: Mapping[str, Any]
 
 
-@record
-class PlannedPlace:
+class PlannedPlace(Struct, frozen=True, kw_only=True):
     """A file or folder that steps or a preset name by its path, and the files that are read of it.
 
     Names are below the folder; a `single` file has the name of the path.
@@ -98,8 +94,7 @@ class PlannedPlace:
     single: bool
 
 
-@record
-class PlannedPipeline:
+class PlannedPipeline(Struct, frozen=True, kw_only=True):
     """A pipeline: the sessions that it runs, its steps or its preset, and its outputs by name with their values.
 
     `places` are the files and folders that it reads. `state` are pairs of a value and the one of the row before that it

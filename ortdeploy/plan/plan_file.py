@@ -6,9 +6,11 @@ import os
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, ForwardRef, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, FileState, FileStates
 from ortdeploy.files.packed import Packed
@@ -28,9 +30,8 @@ from ortdeploy.plan.steps import (
     RunJob,
     Step,
 )
-from ortdeploy.records import field_names
 
-_STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
+_STEPS: Mapping[str, type[Struct]] = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 LATER: Mapping[type, Mapping[str, Any]] = {
     JobInput: {"background": None, "dialect": PLAIN, "types": {}},
     JobOutput: {"types": {}, "settled": {}},
@@ -40,7 +41,7 @@ LATER: Mapping[type, Mapping[str, Any]] = {
 }
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""
-STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
+STEP_NAMES: Mapping[type[Struct], str] = {kind: name for name, kind in _STEPS.items()}
 _Decode = Callable[[Any], Any]
 
 
@@ -70,7 +71,8 @@ def encode(value: Any, *, packed: bool = False) -> Any:
     if value is None or isinstance(value, (str, int, float)):  # as most are
         return value
     kind: Any = type(value)
-    if (names := field_names(kind)) is not None:
+    if isinstance(value, Struct):
+        names = value.__struct_fields__
         said = names if kind not in LATER else [name for name in names if not is_unsaid(value, name)]
         data = {name: encode(getattr(value, name), packed=packed) for name in said}
         return {"step": STEP_NAMES[kind], **data} if kind in STEP_NAMES else data
@@ -142,12 +144,12 @@ def _record_decoder(kind: Any) -> _Decode:
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, _Decode], ...]:
+def _fields(kind: type[Struct]) -> tuple[tuple[str, _Decode], ...]:
     """Return the names of a dataclass's fields, each with the function that decodes it."""
     hints: Mapping[str, Any] = kind.__annotations__
     if any(map(_has_text, hints.values())):
         hints = get_type_hints(kind)
-    return tuple((name, _decoder(hints[name])) for name in field_names(kind) or ())
+    return tuple((name, _decoder(hints[name])) for name in kind.__struct_fields__)
 
 
 def _has_text(hint: Any) -> bool:
@@ -156,7 +158,7 @@ def _has_text(hint: Any) -> bool:
 
 
 def _is_record(kind: Any) -> bool:
-    return isinstance(kind, type) and field_names(kind) is not None
+    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def _union_decoder(kinds: tuple[Any, ...]) -> _Decode:

@@ -1,7 +1,8 @@
 """Makes variants of a plan: some of its jobs, or a reference on the CPU provider."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.plan.steps import (
     DeadLetter,

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, UnreadableFile
 from ortdeploy.facts.preflight import MemoryForecast
@@ -14,15 +15,13 @@ from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep
 from ortdeploy.plan.timing import ALWAYS, JobTiming
-from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
 
 FORMAT_VERSION = 7
 
 
-@record
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """Something that the plan rests on: its kind, which one, and a value that changes when it does."""
 
     kind: str
@@ -30,8 +29,7 @@ class Fact:
     value: str
 
 
-@record
-class PlannedProvider:
+class PlannedProvider(Struct, frozen=True, kw_only=True):
     """One provider of a session's chain, by its full name; `device` when it comes from a plugin package.
 
     `options` are the text that the provider parses.
@@ -42,8 +40,7 @@ class PlannedProvider:
     device: "PlannedDevice | None" = None
 
 
-@record
-class PlannedDevice:
+class PlannedDevice(Struct, frozen=True, kw_only=True):
     """A device of a plugin package's provider, and the library that offers it."""
 
     index: int
@@ -53,8 +50,7 @@ class PlannedDevice:
     library: str
 
 
-@record
-class PlannedSession:
+class PlannedSession(Struct, frozen=True, kw_only=True):
     """A session by its name, with the chain that it is given, how many of it are opened, and the callers of each.
 
     `predicted` are nodes by provider before optimization, if kernel definitions decide.
@@ -67,8 +63,7 @@ class PlannedSession:
     callers: int = 1
 
 
-@record
-class PlannedThreadLayout:
+class PlannedThreadLayout(Struct, frozen=True, kw_only=True):
     """One way to use threads for a model: the sessions that it opens, with which session options."""
 
     name: str
@@ -76,8 +71,7 @@ class PlannedThreadLayout:
     options: Mapping[str, Any]
 
 
-@record
-class OpenSession:
+class OpenSession(Struct, frozen=True, kw_only=True):
     """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them.
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
@@ -111,8 +105,7 @@ class OpenSession:
     fusion: Fusion | None = None
 
 
-@record
-class LoadAdapter:
+class LoadAdapter(Struct, frozen=True, kw_only=True):
     """Load an adapter file for a session; `parameters` are the model's inputs that it brings."""
 
     adapter: str
@@ -123,8 +116,7 @@ class LoadAdapter:
     parameters: tuple[str, ...] = ()
 
 
-@record
-class PlannedAdapters:
+class PlannedAdapters(Struct, frozen=True, kw_only=True):
     """The adapters of a job's rows: `always` these, or by the text in a `column`.
 
     `otherwise` is for a text without an entry in `mapping`: none, fail or an adapter's name. `names` are all adapters
@@ -143,8 +135,7 @@ class PlannedAdapters:
         return None if name == "fail" else () if name == "none" else (name,)
 
 
-@record
-class PlannedStep:
+class PlannedStep(Struct, frozen=True, kw_only=True):
     """A prepare or postprocess step with the type it was planned for; `results` are a postprocess step's columns.
 
     `op` are op steps in a line, with their session.
@@ -159,8 +150,7 @@ class PlannedStep:
     op: PlannedWireStep | None = None
 
 
-@record
-class PlannedInput:
+class PlannedInput(Struct, frozen=True, kw_only=True):
     """One model input: the columns it is fed from, the steps, and what must arrive at the session.
 
     `shape` is that of a whole run, rows first. `read_dtype` is the element type that text formats are read as; None:
@@ -177,8 +167,7 @@ class PlannedInput:
     limits: tuple[float, float] | None
 
 
-@record
-class RowCheck:
+class RowCheck(Struct, frozen=True, kw_only=True):
     """Whether a job's first rows run in batches of other sizes too, and how much their results may differ there.
 
     `agree` is relative to the largest value, and absolute; None: results are not compared, for what `why_not` says.
@@ -194,8 +183,7 @@ class RowCheck:
     may_trap: bool = False
 
 
-@record
-class UpstreamJob:
+class UpstreamJob(Struct, frozen=True, kw_only=True):
     """The job whose committed rows are read, with the folder that it writes into.
 
     `names` says which columns are called otherwise in its files. `digests` are the SHA-256 of the files to read, in
@@ -214,8 +202,7 @@ NOT_LOOKED_AT = "So its rows are not counted, and its columns and first rows are
 """What follows for a job from data that was not looked at."""
 
 
-@record
-class JobInput:
+class JobInput(Struct, frozen=True, kw_only=True):
     """The rows of a job.
 
     `patterns` are the paths of the manifest, `files` those to read; `gone` were read before and are no longer there,
@@ -258,8 +245,7 @@ class JobInput:
         return self.first_row - self.rows_before
 
 
-@record
-class JobOutput:
+class JobOutput(Struct, frozen=True, kw_only=True):
     """Where the results of a job go, and what they are.
 
     `dtypes` and `row_shapes` are those of `columns`; the columns of `images` are written as files. What is written may
@@ -300,8 +286,7 @@ class JobOutput:
         return shown_path(self.upload or self.path)
 
 
-@record
-class JobErrors:
+class JobErrors(Struct, frozen=True, kw_only=True):
     """What a job does about rows that fail.
 
     `on_nan` says what happens to rows for which an output of `check_finite` is not finite. `max_failed` is a number of
@@ -318,8 +303,7 @@ class JobErrors:
     run_timeout: float | None = None
 
 
-@record
-class JobLimits:
+class JobLimits(Struct, frozen=True, kw_only=True):
     """What a job may take, in bytes, and its threads; `forecast` is the memory that it is predicted to take."""
 
     memory: int | None
@@ -328,8 +312,7 @@ class JobLimits:
     forecast: MemoryForecast | None = None
 
 
-@record
-class DeadLetter:
+class DeadLetter(Struct, frozen=True, kw_only=True):
     """A row that failed on another machine: the row `file_row` of the file `path`, whose content had the digest.
 
     The other fields are what is known of it.
@@ -345,8 +328,7 @@ class DeadLetter:
     key: Mapping[str, Any]
 
 
-@record
-class RunJob:
+class RunJob(Struct, frozen=True, kw_only=True):
     """Run one job.
 
     `inputs` are those of the model that columns feed, `values` are fed to the others. `row_axes` are by input and
@@ -395,8 +377,7 @@ class RunJob:
         return tuple(step.op for step in steps if step.op is not None)
 
 
-@record
-class GoldenValue:
+class GoldenValue(Struct, frozen=True, kw_only=True):
     """An input or output of a model as golden files are read: its kind, and whether it has a default."""
 
     name: str
@@ -404,8 +385,7 @@ class GoldenValue:
     optional: bool
 
 
-@record
-class SyntheticInput:
+class SyntheticInput(Struct, frozen=True, kw_only=True):
     """An input that nobody gave values for: its type, and what they may be."""
 
     name: str
@@ -414,8 +394,7 @@ class SyntheticInput:
     limits: tuple[float, float] | None
 
 
-@record
-class PlannedCheck:
+class PlannedCheck(Struct, frozen=True, kw_only=True):
     """One session of a model and the golden folders, below `root`, to run on it; with an adapter, if there is one.
 
     Tolerances are relative and absolute, by output; those of "" are for all others. `record`: outputs are written
@@ -438,8 +417,7 @@ class PlannedCheck:
 Step = OpenSession | LoadAdapter | RunJob
 
 
-@record
-class FinishedJob:
+class FinishedJob(Struct, frozen=True, kw_only=True):
     """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
 
     `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
@@ -460,16 +438,14 @@ class FinishedJob:
     unmade: tuple[str, ...] = ()
 
 
-@record
-class PlannedFiles:
+class PlannedFiles(Struct, frozen=True, kw_only=True):
     """The files that a job's input names, those that are accounted for too."""
 
     job: str
     files: Sequence[FileState]
 
 
-@record
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What would run for one manifest in `folder`; `profile`, `sets`, `overlays` and `roots` are the command line's.
 
     `jobs` are those that the command line chose; None: all. `inputs` are the files of each of them. `gates` are golden

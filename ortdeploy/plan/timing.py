@@ -1,11 +1,11 @@
 """When a job may run: hours of the day, running time, and conditions of the machine for a pause."""
 
-from ortdeploy.records import record
+from msgspec import Struct
+
 from ortdeploy.units import format_size
 
 
-@record
-class Hours:
+class Hours(Struct, frozen=True, kw_only=True):
     """A time of the day from `begin` to `end`, in minutes after midnight; it may go over midnight.
 
     `zone` is a name of the IANA time zone database; None: the machine's own zone.
@@ -28,8 +28,7 @@ class Hours:
         return minute >= self.begin or minute < self.end
 
 
-@record
-class PauseLimits:
+class PauseLimits(Struct, frozen=True, kw_only=True):
     """What makes a job pause: a temperature in degrees Celsius, a battery's charge in percent, free disk in bytes."""
 
     temperature: float | None = None
@@ -51,8 +50,7 @@ class PauseLimits:
         return tuple(found)
 
 
-@record
-class JobTiming:
+class JobTiming(Struct, frozen=True, kw_only=True):
     """When a job may run. `until` is in seconds after its start."""
 
     hours: Hours | None = None

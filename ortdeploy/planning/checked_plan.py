@@ -10,9 +10,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts, OutputFacts
@@ -27,7 +29,6 @@ from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
 from ortdeploy.planning.preflight.rows_of_job import dropped_below, look
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from ortdeploy.planning.nothing_to_do import Recollection
@@ -36,8 +37,7 @@ NAME = "checked-plans.json"
 _GOOD_STATES = ("absent", "empty", "part", "finished")
 
 
-@record
-class CheckedForecast:
+class CheckedForecast(Struct, frozen=True, kw_only=True):
     """The forecast of a job whose largest run has the rows of `row_sizes.batch`.
 
     The results of at most `held_runs` runs are in the arena of a session in it, which runs as many rows `again` so
@@ -56,8 +56,7 @@ class CheckedForecast:
         return is_of_runs and sizes.held_runs(rows) <= self.held_runs
 
 
-@record
-class CheckedJob:
+class CheckedJob(Struct, frozen=True, kw_only=True):
     """A job of a checked plan, with everything that decides if other data makes a different plan.
 
     `input` is the digest of its input's facts, except its files and their number of rows. `identity` and `layout` are
@@ -75,8 +74,7 @@ class CheckedJob:
     memory_bound: int | None
 
 
-@record
-class CheckedPlan:
+class CheckedPlan(Struct, frozen=True, kw_only=True):
     """What is remembered: the plan as it was made, its jobs, the installed packages, and the manifest's text."""
 
     plan: Plan

@@ -1,8 +1,10 @@
 """Reads what `ortdeploy diff` compares: manifests, saved plans, reports of runs and device files."""
 
 import json
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.files.opening import open_regular
@@ -12,7 +14,6 @@ from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.planning.differences import Value
 from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, read_plan_file
 from ortdeploy.providers.secrets import masked_document, remember_secrets
-from ortdeploy.records import record
 
 MANIFEST = "a manifest"
 PLAN = "a saved plan"
@@ -22,8 +23,7 @@ _COURSE = frozenset({"events", "samples", "timeline"})
 DEVICE = "a device file"
 
 
-@record
-class Comparable:
+class Comparable(Struct, frozen=True, kw_only=True):
     """A document by its kind; `value` is None if it cannot be read, and `diagnostics` say why."""
 
     kind: str

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
@@ -24,7 +26,6 @@ from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import committed_rows, find_damage
-from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import NO_PROGRESS, KnownContents, Progress
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from ortdeploy.ledger.open_parts import SharedParts
 
 
-@record
-class DataPlaces:
+class DataPlaces(Struct, frozen=True, kw_only=True):
     """What a job reads and writes, copied from the manifest, so that both can be looked at without the manifest.
 
     `output` is the full path of the folder that is written into; from there it is uploaded to the `url`, if there is
@@ -57,8 +57,7 @@ class DataPlaces:
         return Path(self.output)
 
 
-@record
-class Before:
+class Before(Struct, frozen=True, kw_only=True):
     """The ledger's record of a job's output, the layout of its last part, and the input files that it was made from.
 
     `elsewhere` is what the output's store has, if it was asked. `rows` are those in committed parts, and in one that

@@ -1,8 +1,9 @@
 """Device files: the facts of a machine as YAML that can be committed, to plan for it on another machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
@@ -18,7 +19,7 @@ FORMAT_VERSION = 1
 def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
     """Return the text of a device file."""
     devices = [
-        {key: value for key, value in asdict(device).items() if key != "library" and value is not None}
+        {key: value for key, value in to_builtins(device).items() if key != "library" and value is not None}
         for device in runtime.devices
     ]
     runtime_lines = {

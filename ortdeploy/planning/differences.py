@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ortdeploy.records import ordered_record, record
+from msgspec import Struct
+
 from ortdeploy.redaction import without_secrets
 
 
@@ -21,8 +22,7 @@ _SHORT = 12
 _PLAIN_KEY = re.compile(r"[\w-]+")
 
 
-@record
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """A place where two documents differ, with both values without secrets; NOTHING if a document has none."""
 
     path: str
@@ -30,8 +30,7 @@ class Difference:
     new: Any
 
 
-@ordered_record
-class Value:
+class Value(Struct, frozen=True):
     """A value of a document, and the same value with masked secrets, because what differs may be a secret."""
 
     raw: Any

@@ -5,9 +5,10 @@ It cannot if steps or forecasts depend on more than the files that are read. Not
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.files.urls import is_url

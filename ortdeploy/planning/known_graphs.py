@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.deployment.placement_prediction import Attributes, Kernels, Predict, Prediction, predict_placement
 from ortdeploy.facts.data import HashedFile
@@ -27,7 +29,6 @@ from ortdeploy.files.digests import signature
 from ortdeploy.files.opening import read_text
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.records import record
 from ortdeploy.versions import package_version
 
 FOLDER = "graphs"
@@ -101,8 +102,7 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     return inferred
 
 
-@record
-class Running:
+class Running(Struct, frozen=True, kw_only=True):
     """How a session runs: all that its buffers depend on beside the graph and the shapes.
 
     The results of `held` runs wait while another one runs. The first shapes run `again` so often; None: often.

@@ -14,9 +14,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError
 from ortdeploy.events import log
@@ -34,7 +36,6 @@ from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import plan_manifests, validate
-from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
@@ -47,8 +48,7 @@ _KEPT_KINDS = frozenset({"document", "file", "folder"})
 _NOTHING = Planned(plans=(), diagnostics=())
 
 
-@record
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """A refused manifest, since when and why; its last good version, of which time, and that version's specs."""
 
     manifest: str

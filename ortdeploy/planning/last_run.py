@@ -7,9 +7,11 @@ manifest. Beside it is the text of the manifest with which each output was last 
 import json
 import platform
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.files.json_text import read_json
@@ -19,7 +21,6 @@ from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
 from ortdeploy.planning.run_text import text_of
 from ortdeploy.providers.secrets import masked_document
-from ortdeploy.records import record
 from ortdeploy.versions import versions
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ _COMPARED = ("manifest", "model", "components", "adapters", "sessions", "device"
 """The keys of a part's origin that are known before a run."""
 
 
-@record
-class Changes:
+class Changes(Struct, frozen=True, kw_only=True):
     """How a job differs from its last run; `run` is None if it has not run, and `left_by` who has made its output."""
 
     job: str

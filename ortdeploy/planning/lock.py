@@ -1,6 +1,7 @@
 """Compares the digests that a manifest pins with those of the files."""
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.facts.models import DiffusionFacts
@@ -12,13 +13,11 @@ from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.probe import probe_adapter, probe_model, read_preset
-from ortdeploy.records import record
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 
 
-@record
-class Digested:
+class Digested(Struct, frozen=True, kw_only=True):
     """A file whose digest a manifest may pin, its place in the manifest, and whether it is locked, open or changed."""
 
     name: str

@@ -9,9 +9,10 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, HashedFile
@@ -40,7 +41,6 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.saved_plan import BOUND, INPUTS, MAX_BYTES
 from ortdeploy.planning.saved_tables import LONG, pack_lines, within_or_beside, write_table
-from ortdeploy.records import record
 from ortdeploy.redaction import secret_setting
 from ortdeploy.sources.files import full_path, state_in_stat
 
@@ -81,8 +81,7 @@ _OPTIONS: Mapping[type, frozenset[str]] = {
 }
 
 
-@record
-class PlanToSave:
+class PlanToSave(Struct, frozen=True, kw_only=True):
     """A plan for a plan file. `rows` are what `saved_rows` makes of the indexes of text files; open plans have none."""
 
     plan: Plan
@@ -155,12 +154,12 @@ def made(plan: Plan) -> dict[str, Any]:
 
 def _saved(value: Any, folder: str) -> Any:
     """Return a value of a plan as its file has it, with paths from the manifest's folder."""
-    if is_dataclass(value) and not isinstance(value, type):
-        kind = type(value)
+    if isinstance(value, Struct):
+        kind: type = type(value)
         kept = [
-            field.name
-            for field in fields(value)
-            if field.name not in LEFT_OUT.get(kind, ()) and not is_unsaid(value, field.name)
+            name
+            for name in value.__struct_fields__
+            if name not in LEFT_OUT.get(kind, ()) and not is_unsaid(value, name)
         ]
         step = {"step": STEP_NAMES[kind]} if kind in STEP_NAMES else {}
         return step | {name: _saved_field(kind, name, getattr(value, name), folder) for name in kept}

@@ -1,12 +1,12 @@
 """The result of planning."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.plan.steps import Plan
-from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.last_run import Changes
 
 
-@record
-class Planned:
+class Planned(Struct, frozen=True, kw_only=True):
     """Plans for the manifests without errors, and all diagnostics.
 
     `deployments` are those of the plans. `changes` belong to jobs whose last run had another origin. `stand_ins` are

@@ -4,8 +4,9 @@ import hashlib
 import importlib.util
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.diagnostics import OrtdeployError

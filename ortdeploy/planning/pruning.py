@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.events import log
 from ortdeploy.files.content_store import LOCK, ContentStore
 from ortdeploy.files.names import COMPILED, KEPT, TEXTS, TOLD, is_file
@@ -19,15 +21,13 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import sole_use
 from ortdeploy.ledger.records import output_file
 from ortdeploy.planning import known_graphs, last_good
-from ortdeploy.records import record
 from ortdeploy.sources import row_index
 
 Jobs = Mapping[str, frozenset[str]]
 """The jobs of each manifest that could be read, by its full path."""
 
 
-@record
-class Pruned:
+class Pruned(Struct, frozen=True, kw_only=True):
     """What is freed of one cache and what stays, in entries and bytes, and why it stays."""
 
     cache: str
@@ -38,8 +38,7 @@ class Pruned:
     why: str
 
 
-@record
-class PrunedState:
+class PrunedState(Struct, frozen=True, kw_only=True):
     """What is freed of a state folder, or would be; nothing while it is `in_use` by a run."""
 
     state: str

@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import STATE_DIR, TOLD
 from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.records import output_file
-from ortdeploy.records import record
 
 _SUFFIX = ".refused"
 PATTERN = f"*{_SUFFIX}"
 """What matches the notes in their folder."""
 
 
-@record
-class RefusedApply:
+class RefusedApply(Struct, frozen=True, kw_only=True):
     """A manifest whose last apply was refused: since when applies are, and why the last one was."""
 
     manifest: str

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span
 from ortdeploy.files.gate import outside
 from ortdeploy.manifest.document import Document, stage_diagnostic
@@ -22,7 +24,6 @@ from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.plan.plan_file import STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, RunJob
 from ortdeploy.planning.saved_tables import SavedFile, Table, as_files, as_table, read_lines
-from ortdeploy.records import record
 
 MAX_BYTES = 256 * 1024 * 1024
 
@@ -33,8 +34,7 @@ and no files of inputs that were not there when it was made."""
 INPUTS = "inputs"
 
 
-@record
-class SavedPlan:
+class SavedPlan(Struct, frozen=True, kw_only=True):
     """One plan of a plan file. `at` is its place in the file, which messages begin with.
 
     `manifest`, `overlays` and `roots` are full paths. `starts_over` are runs by job that make room for new ones.

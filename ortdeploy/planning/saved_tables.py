@@ -14,13 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Hashing, open_whole, sync_folder
 from ortdeploy.files.digests import open_file_digest
 from ortdeploy.files.names import is_file
 from ortdeploy.files.opening import open_regular
 from ortdeploy.files.packed import Packed, Packer
-from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from gzip import GzipFile
@@ -43,8 +44,7 @@ _AT_ONCE = 1024
 _LEVEL = 6  # level 1 makes tables half as large again, and most of the time goes into the JSON
 
 
-@record
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A table as its plan names it: the file in the plan's folder, the SHA-256 of its bytes, the number of lines."""
 
     table: str
@@ -52,8 +52,7 @@ class Table:
     files: int
 
 
-@record
-class SavedFile:
+class SavedFile(Struct, frozen=True, kw_only=True):
     """An input file by its path from the manifest; `sha256` is None if only size and time are known."""
 
     path: str

@@ -7,21 +7,21 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.files.gate import Use
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import CPU, find_provider, full_name
-from ortdeploy.records import record
 
 _SHORTEST_WATCHDOG = 300
 _FACTOR = 3
 """Times the longest timeout of a job: the watchdog must not end what the job would end by itself."""
 
 
-@record
-class Needs:
+class Needs(Struct, frozen=True, kw_only=True):
     """What manifests need: device nodes as systemd names them (None for any), and what they read and write.
 
     `network`: a URL is read or written, or a provider asks a server. `compiles`: a provider that compiles needs memory

@@ -1,20 +1,20 @@
 """Turns specs and plans into those of `ortdeploy try`: the first rows of jobs, with all output in a scratch folder."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import STRICT_ARRIVALS
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob, Step
 from ortdeploy.plan.timing import ALWAYS
-from ortdeploy.records import record
 
 _SHOWN_BESIDE = {"wav": ("path", "rate"), "image": ("path",)}
 """Columns that are shown beside results, by input format; every format also has the row's number."""
 
 
-@record
-class Tryout:
+class Tryout(Struct, frozen=True, kw_only=True):
     """How many rows of each job are run, and the folder for their results."""
 
     folder: Path

@@ -1,8 +1,9 @@
 """Finds the files that a job has committed, and that a job that reads its rows has not read yet."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts, KnownFile

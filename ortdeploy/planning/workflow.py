@@ -4,11 +4,13 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import (
     Certainty,
@@ -36,7 +38,6 @@ from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
-from ortdeploy.records import record
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
     _PlannedOne = tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]
 
 
-@record
-class Validated:
+class Validated(Struct, frozen=True, kw_only=True):
     """Manifests whose text was checked, and the diagnostics. A manifest has a spec if its text has no error.
 
     `manifests` and `devices` are the numbers of manifests and of device files that were looked at.

@@ -4,7 +4,7 @@ Planning holds the graphs against them; a run holds what each component gives ag
 answer of other rows or another size is not spread over the latents.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ortdeploy.tensors.contracts import TOKEN, Attribute, Contract, FormalParameter, TypeConstraint, forms
 from ortdeploy.tensors.types import FLOATING

@@ -21,10 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NoReturn, Protocol, Self
 
+from msgspec import Struct
+
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import Emit, warnings_to
 from ortdeploy.process.without_pandas import spare_pandas
-from ortdeploy.records import ordered_record
 from ortdeploy.redaction import known_secrets, remember_secret, without_secrets
 
 _ROOT = str(Path(__file__).parent.parent.parent)
@@ -68,8 +69,7 @@ class ChildModule(Protocol):
         """Do what the parent asks."""
 
 
-@ordered_record
-class Answer:
+class Answer(Struct, frozen=True):
     """All messages of a child, its exit status, whether it ran out of time, and the end of its prints."""
 
     messages: list[dict[str, Any]]
@@ -264,8 +264,7 @@ def _message(line: bytes) -> dict[str, Any] | None:
     return message if isinstance(message, dict) and line.endswith(b"\n") else None
 
 
-@ordered_record
-class Asked:
+class Asked(Struct, frozen=True):
     """In the child: the request, a way to answer, and a place for the prints of native libraries."""
 
     request: Any

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ortdeploy.records import ordered_record
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@ordered_record
-class Timed(Generic[T]):
+class Timed(Struct, Generic[T], frozen=True):
     """What some work gave, and the seconds that it took, also of the processor if that was another thread's."""
 
     value: T

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from ortdeploy.process.sensors import entries, read_temperature
-from ortdeploy.records import mutable_record
 
 SECONDS_BETWEEN = 1.0
 """Seconds between two readings of the gauges, at least."""
@@ -22,8 +23,7 @@ _SYS = Path("/sys/class")
 _MICRO, _MILLI = 1e-6, 1e-3
 
 
-@mutable_record
-class Meter:
+class Meter(Struct):
     """A counter of energy that only grows.
 
     `unit` is the joules of one step, `wraps` the count at which it restarts from 0.

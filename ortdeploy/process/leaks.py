@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
+from msgspec import Struct
+
 from ortdeploy.process.memory import private_memory, trim_memory
-from ortdeploy.records import record
 
 RUNS = 1000
 EVERY = 50
@@ -24,8 +25,7 @@ _SECONDS_BETWEEN = 60.0
 _FEWEST_SAMPLES, _MOST_SAMPLES = 30, 240
 
 
-@record
-class LeakVerdict:
+class LeakVerdict(Struct, frozen=True, kw_only=True):
     """How memory developed over some runs: bytes a run, the confidence that it rises, and its growth in bytes."""
 
     bytes_a_run: float

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ortdeploy.records import ordered_record
+from msgspec import Struct
 
 _SYS = Path("/sys/class")
 _ZONES = ("cpu", "core", "gpu", "pkg", "soc", "tdie", "x86")
@@ -18,16 +18,14 @@ _ABSURD = 200.0
 """Degrees Celsius; a sensor above it, or below its negative, is broken."""
 
 
-@ordered_record
-class Temperature:
+class Temperature(Struct, frozen=True):
     """The hottest sensor of processor, GPU or SoC, in degrees Celsius."""
 
     celsius: float
     sensor: str
 
 
-@ordered_record
-class Battery:
+class Battery(Struct, frozen=True):
     """The charge of the battery in percent, and whether it is being discharged."""
 
     percent: float

@@ -4,13 +4,12 @@ Sources: `onnxruntime.get_all_providers()` of 1.31.1 and the release notes and w
 each provider's OrtDevice in the source of 1.31.
 """
 
-from ortdeploy.records import ordered_record, record
+from msgspec import Struct
 
 SUFFIX = "ExecutionProvider"
 
 
-@ordered_record
-class Plugin:
+class Plugin(Struct, frozen=True):
     """A package that carries a provider as a plugin: what to import, and what to install.
 
     `hardware`: whose devices it takes alone, if it says nothing of others.
@@ -21,8 +20,7 @@ class Plugin:
     hardware: str | None = None
 
 
-@record
-class Provider:
+class Provider(Struct, frozen=True, kw_only=True):
     """One execution provider: its full name, and what carries it.
 
     - `memory`: the device memory that its tensors live in; None if that is the CPU's. Providers that share a memory can

@@ -5,12 +5,12 @@ wheels (`onnxruntime.get_all_providers()`), release notes, the documentation of 
 binding creates (onnxruntime_pybind_state.cc).
 """
 
+from msgspec import Struct
+
 from ortdeploy.providers.catalogue import folded
-from ortdeploy.records import ordered_record
 
 
-@ordered_record
-class GoneProvider:
+class GoneProvider(Struct, frozen=True):
     """A provider's full name, why no session here can have it, and what to use instead; None: nothing replaces it."""
 
     name: str

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.providers.catalogue import Provider
 from ortdeploy.providers.options import option_facts, options_schema
-from ortdeploy.records import record
 from ortdeploy.schemas import is_document_file, matches
 
 Way = tuple[str, ...]
@@ -22,8 +23,7 @@ _WHOLE = r"(?s)^(.*)\Z"
 """Where a path stands in a text that says nothing else: it is the whole text."""
 
 
-@record
-class NamedFile:
+class NamedFile(Struct, frozen=True, kw_only=True):
     """A file or folder that options name: the keys down to the text that names it, its kind, and its path.
 
     Kinds are file, folder, new-file, new-folder, library and document.

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.providers.catalogue import Provider
-from ortdeploy.records import record
 
 Sizes = tuple[int, ...]
 
@@ -19,8 +20,7 @@ _CROSSES = re.compile(r"([0-9]+(?:x[0-9]+)*)\Z")
 _PROFILES = {"Tensorrt": "trt_profile_{}_shapes", "NvTensorRTRTX": "nv_profile_{}_shapes"}
 
 
-@record
-class InputBounds:
+class InputBounds(Struct, frozen=True, kw_only=True):
     """The smallest and largest shape that an option allows for a model input."""
 
     option: str
@@ -29,8 +29,7 @@ class InputBounds:
     high: Sizes
 
 
-@record
-class ShapeOptions:
+class ShapeOptions(Struct, frozen=True, kw_only=True):
     """What a provider's options say about input shapes, and what is wrong with their text by option.
 
     `complete`: every input whose shape is not fixed must be among them.

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from ortdeploy.results.shares import Shares
@@ -19,8 +19,7 @@ class Status(StrEnum):
     NOTHING_TO_DO = "nothing-to-do"
 
 
-@record
-class JobResult:
+class JobResult(Struct, frozen=True, kw_only=True):
     """How a job ended, with the rows that are committed, failed and skipped over all its runs.
 
     `kept` rows are through of the part at which the job ended, and the next run goes on behind them; how many of

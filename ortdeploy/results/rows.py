@@ -1,10 +1,10 @@
 """Rows on their way through a job: blocks that were read, and rows that failed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.records import mutable_record, record
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from ortdeploy.facts.contents import ContentColumns
@@ -20,8 +20,7 @@ HIDDEN = (FILE_PATH, FILE_ROW)
 """The columns by which rows are found again; they are never written."""
 
 
-@record
-class FailedRow:
+class FailedRow(Struct, frozen=True, kw_only=True):
     """A row that gave no result: where it came from, in which stage it failed, and why.
 
     `file_row` is its number in the file `path`, and `sha256` the digest of what the file held. `run` and `plan` are
@@ -42,8 +41,7 @@ class FailedRow:
     plan: str = ""
 
 
-@mutable_record
-class Block:
+class Block(Struct):
     """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
 
     `places` say of each of them where it stands, if its file has lines. `contents` is what files held that were read

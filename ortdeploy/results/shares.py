@@ -1,10 +1,9 @@
 """How far a job is that several workers run: who has made what, who is slow, and what is left."""
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 
-@record
-class WorkerShare:
+class WorkerShare(Struct, frozen=True, kw_only=True):
     """What one worker has made: its host and its shard, or its name at an engine; `seconds` of all its parts."""
 
     name: str
@@ -19,8 +18,7 @@ class WorkerShare:
         return self.seconds / self.parts
 
 
-@record
-class SlowPart:
+class SlowPart(Struct, frozen=True, kw_only=True):
     """A part that took, or has been left unwritten for, much longer than the others take: rows `start` to `end`.
 
     `worker` made it; None if it is not decided: nothing was written into it for these `seconds`.
@@ -33,16 +31,14 @@ class SlowPart:
     worker: str | None
 
 
-@record
-class ProcessorShare:
+class ProcessorShare(Struct, frozen=True, kw_only=True):
     """How many parts workers with one kind of processor have made."""
 
     processor: str
     parts: int
 
 
-@record
-class Shares:
+class Shares(Struct, frozen=True, kw_only=True):
     """The parts of one job of one plan. `left` are the first and last number of each run of parts that are not decided.
 
     `median` is that of the seconds of a part; None if no part is decided. `slow` are the slowest, the worst first.

@@ -5,19 +5,19 @@ It yields findings at paths of the manifest; it never opens a file, computes a l
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
-from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
     from ortdeploy.manifest.spec import Spec
 
 
-@record
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """A rule's name as users see it, how bad what it finds is, and its fixed summary."""
 
     id: str
@@ -26,8 +26,7 @@ class Rule:
     certainty: Certainty = Certainty.FILES
 
 
-@record
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One complaint of a rule; `key` points at the key of the place instead of its value.
 
     `certainty` is the rule's own where the finding says none.

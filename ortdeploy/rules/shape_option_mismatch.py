@@ -13,8 +13,9 @@ How to fix: use the names and ranks of the graph's inputs, and bounds that inclu
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.providers.catalogue import find_provider

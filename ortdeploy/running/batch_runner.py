@@ -2,18 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
 
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
-from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running.exploded import check_lists
 from ortdeploy.runtime.protocol import Session
@@ -35,8 +34,7 @@ OnRun = Callable[[Sequence[int]], None]
 """Called with the rows of each run before it begins, by their numbers in the job, and with none when it has ended."""
 
 
-@mutable_record
-class RunCounts:
+class RunCounts(Struct):
     """Counts of rows and batches of one session, for the statistics of its job."""
 
     adapter_rows: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -45,8 +43,7 @@ class RunCounts:
     halved: int = 0
 
 
-@mutable_record
-class BatchRun:
+class BatchRun(Struct):
     """Rows of a block that ran together: their feeds and results, [rows, …] each, or the reason why there are none."""
 
     rows: Sequence[int]

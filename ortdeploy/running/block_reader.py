@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ortdeploy.durations import Histogram
 from ortdeploy.feeds.feeder import Feeder, prepared_at_once
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.files.room import let_others_go
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
-from ortdeploy.records import record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.stall_watch import StallWatch
 from ortdeploy.tensors.columns import OpRunners, size_bytes
@@ -28,8 +29,7 @@ SLOW = 0.005
 """Seconds: preparing a block that takes longer is worth another thread."""
 
 
-@record
-class _Made:
+class _Made(Struct, frozen=True, kw_only=True):
     """A block with its tensors, and the bytes that its steps have taken beside them meanwhile."""
 
     prepared: Prepared

@@ -8,8 +8,10 @@ away stays as it is.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
@@ -18,15 +20,13 @@ from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_in_place
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name, replaced_name
-from ortdeploy.records import record
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
 from ortdeploy.running.report import renew_report
 from ortdeploy.sinks.catalogue import SINKS
 
 
-@record
-class Compacted:
+class Compacted(Struct, frozen=True, kw_only=True):
     """How many parts a job had `before` and has `after` they were joined; or `why_not`, if nothing was done."""
 
     job: str
@@ -36,8 +36,7 @@ class Compacted:
     why_not: str | None = None
 
 
-@record
-class Small:
+class Small(Struct, frozen=True, kw_only=True):
     """One output whose small parts are joined; `has_row`: a column `row` may have the numbers of rows."""
 
     ledger: Ledger

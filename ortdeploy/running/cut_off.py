@@ -7,13 +7,14 @@ at the ledger before it has the output's lock, so what it concluded is concluded
 from functools import partial
 from itertools import islice
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFiles
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import JobInput, RunJob
-from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.running.input_contents import InputContents
 from ortdeploy.running.job_context import JobContext
@@ -21,8 +22,7 @@ from ortdeploy.sources.arrivals import KnownContents, Progress, accounted_for, h
 from ortdeploy.sources.catalogue import FILE_IS_ROW
 
 
-@record
-class Conclusion:
+class Conclusion(Struct, frozen=True, kw_only=True):
     """What becomes of the files of an unfinished run: its first ones are `through`, those `dropped` were never read.
 
     `touched` files have another time and hold what they held. `kept`: the kept rows of a part stay.

@@ -1,9 +1,10 @@
 """Completes failed rows with what makes their lines in `_failed.jsonl` replayable: run, plan and the file's digest."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, RefusedError, StoppedError, failure_at
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import appended_reason
-from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.retries import limited
 from ortdeploy.running.job_context import JobContext
@@ -14,8 +15,7 @@ from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.units import format_size
 
 
-@record
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """How a job ended, and why. `provider_failed`: another session of its model may continue.
 
     `stuck` are the rows of a run that only the end of this process can end. `refused`: running again changes nothing.

@@ -5,10 +5,12 @@ It knows no format, no provider and no YAML. One job failing does not lose the o
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError, StoppedError, failure_at
 from ortdeploy.events import bound, log
@@ -26,7 +28,6 @@ from ortdeploy.plan.steps import (
     RunJob,
 )
 from ortdeploy.process.tracing import traced_job
-from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.fenced_steps import leads_out
@@ -57,8 +58,7 @@ if TYPE_CHECKING:
 _SIGNAL = "a signal came before it was opened"
 
 
-@record
-class Execution:
+class Execution(Struct, frozen=True, kw_only=True):
     """One run of one plan, with all that it needs from outside. `stop` tells when to end early.
 
     `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since

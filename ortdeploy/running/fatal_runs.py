@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from ortdeploy.records import record
+from msgspec import Struct
+
 from ortdeploy.results.rows import StageError
 
 
-@record
-class FatalRun:
+class FatalRun(Struct, frozen=True, kw_only=True):
     """The rows of one run, by their numbers in the job, and how it crashed; None if it hung."""
 
     rows: frozenset[int]

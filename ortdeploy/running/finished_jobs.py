@@ -1,7 +1,8 @@
 """Ends jobs that have nothing to run, once what killed processes have left in their outputs is seen to."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log

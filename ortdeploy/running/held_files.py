@@ -10,9 +10,11 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -25,7 +27,6 @@ from ortdeploy.ledger.output_lock import shared_use, sole_use
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedWireStep
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
-from ortdeploy.records import ordered_record
 
 
 class Files(Protocol):
@@ -250,8 +251,7 @@ class _InUse:
 _ADVICE = "Replace a file by renaming a new one into its place, which the next run takes"
 
 
-@ordered_record
-class Held:
+class Held(Struct, frozen=True):
     """Files that a run may open: in a `folder` under their names, or, without one, where they lie."""
 
     folder: Path | None

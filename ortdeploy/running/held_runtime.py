@@ -1,9 +1,10 @@
 """A runtime that opens exactly the files that were hashed when the plan was made."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER

@@ -4,9 +4,10 @@ Whatever ends a job early leaves it in a state from which the next run continues
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log

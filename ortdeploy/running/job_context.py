@@ -1,15 +1,16 @@
 """One job of one run with all that it needs from outside, shared by the modules that do its work."""
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.tracing import JobTrace, OnBatch
-from ortdeploy.records import record
 from ortdeploy.results.results import Observer
 from ortdeploy.running.batch_runner import OnRun
 from ortdeploy.running.held_files import Files
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from ortdeploy.running.layout_trial import LayoutTrial
 
 
-@record
-class JobContext:
+class JobContext(Struct, frozen=True, kw_only=True):
     """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
 
     `made_by` is the deployment, as its parts name it; `plan_digest` is that of what the plan says of the job.

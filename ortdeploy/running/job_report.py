@@ -1,8 +1,9 @@
 """The report of a job while it runs and when it ends, its result, and the last line of its log."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log

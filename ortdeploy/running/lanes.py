@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from ortdeploy.records import record
+from msgspec import Struct
+
 from ortdeploy.running.member import Member, Ticket
 
 HAND_OVER = 0.5
@@ -17,8 +18,7 @@ cores at each change.
 """
 
 
-@record
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """How many blocks and rows the members of a lane have run, and when the last of them was through.
 
     `cpu` are the processor seconds that the whole process had used then.

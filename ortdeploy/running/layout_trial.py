@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import PlannedThreadLayout
-from ortdeploy.records import mutable_record
 from ortdeploy.running.lanes import Lane, Mark
 from ortdeploy.running.member import Finished
 from ortdeploy.running.row_runner import Outcome
@@ -106,8 +106,7 @@ _Measuring = Generator[None, tuple[Finished, Prepared], Sequence["_Pace"]]
 """The same, which returns the layouts that are left when it ends."""
 
 
-@mutable_record
-class _Pace:
+class _Pace(Struct):
     """A layout that is tried, with the rows that it has run, the seconds that they took, and the processor seconds.
 
     `best_rate` is what it had when it was measured at its fastest, in rows per second.

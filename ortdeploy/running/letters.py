@@ -6,9 +6,10 @@ without a file, in one transaction. From then on they are like any other failed 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -27,8 +28,7 @@ from ortdeploy.running.marker import write_marker
 from ortdeploy.sources.files import file_states, full_path
 
 
-@dataclass(slots=True)
-class _Sorted:
+class _Sorted(Struct):
     """Dead letters, sorted: rows that failed here too, by number, and letters of files that are new here."""
 
     failed_here: set[int] = field(default_factory=set)

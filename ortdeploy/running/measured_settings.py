@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound
@@ -14,7 +16,6 @@ from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import OpenSession, PlannedThreadLayout, RunJob
 from ortdeploy.process.cores import core_count
 from ortdeploy.process.memory_limit import MemoryBound
-from ortdeploy.records import record
 from ortdeploy.results.results import JobResult
 from ortdeploy.running.opened_models import OpenedModels, with_layout
 from ortdeploy.sessions.opening import OpenedModel
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from ortdeploy.sessions.trials import StuckTrialError
 
 
-@record
-class MeasuredSettings:
+class MeasuredSettings(Struct, frozen=True, kw_only=True):
     """What measures settings for the jobs of a plan. `record_of` returns what the ledger knows of a job's output.
 
     `stuck` returns how a job ends whose trial hangs. `shard`: others may make rows of the same jobs. `is_watched`:

@@ -3,15 +3,15 @@
 import threading
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from ortdeploy.feeds.prepared import Prepared
-from ortdeploy.records import mutable_record, record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.sessions.opening import OpenedSession
 
 
-@record
-class Finished:
+class Finished(Struct, frozen=True, kw_only=True):
     """A block that went through all stages, and the seconds that its runs took."""
 
     block: Block
@@ -80,8 +80,7 @@ class Ticket:
         return self._begun
 
 
-@mutable_record
-class Member:
+class Member(Struct):
     """A session of the job with what it has done; `failure` says why it takes no more blocks.
 
     `cpu_seconds` are those of the thread that calls it, without the session's own threads.

@@ -1,7 +1,9 @@
 """The open sessions of a plan's models while it runs, with adapters: from one candidate to the next."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
@@ -10,7 +12,6 @@ from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession,
 from ortdeploy.process.cores import core_count
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
-from ortdeploy.records import record
 from ortdeploy.results.results import JobResult
 from ortdeploy.running.held_files import Files
 from ortdeploy.runtime.protocol import Runtime
@@ -21,8 +22,7 @@ Opened = OpenedModel | OrtdeployError
 """A model's open sessions, or why there is none."""
 
 
-@record
-class OpenedModels:
+class OpenedModels(Struct, frozen=True, kw_only=True):
     """The sessions of a plan's models by the names of its steps; what else is here is what it takes to open them."""
 
     plan: Plan

@@ -1,8 +1,9 @@
 """Finds out to which row of the job each line of a part's file belongs."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.changes import rows_in
@@ -11,8 +12,7 @@ from ortdeploy.ledger.written import is_as_written
 from ortdeploy.sinks.protocol import SinkModule
 
 
-@dataclass(frozen=True, slots=True)
-class PartLines:
+class PartLines(Struct, frozen=True):
     """Finds the rows of lines in the files of one output; `has_row`: a column `row` may have their numbers."""
 
     folder: Path

@@ -7,8 +7,9 @@ for the next run, see `begun_part`.
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log

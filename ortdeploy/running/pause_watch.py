@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import field
 from datetime import datetime, tzinfo
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.process.sensors import Battery, Temperature, read_battery, read_temperature
-from ortdeploy.records import mutable_record, record
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN = 1.0
@@ -21,8 +21,7 @@ _MARGIN = 5
 _HOT, _LOW = "temperature", "battery"
 
 
-@record
-class Senses:
+class Senses(Struct, frozen=True, kw_only=True):
     """What a watch measures: clocks, sensors, and the free bytes of a folder's file system."""
 
     monotonic: Callable[[], float] = time.monotonic
@@ -32,8 +31,7 @@ class Senses:
     free_bytes: Callable[[Path], int | None] = free_bytes
 
 
-@mutable_record
-class PauseWatch:
+class PauseWatch(Struct):
     """Decides whether one job must pause. Once it must, the answer stays the same until the next run.
 
     `folder` is the job's output. `paused_for` is why the run before paused: after heat or an empty battery, the job

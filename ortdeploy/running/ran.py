@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.plan.plan_file import decode
-from ortdeploy.records import record
 
 
-@record
-class _Session:
+class _Session(Struct, frozen=True, kw_only=True):
     session: str
     instance: int
     providers: tuple[str, ...]
@@ -21,8 +21,7 @@ class _Session:
     failure: str | None
 
 
-@record
-class _Component:
+class _Component(Struct, frozen=True, kw_only=True):
     path: str
     sha256: str
     session: str
@@ -30,21 +29,18 @@ class _Component:
     placement: Mapping[str, int]
 
 
-@record
-class _Heat:
+class _Heat(Struct, frozen=True, kw_only=True):
     celsius: float
     sensor: str
 
 
-@record
-class _Machine:
+class _Machine(Struct, frozen=True, kw_only=True):
     temperature: _Heat | None
     energy_joules: Mapping[str, float]
     devices: tuple[Mapping[str, int | float | str], ...]
 
 
-@record
-class _Ran:
+class _Ran(Struct, frozen=True, kw_only=True):
     session: str | None
     sessions_passed_over: Mapping[str, str]
     layout: str | None

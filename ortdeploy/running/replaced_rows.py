@@ -8,9 +8,11 @@ their own, too, but the old rows are removed from the part.
 
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
@@ -19,7 +21,6 @@ from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.letters import letter
 from ortdeploy.ledger.merges import put_in_place
 from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span, part_name, replaced_name
-from ortdeploy.records import record
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.exploded import ROW
 from ortdeploy.running.job_context import JobContext
@@ -29,8 +30,7 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import picture_name
 
 
-@record
-class NewRows:
+class NewRows(Struct, frozen=True, kw_only=True):
     """Replacements for all rows of `spans`: the file `path` with `rows`, and the rows that failed or were skipped.
 
     `withdrawn` rows no longer count. `through`: rows of changed files have run again up to this row.
@@ -174,8 +174,7 @@ class ReplacedRows:
                     (held / picture.name).unlink(missing_ok=True)
 
 
-@dataclass(slots=True)
-class _Made:
+class _Made(Struct):
     """Files of a part that were rewritten, and names of those to delete."""
 
     files: list[NewFile] = field(default_factory=list)

@@ -3,10 +3,12 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
@@ -18,7 +20,6 @@ from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
-from ortdeploy.records import record
 from ortdeploy.redaction import masked_setting
 from ortdeploy.running.member import Member
 from ortdeploy.running.proven import reported
@@ -72,8 +73,7 @@ RAN_UNKNOWN: Mapping[str, Any] = {
 """What `ran_on` would return, if the process that made all parts is gone and nobody else has made any."""
 
 
-@record
-class Committed:
+class Committed(Struct, frozen=True, kw_only=True):
     """An output as the ledger has it: its entry, its failed rows as lines of JSON, and what made its parts.
 
     `origins` and `makers` are by digest.
@@ -169,7 +169,7 @@ def _parts(of: Committed) -> dict[str, Any]:
     """Return the entries on parts, and on what made them."""
     return {
         "parts": [reported_part(part) for part in of.entry.parts],
-        "forgotten": asdict(of.entry.forgotten),
+        "forgotten": to_builtins(of.entry.forgotten),
         "kept": None if of.entry.begun is None else reported_part(of.entry.begun.part),
         "provenance": dict(of.origins),
         "deployments": {digest: _maker(one) for digest, one in of.makers.items()},
@@ -329,14 +329,14 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 def reported_shares(shares: "Shares") -> dict[str, Any]:
     """Return the progress of several workers, without the entry `workers`."""
-    plain = asdict(shares)
+    plain = to_builtins(shares)
     del plain["workers"]
     return {**plain, "left": [list(run) for run in shares.left]}
 
 
 def reported_part(part: Part) -> dict[str, Any]:
     """Return the report's entry on a part: the ledger's record without the file's time, which only ortdeploy uses."""
-    plain = asdict(part)
+    plain: dict[str, Any] = to_builtins(part)
     del plain["mtime_ns"]
     for revision in plain["revisions"]:
         del revision["mtime_ns"]

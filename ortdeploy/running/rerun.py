@@ -7,9 +7,11 @@ are removed from their parts. The ledger notes each step before it is done, so t
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
@@ -44,8 +46,7 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import rows_before
 
 
-@dataclass(slots=True)
-class _Again:
+class _Again(Struct):
     """The outcome of a part's rows that ran again."""
 
     rows: list[int] = field(default_factory=list)

@@ -1,9 +1,10 @@
 """Begins a job, or continues it where an earlier run stopped (`taking_up`), and takes the output over."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -13,7 +14,6 @@ from ortdeploy.files.names import DECISIONS, is_there_now, name_aside
 from ortdeploy.files.urls import decoded
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
-from ortdeploy.records import record
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_record
 from ortdeploy.running.job_context import JobContext
@@ -26,8 +26,7 @@ _ABANDONED = 3600.0
 """Seconds for which nobody has written what another run, which still goes on, would write in a moment."""
 
 
-@record
-class Position:
+class Position(Struct, frozen=True, kw_only=True):
     """Where a job continues: after `done` rows, with the part of number `part`.
 
     `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are those of earlier

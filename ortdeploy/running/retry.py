@@ -6,9 +6,11 @@ what was begun, so a row is in its part if and only if the ledger says so.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
@@ -37,8 +39,7 @@ from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
 
 
-@dataclass(slots=True)
-class _Again:
+class _Again(Struct):
     """Results of a part's failed rows by number, and the rows that failed again."""
 
     recovered: list[int] = field(default_factory=list)

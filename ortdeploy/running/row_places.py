@@ -6,9 +6,11 @@ repaired is read as it is now. If its content counts as a new file, which `apply
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -16,7 +18,6 @@ from ortdeploy.facts.data import FileState, InputFacts
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.ledger.records import FailedBefore, Repair
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.records import ordered_record, record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.dead_letters import InputDigests
 from ortdeploy.running.job_context import JobContext
@@ -27,8 +28,7 @@ from ortdeploy.sources.protocol import Source
 _REPLACED = "the file holds something else now, which counts as a new file"
 
 
-@record
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True):
     """Rows that are read together: the first row of their files has the number `first_row` in the job."""
 
     states: Sequence[FileState]
@@ -36,8 +36,7 @@ class Segment:
     rows: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Struct):
     """Where failed rows are now: `segments` in the order of their rows, with the files among them that changed."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -152,8 +151,7 @@ def open_segments(step: RunJob, folder: str, segments: Sequence[Segment], state_
     yield _Segments(step, folder, segments, state_dir)
 
 
-@ordered_record
-class _Segments:
+class _Segments(Struct, frozen=True):
     step: RunJob
     folder: str
     segments: Sequence[Segment]

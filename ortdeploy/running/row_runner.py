@@ -10,12 +10,13 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.feeds.feeder import cut
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.tracing import OnBatch
-from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.running.batch_runner import BatchRun, BatchRunner, OnRun, Piece, RunCounts
 from ortdeploy.runtime.protocol import Session
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from ortdeploy.sessions.evidence import Evidence
 
 
-@mutable_record
-class Outcome:
+class Outcome(Struct):
     """The results of a block: keys and outputs, [rows, …] each, and the rows that failed or were skipped.
 
     `state` is what the last row of a recurrent pipeline passes on.

@@ -5,8 +5,9 @@ The ledger keeps them from the first commit on. Outputs of versions that kept no
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.put_aside import put_aside_before

@@ -9,8 +9,10 @@ other jobs continue without them.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
@@ -19,7 +21,6 @@ from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.process import last_words
 from ortdeploy.process.native_output import last_error_line
-from ortdeploy.records import mutable_record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.fatal_runs import FatalRun, FatalRuns, encode_fatal_runs
@@ -34,8 +35,7 @@ class ChildBugError(Exception):
     """The child failed by a bug of ortdeploy; the message is its traceback."""
 
 
-@mutable_record
-class _Attempt:
+class _Attempt(Struct):
     """The outcome of one child: results, its last message if it died, and the job whose run it could not end.
 
     `rows` are those that it ran, if it was watched closely; `how` it ended. `is_native`: native code crashed. `proving`
@@ -53,8 +53,7 @@ class _Attempt:
     proving: str | None = None
 
 
-@mutable_record
-class Supervisor:
+class Supervisor(Struct):
     """Runs one plan. `settings` are passed to the child; `close_job` records a job that a crash ended.
 
     `closely`: native code crashed in an earlier run of the plan, so each run is told.

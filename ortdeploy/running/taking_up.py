@@ -1,8 +1,9 @@
 """Goes on with the output of an earlier run: completes what that has left, and finds where the job continues."""
 
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import make_durable_folder

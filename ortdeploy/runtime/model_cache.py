@@ -16,9 +16,10 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from ortdeploy.files.atomic import open_whole, sync_folder
 from ortdeploy.files.digests import file_digest
@@ -30,7 +31,6 @@ from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.secrets import masked_options, masked_settings
-from ortdeploy.records import record
 from ortdeploy.runtime.library import ort
 from ortdeploy.runtime.machine import probe_machine
 
@@ -51,8 +51,7 @@ _SMALL = 1024
 """Initializers of fewer bytes stay in the model file."""
 
 
-@record
-class CachedModel:
+class CachedModel(Struct, frozen=True, kw_only=True):
     """A model file to open in place of the original, with the placement and machine recorded when it was made."""
 
     path: Path
@@ -190,7 +189,7 @@ def _dependencies(step: OpenSession, candidate: PlannedSession) -> dict[str, Any
         "provider options": [
             [provider.name, masked_options(provider.name, provider.options)] for provider in candidate.providers
         ],
-        "device": [asdict(provider.device) if provider.device else None for provider in candidate.providers],
+        "device": [to_builtins(provider.device) if provider.device else None for provider in candidate.providers],
         "files of options": [file.sha256 for file in step.option_files],
         "provider library": [_library(provider) for provider in candidate.providers],
         "ONNX Runtime version": ort.__version__,

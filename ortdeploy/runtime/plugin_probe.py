@@ -4,20 +4,19 @@ The parent calls `probe_plugin`; the child runs `main`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, field
+
+from msgspec import Struct, field, to_builtins
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.host import NO_DEVICE, DeviceFacts, Kernel
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.records import record
 
 _SECONDS = 60
 
 
-@record
-class PluginFacts:
+class PluginFacts(Struct, frozen=True, kw_only=True):
     """What a plugin library offers, or a sentence that says why it offers no device."""
 
     devices: tuple[DeviceFacts, ...] = ()
@@ -62,5 +61,5 @@ def main(asked: Asked) -> None:
     except OrtdeployError as error:
         asked.say(problem=str(error).rstrip(". "))
         return
-    devices = [asdict(device) for device in describe(provider, library)]
+    devices = [to_builtins(device) for device in describe(provider, library)]
     asked.say(devices=devices, kernels=dump_kernels(plugin_kernels(provider)))

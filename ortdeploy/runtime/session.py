@@ -6,12 +6,12 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.files.opening import regular_path

@@ -10,15 +10,16 @@ is refused, the model itself is opened with its own options, and only a second r
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
 from itertools import chain
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.opening import regular_path
 from ortdeploy.process.child import CRASHES, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
-from ortdeploy.records import record
 
 _SECONDS = 120
 _ORIGIN = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .* failed:)?(?:Fatal error: )?")
@@ -28,8 +29,7 @@ _KEPT_OUT = {
 """Session options that write files, and the one that says how far the graph is optimized, which is for the file."""
 
 
-@record
-class TrialRequest:
+class TrialRequest(Struct, frozen=True, kw_only=True):
     """A model to open: its outline (None: it has none), its file, and how much of it is to be proven.
 
     `on_cpu`: the chain is the CPU provider's, so the session is made; else the graph is loaded only, which every chain
@@ -71,7 +71,7 @@ def _ask(requests: Sequence[TrialRequest]) -> tuple[list[Opening | None], str | 
     if can_fork():
         answer = ask_fork(lambda: chain.from_iterable(map(_open, requests)), seconds=_SECONDS)
     else:
-        answer = ask(__name__, [asdict(one) for one in requests], seconds=_SECONDS)
+        answer = ask(__name__, [to_builtins(one) for one in requests], seconds=_SECONDS)
     said = answer.messages
     answers = [Opening(**one["opening"]) if one["opening"] else None for one in said if "opening" in one]
     return answers, said[-1].get("doing") if said else None, answer.code
@@ -94,15 +94,15 @@ def _open(request: TrialRequest) -> Iterator[dict[str, Any]]:
         yield {"doing": "outline"}
         refusal = _refusal(request, request.outline, optimize=False)
         if refusal is None:
-            yield {"opening": asdict(Opening(with_kernels=request.on_cpu))}
+            yield {"opening": to_builtins(Opening(with_kernels=request.on_cpu))}
             return
     yield {"doing": "file"}
     confirmed = _refusal(request, request.file, optimize=True)
     if confirmed is None:
-        yield {"opening": asdict(Opening(with_kernels=request.on_cpu))}
+        yield {"opening": to_builtins(Opening(with_kernels=request.on_cpu))}
         return
     told = refusal if refusal is not None and type(refusal) is type(confirmed) else confirmed
-    yield {"opening": asdict(Opening(refusal=refusal_text(told), with_kernels=request.on_cpu))}
+    yield {"opening": to_builtins(Opening(refusal=refusal_text(told), with_kernels=request.on_cpu))}
 
 
 def _is_judged(request: TrialRequest) -> bool:

@@ -6,17 +6,17 @@ process takes only that with it.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from ortdeploy.files.opening import regular_path
 from ortdeploy.process.child import Answer, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
-from ortdeploy.records import record
 from ortdeploy.runtime.trial_opening import refusal_text
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.conversion import convert
@@ -33,8 +33,7 @@ _MOST_TOLD = 24
 _MOST = 64 * 1024 * 1024  # elements of one input
 
 
-@record
-class SyntheticTensor:
+class SyntheticTensor(Struct, frozen=True, kw_only=True):
     """An input to make up: its type, the least and highest value that the graph can take, or the one value to feed.
 
     `counts`: the value is the size of that name, by which other inputs are as long as this one says.
@@ -61,8 +60,7 @@ class SyntheticTensor:
         )
 
 
-@record
-class Ran:
+class Ran(Struct, frozen=True, kw_only=True):
     """A run that went through: by name the shapes of inputs and outputs, and the range of an output's values.
 
     Outputs that are no tensors, or no numbers, have no range. `refusal` is why no run went through, as ONNX Runtime
@@ -105,7 +103,7 @@ def try_to_run(
     """
     request: dict[str, Any] = {
         "path": path,
-        "inputs": [asdict(one) for one in inputs],
+        "inputs": [to_builtins(one) for one in inputs],
         "attempts": [dict(one) for one in attempts],
         "lengths": list(lengths),
         "extensions": extensions,
@@ -146,7 +144,7 @@ def _answers(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         session = _open(request["path"], extensions=request["extensions"])
     except Exception as error:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
-        yield {"ran": asdict(Ran(refusal=refusal_text(error)))}
+        yield {"ran": to_builtins(Ran(refusal=refusal_text(error)))}
         return
     attempts, refusals = list(request["attempts"]), list[str]()
     for number, sizes in enumerate(chain(attempts, _told_attempts(request, refusals))):
@@ -154,10 +152,10 @@ def _answers(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         counted = [one if one.counts is None else replace(one, value=sizes.get(one.counts, 1)) for one in inputs]
         found = _run(session, counted, {one.name: one.sized(sizes) for one in inputs})
         if isinstance(found, Ran):
-            yield {"ran": asdict(found)}
+            yield {"ran": to_builtins(found)}
             return
         refusals.append(found)
-    yield {"ran": asdict(Ran(refusal=refusals[0] if refusals else "no size was tried"))}
+    yield {"ran": to_builtins(Ran(refusal=refusals[0] if refusals else "no size was tried"))}
 
 
 def _told_attempts(request: Mapping[str, Any], refusals: list[str]) -> Iterator[dict[str, int]]:

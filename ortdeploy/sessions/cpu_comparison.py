@@ -5,13 +5,12 @@ decides which batches are compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OutOfMemoryError, ProviderFailedError, TransientError
-from ortdeploy.records import mutable_record, record
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.evidence import CPU, DisagreementError, Evidence, clocks, since, varying
 from ortdeploy.tensors.columns import Array
@@ -23,8 +22,7 @@ RunOnCpu = Callable[[Sequence[str], Mapping[str, Array], tuple[str, ...]], Seque
 """Returns the named outputs of feeds with adapters, as the CPU session gives them. Raises OrtdeployError."""
 
 
-@record
-class _Batch:
+class _Batch(Struct, frozen=True, kw_only=True):
     """A batch that ran: its outputs `values`, by `names`, and the number of its first row."""
 
     names: Sequence[str]
@@ -68,8 +66,7 @@ def _is_listed(value: Any) -> bool:
     return isinstance(value, list)
 
 
-@mutable_record
-class CpuComparison:
+class CpuComparison(Struct):
     """A CPU session of the same model to compare with, and how much floating outputs may differ.
 
     `is_lean`: the session is let go of once it is proven that the provider is right: a model is not kept twice.

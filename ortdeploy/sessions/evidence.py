@@ -8,13 +8,12 @@ looked at, at growing distances and at the end, for a small share of the time.
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.records import mutable_record
 from ortdeploy.tensors.columns import Array, Column
 
 SHARE, FLOOR, EASY = 0.01, 0.06, 0.7
@@ -64,8 +63,7 @@ def since(began: tuple[float, float]) -> tuple[float, float]:
     return now[0] - began[0], now[1] - began[1]
 
 
-@mutable_record
-class Evidence:
+class Evidence(Struct):
     """What one comparison has looked at: `rows` in `looks`. `blocks` have run, in `seconds`; looks took `spent`.
 
     These took `cpu` seconds of the processor, the last of them `cost` and `cpu_cost`.

@@ -1,9 +1,9 @@
 """A session with op steps in its model's graph, whose first runs prove that it computes what they do side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.plan.op_graph import Fusion, OpGraph

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
@@ -12,7 +14,6 @@ from ortdeploy.plan.steps import OpenSession, PlannedSession
 from ortdeploy.process.memory import memory_now
 from ortdeploy.process.native_output import appended_reason
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.records import record
 from ortdeploy.runtime.protocol import Runtime, Session
 from ortdeploy.sessions.placement import check_placement
 from ortdeploy.tensors.columns import OpRunners
@@ -24,16 +25,14 @@ OnNativeCall = Callable[[Mapping[str, str]], None]
 """Is told what is about to be done in native code: `model` with the `session` to open, or with the `job` to run."""
 
 
-@record
-class SkippedSession:
+class SkippedSession(Struct, frozen=True, kw_only=True):
     """A session that was skipped, and why."""
 
     session: str
     reason: str
 
 
-@record
-class OpenedSession:
+class OpenedSession(Struct, frozen=True, kw_only=True):
     """An open session: its candidate in the plan, instance number, and CPU reference. Compared by identity.
 
     Callers of the same session are numbered like sessions. `ops` run the op steps of a job, by their sessions.
@@ -55,8 +54,7 @@ class OpenedSession:
         return f"{self.candidate.name} #{self.instance}" if several else self.candidate.name
 
 
-@record
-class OpenedModel:
+class OpenedModel(Struct, frozen=True, kw_only=True):
     """The open sessions of a model, the remaining candidates, and the skipped sessions.
 
     `dispensable`: the others go on when the provider of one fails. `step` is what they were opened by, `memory` that of
@@ -82,8 +80,7 @@ class OpenedModel:
         return replace(self, sessions=kept or self.sessions)
 
 
-@record
-class ModelOpener:
+class ModelOpener(Struct, frozen=True, kw_only=True):
     """Opens sessions in a runtime. `on_native_call` is called before each, and may raise StoppedError.
 
     `native_text` returns what native libraries printed since the last call. Sessions of a `trial` are opened to be

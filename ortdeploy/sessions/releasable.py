@@ -1,7 +1,8 @@
 """A session that can be let go of while others still know it, so that its memory is free for the rest of a job."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.runtime.protocol import Session

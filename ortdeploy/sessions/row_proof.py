@@ -8,18 +8,17 @@ order, beside other rows. `evidence` decides which rows are compared. A proof is
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError, as_key
 from ortdeploy.events import log
 from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.pipeline import PlannedWireStep, walk
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.records import mutable_record, record
 from ortdeploy.sessions.evidence import DisagreementError, Evidence, clocks, content, is_text, since, varying
 from ortdeploy.tensors.columns import Array, Column, finite_rows, join, pick
 from ortdeploy.tensors.types import format_shape
@@ -58,8 +57,7 @@ class _LostAxisError(MixedRowsError):
     """A run of one row gave an output without rows: a graph may squeeze an axis of one."""
 
 
-@mutable_record
-class ProvenRows:
+class ProvenRows(Struct):
     """The proofs of a job's sessions, kept in the tuning cache. Threads of several sessions share it."""
 
     tuning_cache: TuningCache
@@ -82,8 +80,7 @@ class ProvenRows:
             self.tuning_cache.keep(key, json.dumps(sorted(varied)))
 
 
-@record
-class RowsAgain:
+class RowsAgain(Struct, frozen=True, kw_only=True):
     """Runs rows again, in other batches, and compares what they give with what they gave.
 
     `feeds` and `results` are [rows, …]. `agree` are a relative and an absolute tolerance; None: only the numbers of
@@ -201,8 +198,7 @@ class RowsAgain:
                     raise _TieError(error) if comparison.is_tie else error
 
 
-@record
-class _Sample:
+class _Sample(Struct, frozen=True, kw_only=True):
     """One row that ran, with the number that it has in its job: feeds and results, [1, …] each."""
 
     number: int
@@ -243,8 +239,7 @@ def _are_alike(one: Column, other: Column) -> bool:
     return isinstance(one, list) and isinstance(other, list)
 
 
-@mutable_record
-class RowsLook:
+class RowsLook(Struct):
     """Looks at rows that have run, when it is their turn: they run again in other batches.
 
     `varied` is called with what has varied, each time that this grows. Rows for which an output of `check_finite` is
@@ -589,8 +584,7 @@ class _TieError(Exception):
         return self._error
 
 
-@mutable_record
-class _Comparison:
+class _Comparison(Struct):
     """Compares values of one output, within a tolerance of its largest; `is_tie`: whole numbers were not equal.
 
     `is_padded`: results by token may be as long as those of the longest text, and what both have is compared.

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.disk import make_folders
 from ortdeploy.files.opening import regular_path
-from ortdeploy.records import record
 
 _CORNERS = 4
 _COLORS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080")
@@ -17,8 +18,7 @@ _LEAST_SIDE = 320
 """Pixels of the longest side; a smaller picture is enlarged by a whole factor, so that text does not cover it."""
 
 
-@record
-class Drawing:
+class Drawing(Struct, frozen=True, kw_only=True):
     """What to draw on one picture: outlines of boxes in pixels, [(x, y), …], a label for each box, and a caption."""
 
     outlines: tuple[tuple[tuple[float, float], ...], ...] = ()

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.room import allowed, room
-from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.joined import JoinedFiles
@@ -124,8 +124,7 @@ def with_columns(facts: InputFacts, joined: JoinedFiles) -> InputFacts:
     return joined.completed(facts, columns, types | texts)
 
 
-@ordered_record
-class ArraySource:
+class ArraySource(Struct, frozen=True):
     """Blocks over files whose arrays `load` returns by column name."""
 
     files: Sequence[str]

@@ -11,11 +11,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum, auto
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.atomic import open_whole
@@ -25,7 +27,6 @@ from ortdeploy.files.json_text import read_json
 from ortdeploy.files.opening import read_text
 from ortdeploy.files.packed import Names, Packer, joined, next_of
 from ortdeploy.files.urls import is_url
-from ortdeploy.records import mutable_record, ordered_record, record
 from ortdeploy.sources.files import full_path
 
 FILE = "future-files.json"
@@ -34,8 +35,7 @@ FILE = "future-files.json"
 _FORMAT_VERSION = 1
 
 
-@record
-class Arrivals:
+class Arrivals(Struct, frozen=True, kw_only=True):
     """The files of an input: the next run will `read` these, in the order of its rows.
 
     `changed` are known files whose change forbids a run. `rerun` are known files whose content has changed and whose
@@ -53,8 +53,7 @@ class Arrivals:
     rows_before: int = 0
 
 
-@record
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far a job has come: `first_row` rows came from files of finished runs, and `rows` are in committed parts.
 
     `by_file`: each file is one row.
@@ -71,8 +70,7 @@ HoldsTheSame = Callable[[FileState, FileState], bool]
 """Returns whether a file, in the second state, holds what it held in the first one; False if that is not known."""
 
 
-@mutable_record
-class KnownContents:
+class KnownContents(Struct):
     """What input files held when their rows were run; `read` is called for the first file that needs it.
 
     `folder` is the manifest's.
@@ -218,8 +216,7 @@ def _in_order(present: FileStates, new: FileStates, anew: Collection[str]) -> Fi
     return FileStates.pack(state for state in present.cells() if state[0] in wanted)
 
 
-@record
-class Differing:
+class Differing(Struct, frozen=True, kw_only=True):
     """The differences between the files that exist and those that are known.
 
     `new` are not known. `known` are, in their order, those that have changed, are gone, or have repairs or reruns;
@@ -303,8 +300,7 @@ def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row
     return 0
 
 
-@ordered_record
-class Settling:
+class Settling(Struct, frozen=True):
     """Tells files that are settled from those that something may still write.
 
     `folder` is where it remembers files with a time in the future; None: nowhere, and they stay unsettled.

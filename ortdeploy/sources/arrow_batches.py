@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
-from ortdeploy.records import record
 from ortdeploy.sources.tables import TableError
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class UnknownLayoutError(Exception):
     """The buffers of a column's type are not known here; pyarrow reads the whole batch."""
 
 
-@record
-class BatchPlace:
+class BatchPlace(Struct, frozen=True, kw_only=True):
     """A batch: its rows, where its body begins and how long it is, and nodes and buffers within it, in pairs.
 
     `decompressed` are the bytes of its buffers once they are decompressed, None if they are not compressed.
@@ -235,8 +234,7 @@ class BatchFile:
         return pa.py_buffer(self._read(place.begin + buffer[0] + begin, size))
 
 
-@record
-class _Column:
+class _Column(Struct, frozen=True, kw_only=True):
     """A column's part of a batch: its type, how many values it has and whether some are null, buffers and children."""
 
     kind: Any

@@ -6,12 +6,12 @@ Columns are `samples`, float32, and `rate`, as of the format wav. Whole numbers 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from io import BufferedReader
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package

@@ -6,12 +6,12 @@ If only the ends of `data` are wanted, only these are read from a large file.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts

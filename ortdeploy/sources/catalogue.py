@@ -6,11 +6,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.counting import Counting
@@ -35,7 +37,6 @@ from ortdeploy.files.packed import Names, Packer
 from ortdeploy.files.room import RoomError
 from ortdeploy.files.urls import is_url
 from ortdeploy.modules import Modules, as_it_is
-from ortdeploy.records import ordered_record, record
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.arrivals import NO_PROGRESS, Arrivals, HoldsTheSame, Progress, Settling, sort_arrivals
@@ -169,8 +170,7 @@ def _no_readable_file(facts: InputFacts, policy: ArrivalPolicy) -> Problem:
 _Count = Callable[[Sequence[str]], int | None]
 
 
-@record
-class _Look:
+class _Look(Struct, frozen=True, kw_only=True):
     """How the files of one input are looked at: by which format, and how their rows are counted, if at all."""
 
     name: str
@@ -523,8 +523,7 @@ def open_input(name: str, files: Sequence[str], folder: str, wanted: Wanted) -> 
         yield _Guarded(source, name, opened, folder)
 
 
-@ordered_record
-class _Guarded:
+class _Guarded(Struct, frozen=True):
     """A source that turns every exception of a decoding library into an OrtdeployError."""
 
     source: Source

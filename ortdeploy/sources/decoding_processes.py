@@ -14,17 +14,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.files.room import room, share_room
 from ortdeploy.process.child import Asked, Child
 from ortdeploy.process.python_warnings import warnings_to
-from ortdeploy.records import ordered_record
 from ortdeploy.sources.ahead import SHARE
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import Decode, Found, RawRow, RowError, stack, try_row
@@ -46,16 +46,14 @@ _Whole = tuple[int, int, bytes]
 """What is noted of a file that was read whole: its size, its time and a digest."""
 
 
-@ordered_record
-class _Answer:
+class _Answer(Struct, frozen=True):
     """The first rows of a chunk, None for each that lacks. A process tells `cpu`, the processor seconds."""
 
     rows: Sequence[Found | None]
     cpu: float = 0.0
 
 
-@ordered_record
-class _Chunk:
+class _Chunk(Struct, frozen=True):
     """Rows that are decoded together."""
 
     raw_rows: Sequence[RawRow]

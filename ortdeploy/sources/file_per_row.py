@@ -4,8 +4,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
+from msgspec import Struct
+
 from ortdeploy.facts.contents import ContentColumns
-from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.ahead import Beside, DecodedAhead
 from ortdeploy.sources.files import shown
@@ -25,8 +26,7 @@ class _Noted:
         self.cpu_seconds += seconds
 
 
-@ordered_record
-class FilePerRow:
+class FilePerRow(Struct, frozen=True):
     """Files that are one row each; `decode` gets a file's path as the raw row's value.
 
     `form` is the name of their format. To `whole`, `decode` adds what files held that it has read whole.

@@ -4,10 +4,11 @@ A row with a value that does not fit fails alone, by name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import as_key
-from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.sources.protocol import Source, Wanted
 from ortdeploy.tensors.carried import fit, fit_elements
@@ -17,8 +18,7 @@ from ortdeploy.tensors.json_values import json_value
 CODE = "unfit-value"
 
 
-@ordered_record
-class Fitted:
+class Fitted(Struct, frozen=True):
     """Blocks of a source: columns that are `fed` in element types, `carried` ones in types of parts.
 
     Texts are read as numbers and booleans if they are to be parsed.

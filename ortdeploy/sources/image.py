@@ -7,11 +7,11 @@ EXIF orientation says, unless the manifest says `exif: false`, and laid on the m
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts

@@ -6,9 +6,10 @@ from all files is noted with the reason, and nothing is refused here.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem

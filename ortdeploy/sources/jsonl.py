@@ -5,12 +5,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem

@@ -5,8 +5,9 @@ An array that was saved in Fortran order is held whole, because its rows are not
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.numpy_archives import Archive, open_npz

@@ -7,8 +7,9 @@ of which 1 is the page's type, 2 its size when it is decompressed and 3 its size
 from collections.abc import Iterator
 from typing import IO
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.records import record
 
 _TYPE, _UNCOMPRESSED, _COMPRESSED = 1, 2, 3
 _DICTIONARY = 2
@@ -25,8 +26,7 @@ _LONGEST_NUMBER = 64
 """Bits of a number."""
 
 
-@record
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """A page of a column: its size when it is decompressed, and whether it is the dictionary of the others."""
 
     size: int

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding

@@ -6,12 +6,12 @@ a failed row for each of the others. Memory is flat: a source holds one block, a
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
 
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Package
-from ortdeploy.records import record
 from ortdeploy.results.rows import Block
 from ortdeploy.tensors.types import TensorType
 
@@ -31,8 +31,7 @@ TRANSPARENT = "\0transparent"
 """A column of pictures that is never written: whether a pixel is not opaque."""
 
 
-@record
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
     If a column has no type, its numbers are read as float32, and a whole number that would be rounded fails its row.

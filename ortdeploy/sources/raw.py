@@ -6,11 +6,11 @@ The files do not tell their type. The input's dtype: and shape: do; the shape is
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.decoding import is_a_bug, reason_of
-from ortdeploy.records import ordered_record
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
@@ -20,8 +20,7 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
 
-@ordered_record
-class Header:
+class Header(Struct, frozen=True):
     """The header of a recording: channels, samples a second, and samples of each channel."""
 
     channels: int

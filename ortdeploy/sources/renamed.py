@@ -5,9 +5,10 @@ row's number in this job.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
-from ortdeploy.records import ordered_record
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.sources.protocol import Source, Wanted
 from ortdeploy.tensors.columns import numbers
@@ -26,8 +27,7 @@ def in_files(wanted: Wanted, names: Mapping[str, str]) -> Wanted:
     )
 
 
-@ordered_record
-class Renamed:
+class Renamed(Struct, frozen=True):
     """A source whose columns are renamed to what the job calls them."""
 
     source: Source

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from ortdeploy.records import ordered_record
+from msgspec import Struct
 
 OPEN_SIZES = frozenset({0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF, 2**64 - 1})
 """Sizes that ffmpeg and sox write into pipes, where nobody can go back and write how much came."""
@@ -29,8 +29,7 @@ class Chunk(NamedTuple):
     size: int
 
 
-@ordered_record
-class Wav:
+class Wav(Struct, frozen=True):
     """The header of a WAV file of whole numbers. `size` are the bytes of its samples; None if nobody wrote how many.
 
     It is unfinished if the file goes on behind the end that it names, as when a recorder was stopped by force.

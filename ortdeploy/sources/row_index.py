@@ -23,6 +23,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import PLAIN, Dialect
 from ortdeploy.files.atomic import open_cached
@@ -30,7 +32,6 @@ from ortdeploy.files.disk import make_folders
 from ortdeploy.files.object_store import UNVERSIONED
 from ortdeploy.files.opening import open_regular, read_whole
 from ortdeploy.files.stored_file import StoredFile
-from ortdeploy.records import record
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import is_compressed
 from ortdeploy.sources.rows import RawRow
@@ -84,8 +85,7 @@ class Mark(NamedTuple):
 START = Mark(0, 0, 0)
 
 
-@record
-class FileIndex:
+class FileIndex(Struct, frozen=True, kw_only=True):
     """What is known of one file; `rows` is None if it was not read to its end. `is_told`: by a saved plan."""
 
     marks: tuple[Mark, ...] = ()

@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.room import check_room, room
-from ortdeploy.records import ordered_record, record
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
@@ -55,8 +55,7 @@ class RaggedError(TableError):
     """A row's lists differ in length."""
 
 
-@record
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """An open file: how many rows it has, its columns, and its record batches from a row on.
 
     `batches` yields record batches that begin at or before that row, with the number of their first row in the file.
@@ -128,8 +127,7 @@ def _element_type(kind: "pa.DataType") -> str | None:
     return arrow_element_name(kind)
 
 
-@ordered_record
-class TableSource:
+class TableSource(Struct, frozen=True):
     """Blocks over files that `open_table` opens."""
 
     files: Sequence[str]
@@ -214,8 +212,7 @@ class TableSource:
         return join([np.arange(one, one + piece.batch.num_rows) for one, piece in zip(firsts, pieces, strict=True)])
 
 
-@record
-class _Piece:
+class _Piece(Struct, frozen=True, kw_only=True):
     """Some rows of a file; the first has the number `first` in the job and `file_row` in the file."""
 
     path: str
@@ -232,8 +229,7 @@ class _Piece:
         )
 
 
-@dataclass(slots=True)
-class _Columns:
+class _Columns(Struct):
     """The columns of some pieces as arrays; `without` are the rows that lack a value: the failure's code, and why.
 
     `changed` are those that are fed otherwise than the file has them: with fillers, or as other numbers.
@@ -445,8 +441,7 @@ class _GapError(Exception):
     """A list has a null that nothing stands for."""
 
 
-@ordered_record
-class _Gaps:
+class _Gaps(Struct, frozen=True):
     """What stands for the nulls of a column, which lie in lists of a depth: a filler, or nothing, perhaps for a reason.
 
     `misfit` says why what the manifest gives is no filler.

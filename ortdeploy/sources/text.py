@@ -3,8 +3,9 @@
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.files.room import LINE_OF_TEXT

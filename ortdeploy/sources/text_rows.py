@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from ortdeploy.records import ordered_record
+from msgspec import Struct
+
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.row_index import NoIndexes, rows_from
 from ortdeploy.sources.rows import Decode, RawRow, block_rows, one_by_one
 
 
-@ordered_record
-class TextRows:
+class TextRows(Struct, frozen=True):
     """The rows of some files; `read_rows` is that of the format's module, as `TextModule` has it.
 
     `as_written` decodes rows without rounding a number, if `decode` may.

@@ -8,8 +8,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
+
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.records import record
 from ortdeploy.starters import provenance, writing
 from ortdeploy.starters.labels import Labels, find_labels
 from ortdeploy.starters.provenance import Given, Page
@@ -43,8 +44,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
         yield _starter(subject, tokenizer, reading)
 
 
-@record
-class _Reading:
+class _Reading(Struct, frozen=True, kw_only=True):
     """What a model is, the outputs that are taken, with their values' names, the steps behind it, and what it gives.
 
     `by_token`: it gives something for each token, so texts are not filled up. `second` is the column that becomes the

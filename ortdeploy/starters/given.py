@@ -2,8 +2,9 @@
 
 import glob
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.delimiters import likely_delimiter
 from ortdeploy.diagnostics import OrtdeployError

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.manifest.write import scalar
-from ortdeploy.records import record
 from ortdeploy.starters.provenance import Given, Origin
 from ortdeploy.starters.subject import Subject
 
@@ -16,8 +16,7 @@ _KEYS = ("names", "labels", "classes", "class_names", "id2label", "character")
 """In the metadata; `character` is PaddleX's, for classes as for letters."""
 
 
-@record
-class Labels:
+class Labels(Struct, frozen=True, kw_only=True):
     """The path of a file with a label a line, what init writes for it, and where they are from."""
 
     path: str

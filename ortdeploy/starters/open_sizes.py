@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.graph.nodes import weight_sizes
 from ortdeploy.graph.row_axes import input_axes
-from ortdeploy.records import record
 from ortdeploy.runtime.trial_run import Ran, SyntheticTensor, try_to_run
 
 ROWS = 4
@@ -100,8 +101,7 @@ def synthetic_tensor(value: ValueFacts, fill: int | None = None) -> SyntheticTen
     )
 
 
-@record
-class _OpenSizes:
+class _OpenSizes(Struct, frozen=True, kw_only=True):
     """What a graph leaves open, by key: numbers of rows, heights and widths of pictures, and lengths of all else."""
 
     rows: tuple[str, ...]

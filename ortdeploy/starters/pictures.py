@@ -2,8 +2,9 @@
 
 import glob
 
+from msgspec import Struct
+
 from ortdeploy.manifest.write import flow
-from ortdeploy.records import record
 from ortdeploy.starters import provenance, samples
 from ortdeploy.starters.provenance import Given
 from ortdeploy.starters.subject import Subject, is_installed
@@ -13,8 +14,7 @@ PER_255 = "0.00392156862745098"
 """The scale from 0..255 to 0..1."""
 
 
-@record
-class PictureInput:
+class PictureInput(Struct, frozen=True, kw_only=True):
     """The input that takes a picture: its name, layout, channels, height and width.
 
     `batch` is None if any number of rows will do. `open`: the graph leaves height or width open.

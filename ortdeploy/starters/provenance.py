@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 _BEGIN, _FIELD, _TEXT, _END = "\x01", "\x1f", "\x02", "\x03"
 """None of them may stand in YAML: whatever a model or a file is called, `scalar` has written it as an escape."""
@@ -30,8 +30,7 @@ class Origin(StrEnum):
     MADE_UP = "made up"
 
 
-@record
-class Given:
+class Given(Struct, frozen=True, kw_only=True):
     """A value as it is written: what it is called, its text in YAML, and its origin.
 
     `because` says more of the origin: whose convention it is, or what nobody has said. `write` says what belongs there,
@@ -106,8 +105,7 @@ def one_line(text: str) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
-@record
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """A value in a manifest, with the number of its line, from 1 on, and its place in the text [begin, end)."""
 
     given: Given
@@ -116,8 +114,7 @@ class Written:
     end: int
 
 
-@record
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """The text of a manifest with the signs of its values."""
 
     marked: str

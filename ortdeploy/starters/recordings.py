@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.records import record
 from ortdeploy.starters import provenance, samples, writing
 from ortdeploy.starters.open_sizes import is_length, is_sound, synthetic_tensor
 from ortdeploy.starters.provenance import Page
@@ -18,8 +19,7 @@ _LINES = "a line for each window; start is in samples"
 _BATCH, _WINDOWS = 4, 256
 
 
-@record
-class _Inputs:
+class _Inputs(Struct, frozen=True, kw_only=True):
     """The input that takes samples [rows, samples], those of lengths [rows], and those of one number for all rows."""
 
     heard: ValueFacts

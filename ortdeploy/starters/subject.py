@@ -1,24 +1,23 @@
 """What a starter is made from, and what it is."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.opening import read_text
 from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.producers import operator_of
-from ortdeploy.records import record
 from ortdeploy.runtime.trial_run import Ran
 from ortdeploy.starters.provenance import Page, Written
 from ortdeploy.tensors.types import Shape, TensorType
 
 
-@record
-class Data:
+class Data(Struct, frozen=True, kw_only=True):
     """Rows that the user has: their paths for a manifest, the format, and the columns that the files name.
 
     `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `patterns`
@@ -39,8 +38,7 @@ class Data:
         return f"{', '.join(others)} and {last}" if others else last
 
 
-@record
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """A model, or a folder of models, that a manifest is to be written for.
 
     `path` is the model's from the manifest's `folder`, `stem` the manifest's name without its suffix. `ran` is a run on
@@ -127,8 +125,7 @@ class Subject:
         return path.resolve().relative_to(self.folder.resolve()).as_posix()
 
 
-@record
-class Starter:
+class Starter(Struct, frozen=True, kw_only=True):
     """A manifest, the sample files that it reads by their names, and what it was recognised as, for the user.
 
     `question` is the one thing that could not be known, and what to write there; `if_refused` is that where it only

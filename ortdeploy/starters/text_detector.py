@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.graph.model import read_model
 from ortdeploy.manifest.write import scalar
-from ortdeploy.records import record
 from ortdeploy.starters import provenance, writing
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Page
@@ -42,8 +43,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
         yield _starter(subject, picture, heat[0], None)
 
 
-@record
-class _Reader:
+class _Reader(Struct, frozen=True, kw_only=True):
     """A model that reads lines: its path from the manifest, its facts, the height of its lines, and its letters."""
 
     path: str

@@ -4,9 +4,10 @@ import math
 import re
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.records import record
 from ortdeploy.starters import provenance, writing
 from ortdeploy.starters.labels import Labels, find_labels
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
@@ -103,8 +104,7 @@ def _as_it_is(subject: Subject, picture: PictureInput, output: str) -> Starter:
     )
 
 
-@record
-class _Size:
+class _Size(Struct, frozen=True, kw_only=True):
     """The height and width that the network takes, and what tells them."""
 
     sides: tuple[int, int]

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.delimiters import written_delimiter
 from ortdeploy.facts.models import ValueFacts

@@ -7,11 +7,12 @@ contract with what is known of the inputs: types before a run, whole arrays (`co
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
 from itertools import combinations
 from typing import Any
 
-from ortdeploy.records import mutable_record, ordered_record, record
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ortdeploy.tensors.types import (
     ELEMENT_TYPES,
     FLOATING,
@@ -52,8 +53,7 @@ class ContractError(ValueError):
     """The inputs do not keep the contract; the text says why, in a sentence without its full stop."""
 
 
-@ordered_record
-class Form:
+class Form(Struct, frozen=True):
     """One shape that a value may have: an axis is a size, a name, or `*name` for any number of axes.
 
     An image has one form for each layout.
@@ -89,8 +89,7 @@ def _form(words: list[str]) -> Form:
 IMAGE = forms("NHWC rows height width channels", "NCHW rows channels height width")
 
 
-@ordered_record
-class TypeConstraint:
+class TypeConstraint(Struct, frozen=True):
     """A type variable, and the element types that it may stand for; `called` is what a message calls them."""
 
     name: str
@@ -107,8 +106,7 @@ PICTURES = TypeConstraint("T", ("uint8", "float32"), "uint8 or float32", "cast b
 COORDINATES = TypeConstraint("B", (*FLOATING, *INTEGERS), "numbers")
 
 
-@ordered_record
-class SizeConstraint:
+class SizeConstraint(Struct, frozen=True):
     """What the size of a named axis may be: one of `sizes`, or at least a number or the size of another name."""
 
     name: str
@@ -119,8 +117,7 @@ class SizeConstraint:
 IMAGE_SIZES = (SizeConstraint("height", least=1), SizeConstraint("width", least=1))
 
 
-@ordered_record
-class FormalParameter:
+class FormalParameter(Struct, frozen=True):
     """An input or an output: its element type (a type variable or a type), forms (none: any shape) and meaning.
 
     `type` of an output may be `float(T)`: T where that is floating, else float32. `units` are those that an input may
@@ -150,8 +147,7 @@ class FormalParameter:
         return " or ".join(map(str, self.forms)) or "[…]"
 
 
-@ordered_record
-class Attribute:
+class Attribute(Struct, frozen=True):
     """A setting: its type, by ONNX's names, and what it may be.
 
     A path is a STRING that names a file or a folder. `binds` are the axes, or the type variable, that the setting's
@@ -191,8 +187,7 @@ def row_axis(name: str) -> Attribute:
     return Attribute(name, "INT", "the axis in a row", required=True, least=-32, most=32)
 
 
-@mutable_record
-class Solved:
+class Solved(Struct):
     """What unification knows: the size of each named axis, the axes of each `*name`, types, layout and unit.
 
     `by` tells what fixed a size; `chosen` is the form of each input whose rank is known; `units` are those of outputs
@@ -224,8 +219,7 @@ Arithmetic = Callable[[Solved, Types], None]
 """Works out sizes that no name says, and adds them to what is solved. Raises ContractError."""
 
 
-@record
-class Contract:
+class Contract(Struct, frozen=True, kw_only=True):
     """What a step takes, gives and is set with. `row_wise`: a row's result does not depend on other rows.
 
     If it is not `even`, rows of one shape may give rows of several, so that each is taken alone.

@@ -1,12 +1,12 @@
 """Times of tables that are counted in nanoseconds, of which Python's own keep only the microseconds."""
 
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Nanoseconds:
+
+class Nanoseconds(Struct, frozen=True):
     """A time stamp, a time of day or a duration: `count` in its Arrow type `kind`, and Python's value, rounded down.
 
     As text it is what Python shows, with three digits more if they are not zeros.

@@ -1,10 +1,10 @@
 """The axis of a tensor that counts rows, and tensors with that axis first."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TypeVar
 
-from ortdeploy.records import record
+from msgspec import Struct, field
+
 from ortdeploy.tensors.types import Shape, TensorType
 
 _Size = TypeVar("_Size", bound=int | None)
@@ -13,8 +13,7 @@ HOW_TO_DECLARE = "If one of its axes counts rows, say which: outputs: {NAME: {ro
 """What a message says of an output of which no axis was found to count rows."""
 
 
-@record
-class RowAxes:
+class RowAxes(Struct, frozen=True, kw_only=True):
     """The axis that counts rows, by input and by output; None: not by row. Axis 0 for those that are not named.
 
     `declared` are the outputs whose axis the manifest declares.

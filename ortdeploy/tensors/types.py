@@ -1,8 +1,7 @@
 """Element types and shapes, in numpy's and in ONNX Runtime's names. No arrays here, so that planning stays light."""
 
-from dataclasses import replace
-
-from ortdeploy.records import ordered_record
+from msgspec import Struct
+from msgspec.structs import replace
 
 Dimension = int | str | None
 """A fixed size, a symbolic dimension, or one that nothing is known about."""
@@ -91,8 +90,7 @@ LINE_COLUMNS = ("row", "item")
 """What each line has where it is an item of a row: the number of the row in its job, and its place in the row."""
 
 
-@ordered_record
-class TensorType:
+class TensorType(Struct, frozen=True):
     """What is known of a tensor: None for an unknown element type, an unknown rank, an unknown layout or unit.
 
     A unit is one of those of `contracts`, and only steps tell it: a graph does not.

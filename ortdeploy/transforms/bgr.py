@@ -1,8 +1,7 @@
 """`bgr: true` — turns three channels from red, green, blue into blue, green, red."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms import rgb

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
-from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contract_checks import ContractCheck
 from ortdeploy.tensors.contracts import Contract, ContractError, Types
@@ -34,8 +34,7 @@ class Transform(Protocol):
         """Return the function for arrays [rows, …] of this type. `options` has all settings, defaults too."""
 
 
-@ordered_record
-class HeldTransform:
+class HeldTransform(Struct, frozen=True):
     """A step with checks of its contract: `infer` checks types before a run, and the built function checks arrays."""
 
     module: Transform

@@ -5,12 +5,13 @@ stays.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import asdict, replace
 
 from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
-from ortdeploy.records import record
 
 BATCHES = tuple(2**power for power in range(11))
 _PATIENCE = 2  # one slower size may be noise
@@ -21,8 +22,7 @@ WORTH = 1.03
 AS_IT_IS = "as it is"
 
 
-@record
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """What is tried; None: as the manifest has it."""
 
     chain: str | None = None
@@ -38,8 +38,7 @@ class Setting:
         return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value is not None) or AS_IT_IS
 
 
-@record
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """How a setting did: rows per second, the 99th percentile of its runs in seconds, its peak memory in bytes.
 
     `refused` says why it was not run, or did not end well. `repeated` is the speed of a second try, and `rows` how many
@@ -81,8 +80,7 @@ def noise(trials: Iterable[Trial]) -> float:
     return max((1 - min(pair) / max(pair) for pair in pairs if max(pair)), default=0.0)
 
 
-@record
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True):
     """What a setting may take: memory in bytes, and the 99th percentile of its runs in seconds."""
 
     memory: int | None = None
@@ -95,8 +93,7 @@ class Bounds:
         return trial.refused is None and fits and quick
 
 
-@dataclass(slots=True, kw_only=True)
-class Search:
+class Search(Struct, kw_only=True):
     """One search. `run` tries a setting; what was tried is not tried again."""
 
     spec: Spec
@@ -233,7 +230,7 @@ def as_plain(trial: Trial) -> dict[str, Any]:
     """Return a trial as JSON has it."""
     measured = {"rows_per_second": trial.rows_per_second, "p99": trial.p99, "memory": trial.memory}
     return {
-        "setting": asdict(trial.setting),
+        "setting": to_builtins(trial.setting),
         **measured,
         "refused": trial.refused,
         "repeated": trial.repeated,

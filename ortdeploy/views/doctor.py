@@ -3,11 +3,11 @@
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+
+from msgspec import Struct, to_builtins
 
 from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
-from ortdeploy.records import record
 from ortdeploy.shell import pip_install
 from ortdeploy.terminal_text import safe
 from ortdeploy.units import format_size
@@ -22,8 +22,7 @@ _APART = frozenset({"diffusion"})
 _SHOWN_FLAGS = ("avx512_vnni", "avx512f", "avx2", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve")
 
 
-@record
-class Examination:
+class Examination(Struct, frozen=True, kw_only=True):
     """What is known of a machine: ONNX Runtime, the machine, how each provider did, and what each extra lacks.
 
     `overwritten` says if several packages of ONNX Runtime overwrite each other.
@@ -98,8 +97,8 @@ def render_json(found: Examination) -> str:
         "host": platform.node(),
         "versions": versions(),
         "runtime_packages": list(found.runtime.runtime_packages),
-        "machine": {**asdict(found.machine), "sensors": sorted(found.machine.sensors or ())},
-        "providers": [asdict(trial) for trial in found.trials],
+        "machine": {**to_builtins(found.machine), "sensors": sorted(found.machine.sensors or ())},
+        "providers": [to_builtins(trial) for trial in found.trials],
         "overwritten": found.overwritten,
         "extras": {name: not lacks for name, lacks in found.missing.items()},
     }

@@ -3,23 +3,21 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from ortdeploy.ledger.records import OutputRecord
     from ortdeploy.results.shares import Shares
 
 
-@record
-class DeliveredFile:
+class DeliveredFile(Struct, frozen=True, kw_only=True):
     """A file of a job that others read, with those of them that still need it."""
 
     file: str
     needed_by: tuple[str, ...]
 
 
-@record
-class JobStatus:
+class JobStatus(Struct, frozen=True, kw_only=True):
     """A job of a manifest in `folder`, what the ledger knows of it, and how far it is while it runs.
 
     `delivered` are its files, if other jobs read them; `shares` what several workers have made of a plan that is not

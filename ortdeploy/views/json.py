@@ -89,9 +89,9 @@ def _unread(job: "JobStatus") -> dict[str, Any]:
 
 def _shares(shares: "Shares | None") -> dict[str, Any]:
     """Return how far the workers of a job are, if it has several."""
-    from dataclasses import asdict  # noqa: PLC0415  only for workers
+    from msgspec import to_builtins  # noqa: PLC0415  only for workers
 
-    return {} if shares is None else {"shares": asdict(shares)}
+    return {} if shares is None else {"shares": to_builtins(shares)}
 
 
 def render_tryout(
@@ -150,9 +150,9 @@ def _status(one: "JobStatus") -> dict[str, Any]:
 
 def render_verification(jobs: "Sequence[VerifiedJob]") -> str:
     """Return the result of `verify` for each part."""
-    from dataclasses import asdict  # noqa: PLC0415  only for parts that were read
+    from msgspec import to_builtins  # noqa: PLC0415  only for parts that were read
 
-    return _dump({"jobs": [asdict(one) for one in jobs]})
+    return _dump({"jobs": [to_builtins(one) for one in jobs]})
 
 
 def render_state_copy(action: str, state: str, copy: str, done: "BroughtBack") -> str:
@@ -163,23 +163,23 @@ def render_state_copy(action: str, state: str, copy: str, done: "BroughtBack") -
 
 def render_pruned(states: "Sequence[PrunedState]") -> str:
     """Return what was freed of each state folder, and what stays."""
-    from dataclasses import asdict  # noqa: PLC0415  as above
+    from msgspec import to_builtins  # noqa: PLC0415  as above
 
-    return _dump({"states": [{**asdict(one), "freed_bytes": one.freed_bytes} for one in states]})
+    return _dump({"states": [{**to_builtins(one), "freed_bytes": one.freed_bytes} for one in states]})
 
 
 def render_compaction(jobs: "Sequence[Compacted]") -> str:
     """Return how many parts each job had, and has now."""
-    from dataclasses import asdict  # noqa: PLC0415  as above
+    from msgspec import to_builtins  # noqa: PLC0415  as above
 
-    return _dump({"jobs": [asdict(one) for one in jobs]})
+    return _dump({"jobs": [to_builtins(one) for one in jobs]})
 
 
 def render_checks(results: "Sequence[CheckResult]") -> str:
     """Return how each golden data set ended on each session."""
-    from dataclasses import asdict  # noqa: PLC0415  only for checks
+    from msgspec import to_builtins  # noqa: PLC0415  only for checks
 
-    return _dump({"checks": [asdict(result) for result in results]})
+    return _dump({"checks": [to_builtins(result) for result in results]})
 
 
 def render_adapter(adapter: "AdapterFacts") -> str:

@@ -1,10 +1,11 @@
 """One line at the bottom of a terminal that moves while a command works; log lines appear above it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
-from ortdeploy.records import record
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ortdeploy.views.frame import columns
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ _REFRESHES = 4  # a second
 _CUT = "..."  # as three signs, because a terminal without Unicode has no sign for it
 
 
-@record
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """A part of the line. Those of the highest `rank` are dropped first if the terminal is too narrow; 0: never."""
 
     text: str

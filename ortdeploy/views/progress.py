@@ -4,10 +4,11 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from msgspec import Struct
+
 from ortdeploy.durations import Pace, clock
 from ortdeploy.events import log
 from ortdeploy.process.memory import resident_memory
-from ortdeploy.records import record
 from ortdeploy.terminal_text import printable
 from ortdeploy.units import format_size
 from ortdeploy.views.live_line import Line, Piece
@@ -119,8 +120,7 @@ class LiveLine:
 _BAR = 20  # columns
 
 
-@record
-class _Moved:
+class _Moved(Struct, frozen=True, kw_only=True):
     """How far a job is. `rate` is in rows a second and `memory` in bytes, None before the first batch."""
 
     done: int

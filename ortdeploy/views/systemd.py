@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.records import record
 from ortdeploy.terminal_text import first_control, name_of_control, printable
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ _ALWAYS = (
 )
 
 
-@record
-class Service:
+class Service(Struct, frozen=True, kw_only=True):
     """The content of a unit: the command line, the user, and the seconds between two starts; None: it watches.
 
     `program_folders` hold the program and its libraries.

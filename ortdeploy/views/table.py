@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from ortdeploy.records import record
+from msgspec import Struct
+
 from ortdeploy.views.frame import columns as columns_of
 from ortdeploy.views.text import BOLD, Paint
 
 _GAP = 2
 
 
-@record
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """A column. Those with the highest `rank` are left out first; 0: never.
 
     `least` is the width down to which it may be folded, None: it may not.
@@ -22,8 +22,7 @@ class Column:
     least: int | None = None
 
 
-@record
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """A text, and the code of its color or an empty text."""
 
     text: str

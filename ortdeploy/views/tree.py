@@ -1,17 +1,15 @@
 """Trees of text: each node is a line with a label, and the branches below it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 
-from ortdeploy.records import record
+from msgspec import Struct, field
 
 Paint = Callable[[str, str], str]
 CYAN, DIM = "\x1b[36m", "\x1b[2m"
 _LEAST = 20  # columns of text, however deep the tree is
 
 
-@record
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """One entry of a tree: what it is, painted, what is said of it, and what belongs to it."""
 
     label: str

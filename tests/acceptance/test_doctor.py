@@ -1,10 +1,10 @@
 """`ortdeploy doctor`: what works on this machine, seen to work."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from conftest import Cli
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands import doctor
 from ortdeploy.facts.host import NO_DEVICE, DeviceFacts

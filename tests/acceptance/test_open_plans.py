@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows
+from msgspec.structs import replace
 from support.models import scale_model
 
 from ortdeploy.cli import engines

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from conftest import Cli
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from support.models import scale_model
 

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.fakes import Counter, FakeRuntime, double
 from support.jobs import plan_for, rows, save
 from support.logs import capture_logs

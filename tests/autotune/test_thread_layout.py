@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, FakeSession, double
 from support.jobs import plan_for, rows, save

@@ -1,7 +1,6 @@
 """The feeder turns columns into the tensors of runs, and lets nothing through that the plan does not allow."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.effort import effort
 from support.jobs import changed_job, plan_for
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase, digits
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.jobs import changed_job
 from support.models import scale_model
 

@@ -6,13 +6,13 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import execute, plan_for, retrying, rows, save

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import tempfile
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.effort import effort
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import (

@@ -1,10 +1,10 @@
 """What is on the disk of committed parts, and of one that was being published."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ortdeploy.ledger.records import Begun, OutputRecord, Part
 from ortdeploy.ledger.written import committed_rows

@@ -1,11 +1,11 @@
 """Components of text-to-image against their contracts: graphs before a run, answers in it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from msgspec.structs import replace
 from support.contracts import right, wrong
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts

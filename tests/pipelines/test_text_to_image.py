@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import REPOSITORY, Cli, run_process
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from PIL import Image
 from support.models import make_adapter

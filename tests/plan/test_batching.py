@@ -1,10 +1,9 @@
 """What follows from a batch size."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ortdeploy.plan.batching import Batching
 

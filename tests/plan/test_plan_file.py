@@ -1,11 +1,11 @@
 """Plans to JSON and back."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.facts import make_facts
 from support.specs import MANIFEST, make_spec
 

@@ -1,7 +1,6 @@
 """A plan that was checked is completed with other data, and made again wherever anything else may be another."""
 
 import argparse
-import dataclasses
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
+from msgspec import Struct
 from support.models import lora_model, make_adapter, scale_model
 from support.remembered_plans import Plans, everything_is_old, files_opened_by
 
@@ -591,8 +591,8 @@ def test_what_data_decides_is_known_here() -> None:
     )
 
 
-def _fields(kind: type) -> str:
-    return " ".join(sorted(one.name for one in dataclasses.fields(kind)))
+def _fields(kind: type[Struct]) -> str:
+    return " ".join(sorted(kind.__struct_fields__))
 
 
 def test_another_plan_is_no_fault() -> None:

@@ -1,7 +1,6 @@
 """An apply that had nothing to do says so again without planning, while nothing at all has changed; and only then."""
 
 import argparse
-import dataclasses
 import json
 import os
 import shutil
@@ -10,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import Cli
+from msgspec.structs import replace
 from support.models import scale_model
 from support.plugins import needs_qnn
 from support.remembered_plans import Plans, everything_is_old, files_opened_by
@@ -654,7 +654,7 @@ def test_whatever_a_plan_opens_is_looked_at_again(folder: Path, remembered: str)
 
 def test_what_plans_rest_on_is_known_here() -> None:
     """A new field is looked at by rests_on, or its jobs are left out there; then it is added here."""
-    fields = {kind: " ".join(sorted(one.name for one in dataclasses.fields(kind))) for kind in (Facts, *_NAMING)}
+    fields = {kind: " ".join(sorted(kind.__struct_fields__)) for kind in (Facts, *_NAMING)}
     assert fields == {
         Facts: "adapters diffusion gate_problems inputs labels links_out machine models option_files outputs "
         "path_problems resources runtime",

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from conftest import MANIFEST, Cli, read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support import plan_schema
 from support.effort import effort
 from support.hostile import mutate

@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 from conftest import Cli
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import (

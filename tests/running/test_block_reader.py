@@ -4,7 +4,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from conftest import Cli, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from PIL import Image
 from support.effort import effort

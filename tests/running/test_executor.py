@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.effort import effort
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, double, refuse_negative, without_row_checks

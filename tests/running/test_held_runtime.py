@@ -1,10 +1,10 @@
 """Which file a model is opened from."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.fakes import FakeRuntime, double
 from support.jobs import plan_for
 

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, FakeSession, double, without_row_checks

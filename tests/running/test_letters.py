@@ -133,7 +133,7 @@ def test_a_path_that_leads_out_of_the_tree_is_not_read(here: Path, there: tuple[
 
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:
-    return {name: getattr(letter, name) for name in DeadLetter.__dataclass_fields__}
+    return {name: getattr(letter, name) for name in DeadLetter.__struct_fields__}
 
 
 def test_an_output_that_apply_is_not_through_with_comes_first(here: Path, there: tuple[DeadLetter, ...]) -> None:

@@ -1,6 +1,5 @@
 """What makes a job pause, with clocks and sensors that tests turn."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ortdeploy.plan.timing import Hours, JobTiming, PauseLimits
 from ortdeploy.process.sensors import Battery, Temperature

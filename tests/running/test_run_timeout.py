@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Cli, read_rows
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from support.fakes import FakeRuntime, FakeSession, double
 from support.jobs import changed, execute, failed, plan_for, retrying, rows, save

@@ -5,11 +5,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.facts import make_facts
 from support.forks import children_as_forks
 from support.jobs import changed

@@ -4,7 +4,7 @@ import copy
 import itertools
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.effort import effort
 from support.jobs import Killed
 from support.upstream_jobs import COMPACTED, JOBS, TREE, Site, killing, number_of

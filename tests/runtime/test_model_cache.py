@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from conftest import REPOSITORY, read_rows, run_process
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from support.models import save_model
 from support.plugins import needs_qnn, report

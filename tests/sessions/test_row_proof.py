@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.facts import make_facts
 from support.fakes import FakeSession, double
 from support.specs import make_spec

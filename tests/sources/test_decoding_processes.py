@@ -3,13 +3,13 @@
 import signal
 import wave
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from ortdeploy.process.child import Child

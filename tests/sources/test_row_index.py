@@ -3,7 +3,6 @@
 import gzip
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.sources import csv, jsonl, row_index, text

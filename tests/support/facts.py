@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.resolved import Deployment

@@ -1,9 +1,10 @@
 """A runtime that needs no ONNX Runtime, and an observer that counts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, RowCheck, RunJob

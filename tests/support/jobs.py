@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from ortdeploy.deployment.resolve import resolve

@@ -1,12 +1,12 @@
 """Ledgers in the states in which runs leave them: unfinished, within a part, finished, and in the middle of a step."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.opening import open_ledger

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 FOLDER = Path(os.environ.get("ORTDEPLOY_MACHINE", "/nowhere"))
 QEMU, QEMU_IMG = shutil.which("qemu-system-x86_64"), shutil.which("qemu-img")
@@ -29,8 +29,7 @@ _BOOT = 600.0
 """Seconds for a boot without the help of a processor's virtualisation."""
 
 
-@record
-class Said:
+class Said(Struct, frozen=True, kw_only=True):
     """The exit code of a command within the machine, and what it has printed."""
 
     code: int

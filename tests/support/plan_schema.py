@@ -6,8 +6,9 @@ A test compares the two, so that a field cannot come, go or change its type with
 import json
 import types
 from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from ortdeploy.manifest.pipelines import DIFFUSION, TEXT_TO_IMAGE
 from ortdeploy.plan.plan_file import LATER, STEP_NAMES
@@ -146,14 +147,14 @@ def _object(properties: Mapping[str, Any], optional: Collection[str] = ()) -> di
     }
 
 
-def _reference(kind: type, parts: dict[str, Any]) -> dict[str, str]:
-    """Return a reference to a dataclass, whose schema is put among the parts."""
+def _reference(kind: type[Struct], parts: dict[str, Any]) -> dict[str, str]:
+    """Return a reference to a record, whose schema is put among the parts."""
     name = kind.__name__
     if name not in parts:
         parts[name] = {}
         hints = get_type_hints(kind)
         step = {"step": {"const": STEP_NAMES[kind]}} if kind in STEP_NAMES else {}
-        shown = [field.name for field in fields(kind) if field.name not in LEFT_OUT.get(kind, ())]
+        shown = [name for name in kind.__struct_fields__ if name not in LEFT_OUT.get(kind, ())]
         parts[name] = _object(
             step | {field: _of(hints[field], parts, (name, field)) for field in shown}, LATER.get(kind, ())
         )
@@ -171,7 +172,7 @@ def _of_type(hint: Any, parts: dict[str, Any]) -> dict[str, Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return {}
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         return dict(_reference(hint, parts))
     if origin in {Union, types.UnionType}:
         return _of_union([_of_type(one, parts) for one in arguments])

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger

@@ -4,9 +4,11 @@ import itertools
 import json
 import random
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.ledger import Ledger

@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.contracts import Case, right, wrong, wrong_units
 
 from ortdeploy.operations.catalogue import OPERATIONS

@@ -1,9 +1,9 @@
 """The search of `ortdeploy tune`: what it tries, what it chooses, and what it writes."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.specs import make_spec
 
 from ortdeploy.manifest.document import parse_document

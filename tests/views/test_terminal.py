@@ -3,12 +3,12 @@
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.jobs import changed, plan_for, plan_with_all, plan_with_sessions
 from support.logs import capture_logs
 from support.terminals import Clock, shown_of_job

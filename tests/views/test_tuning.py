@@ -1,8 +1,7 @@
 """What `tune` and `check` show while they work, and the table of trials in narrow terminals."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.terminals import Clock, shown_of
 
 from ortdeploy.checks.run import CheckResult

@@ -5,8 +5,9 @@ was.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from ortdeploy.checks.run import CheckResult, run_check
 from ortdeploy.cli.streams import private_streams
@@ -26,7 +27,7 @@ def main(asked: Asked) -> None:
         for ended, request in enumerate(asked.request, start=1):
             check = decode_check(request["check"])
             for result in _run(check, Path(request["state_dir"]), request["roots"], native):
-                asked.say(result=asdict(result))
+                asked.say(result=to_builtins(result))
             asked.say(ended=ended)
 
 

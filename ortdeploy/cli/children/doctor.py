@@ -1,8 +1,9 @@
 """The child of `ortdeploy doctor`: tries one provider, whose crash ends only this process."""
 
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec import to_builtins
 
 from ortdeploy.checks.provider_trial import run_trial, trial_step
 from ortdeploy.cli.streams import private_streams
@@ -21,4 +22,4 @@ def main(asked: Asked) -> None:
     with private_streams(), native.taking(), TemporaryDirectory() as folder:
         runtime = OrtRuntime(cache=Path(folder), make_model=make_model)
         opener = ModelOpener(runtime=runtime, on_native_call=lambda _doing: None, native_text=native.take)
-        asked.say(**asdict(run_trial(trial_step(decode(PlannedProvider, asked.request)), opener)))
+        asked.say(**to_builtins(run_trial(trial_step(decode(PlannedProvider, asked.request)), opener)))

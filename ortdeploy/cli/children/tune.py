@@ -5,9 +5,10 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import OrtdeployError, Severity

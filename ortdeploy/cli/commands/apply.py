@@ -5,12 +5,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np  # noqa: F401  here and not deeper: where Python's stack is about to grow, each call maps a new piece
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import (
@@ -46,7 +47,6 @@ from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.run_text import keep_text
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.records import record
 from ortdeploy.redaction import shown_arguments, without_secrets
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
@@ -196,8 +196,7 @@ def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
     return load_or_plan(arguments, in_shards=in_shards, computes=computes)
 
 
-@record
-class _Ended:
+class _Ended(Struct, frozen=True, kw_only=True):
     """A plan, and how its jobs ended; or the error that kept them, or the one whose output is locked, from running.
 
     `by_gate`: a golden check has kept them from running.
@@ -237,8 +236,7 @@ class _Ended:
                 yield _CODES.get(result.status, EXIT_OK)
 
 
-@record
-class _Runner:
+class _Runner(Struct, frozen=True, kw_only=True):
     """Runs plans one after the other; none is stopped by what another one cannot do."""
 
     planned: Planned

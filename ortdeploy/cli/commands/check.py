@@ -5,7 +5,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.checks.run import ERROR, PASSED, CheckResult, result_of
 from ortdeploy.cli.commands.shared import (

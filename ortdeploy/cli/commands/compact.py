@@ -3,8 +3,9 @@
 import argparse
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import chosen_jobs, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED

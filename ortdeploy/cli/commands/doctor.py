@@ -4,7 +4,8 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.checks.provider_trial import ProviderTrial, device_name, trial_options
 from ortdeploy.cli.commands.shared import terminal_width, use_color

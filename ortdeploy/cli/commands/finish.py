@@ -4,8 +4,9 @@ import argparse
 import sys
 import uuid
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import result_from_here, start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED

@@ -9,9 +9,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands.shared import findings_text, named_model, start_logging
@@ -25,7 +27,6 @@ from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
-from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.shell import command
 from ortdeploy.starters.catalogue import starters_for
@@ -103,8 +104,7 @@ def subject_of(model: Path, manifest: Path, arguments: argparse.Namespace) -> Su
     return replace(subject, facts=facts, ran=ran, sizes=sizes_of(facts, ran.fed))
 
 
-@record
-class _Tried:
+class _Tried(Struct, frozen=True, kw_only=True):
     """The result of a manifest's first rows.
 
     `findings` are the diagnostics with the lines that they are about, `failed` says why the first row has failed, and

@@ -5,8 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import (
     log_outcome,

@@ -5,9 +5,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.streams import failure_of, lasting
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors

@@ -4,9 +4,10 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED

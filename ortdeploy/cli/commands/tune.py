@@ -7,9 +7,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import (
     live_line,

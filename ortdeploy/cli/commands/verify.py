@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.cli.commands.shared import chosen_jobs, log_outcome
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED

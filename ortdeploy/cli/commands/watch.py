@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.cli.commands.shared import load_options, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED
 from ortdeploy.cli.signals import StopFlag
@@ -17,7 +19,6 @@ from ortdeploy.planning.arrivals import Arrivals
 from ortdeploy.planning.workflow import select_jobs
 from ortdeploy.process.program import Program
 from ortdeploy.process.supervision import notify, watchdog_seconds
-from ortdeploy.records import record
 
 _BREATH = 0.5
 """Seconds within which a signal is noticed, and between two messages to systemd."""
@@ -57,8 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-@record
-class Watch:
+class Watch(Struct, frozen=True, kw_only=True):
     """Decides when to apply.
 
     `look` returns a text that changes when files change. `wait` waits for some seconds. `wait` and `apply` return True

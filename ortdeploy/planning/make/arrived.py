@@ -1,7 +1,8 @@
 """Completes a planned job with its files and the state of its output, as they are now."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.plan.steps import Fact, JobInput

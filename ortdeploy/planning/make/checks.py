@@ -1,7 +1,8 @@
 """Writes down golden checks and searches for leaks."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import (
     Deployment,

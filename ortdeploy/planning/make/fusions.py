@@ -1,7 +1,9 @@
 """Writes down models that have op steps in their own session (fused)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.deployment.fusing import neighbours
 from ortdeploy.deployment.pipeline_types import TypedStep
@@ -11,12 +13,10 @@ from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.plan.steps import OpenSession
 from ortdeploy.planning.make.op_lines import lists_of_steps, values_read
-from ortdeploy.records import record
 from ortdeploy.tensors.types import ROWS, TensorType
 
 
-@record
-class FusedStep:
+class FusedStep(Struct, frozen=True, kw_only=True):
     """A step that runs a model with op steps in its graph, and these op steps, by the last one of each line."""
 
     at: Path

@@ -3,7 +3,9 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.pipeline_types import TypedStep
@@ -17,12 +19,10 @@ from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
-from ortdeploy.records import record
 from ortdeploy.tensors.types import ROWS
 
 
-@record
-class OpLine:
+class OpLine(Struct, frozen=True, kw_only=True):
     """Op steps that follow each other, the last of them at `last`: their graph, with the results that others read."""
 
     session: str

@@ -1,8 +1,9 @@
 """Writes down the plan of one deployment, in which no rule found an error."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import (
     Deployment,

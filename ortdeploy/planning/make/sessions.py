@@ -1,7 +1,8 @@
 """Writes down the sessions of a model with their options."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import (
     Deployment,

@@ -8,11 +8,13 @@ versions of `versions.TESTED_WITH`; of another version, findings that rest on th
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 from math import prod
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
@@ -28,7 +30,6 @@ from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
-from ortdeploy.records import record
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.mapped import BLOCK_BYTES
 from ortdeploy.tensors.elements import numpy_dtype
@@ -148,8 +149,7 @@ def memory_bound(limit: int | None, machine: int | None) -> int | None:
     return min((size for size in (limit, machine) if size), default=None)
 
 
-@record
-class _Taken:
+class _Taken(Struct, frozen=True, kw_only=True):
     """What a job takes; `late` bytes of its process are not there yet when models are opened."""
 
     job: ResolvedJob

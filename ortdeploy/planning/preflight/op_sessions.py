@@ -6,8 +6,10 @@ Models with op steps in their graph are opened without their weights, as models 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
 from ortdeploy.diagnostics import OrtdeployError
@@ -21,7 +23,6 @@ from ortdeploy.planning.make.op_lines import op_lines, opening_of
 from ortdeploy.planning.make.sessions import planned_opening
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
-from ortdeploy.records import record
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
 from ortdeploy.sessions.made_models import make_model
 from ortdeploy.sessions.opening import OpenedSession
@@ -48,8 +49,7 @@ def open_op_steps(deployment: Deployment, *, elsewhere: bool) -> dict[str, tuple
     return found
 
 
-@record
-class _Made:
+class _Made(Struct, frozen=True, kw_only=True):
     """A graph made of op steps: those of a line, or those that join a model in its own graph (`fused`)."""
 
     at: Place

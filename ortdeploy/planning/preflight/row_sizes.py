@@ -1,11 +1,11 @@
 """Sizes of a job's rows between its source and its sink: in memory, and on disk."""
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.facts.preflight import RowRoom
 from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES, block_bytes
 from ortdeploy.plan.batching import Batching
-from ortdeploy.records import record
 
 _PROVEN = 3
 """The rows that the proof that rows are rows runs together, beside each alone."""
@@ -14,8 +14,7 @@ ROWS_AND_RESULTS = "rows and results"
 """The part of a job's memory that follows from its rows."""
 
 
-@record
-class RowSizes:
+class RowSizes(Struct, frozen=True, kw_only=True):
     """Sizes of one row of a job, in bytes, from which memory and disk for any number of rows follow.
 
     `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read; if blocks are

@@ -4,12 +4,12 @@ Nothing is run. What is wrong with the rows is a fact; rules decide what it mean
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 WIDE, HIGH = 1000, 300
 """The units of a plot's SVG."""
@@ -17,8 +17,7 @@ COLORS = tuple(f"var(--c{number})" for number in range(6))
 Points = Sequence[tuple[float, float]]
 
 
-@record
-class Curve:
+class Curve(Struct, frozen=True, kw_only=True):
     """A line of points (x, y) by its name. A `level` is dashed, and nothing is below it."""
 
     name: str

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.durations import moment
-from ortdeploy.records import record
 from ortdeploy.running.reports import charts, html
 from ortdeploy.running.reports.page import numbers, page, section, soft, table
 
@@ -47,8 +48,7 @@ def _invocation(report: Report) -> str:
     return soft("; ".join(f"{name}: {value}" for name, value in said.items())) if said else ""
 
 
-@record
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """A number of two reports, as text; `kind` is `up` if the change is for the better, `down` if not, else empty."""
 
     name: str

@@ -7,12 +7,12 @@ the part. Nothing here ends a run: what cannot be shown is left out.
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells

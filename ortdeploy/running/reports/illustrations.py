@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ortdeploy.records import record
+from msgspec import Struct
 
 
-@record
-class Picture:
+class Picture(Struct, frozen=True, kw_only=True):
     """A picture as a data URL, its size in pixels, and the outlines found in it, in the same pixels, with labels."""
 
     url: str
@@ -17,8 +16,7 @@ class Picture:
     labels: tuple[str, ...] = ()
 
 
-@record
-class Example:
+class Example(Struct, frozen=True, kw_only=True):
     """A committed row: what it is called, its values as text, its picture, and the envelope of its recording.
 
     `envelope` has the least and the largest sample of each piece of the recording, which takes `seconds`.
@@ -31,8 +29,7 @@ class Example:
     seconds: float = 0.0
 
 
-@record
-class Illustrations:
+class Illustrations(Struct, frozen=True, kw_only=True):
     """The first failed rows, how many there are in all, and examples; `why_none` says why there are no examples."""
 
     failed: tuple[Mapping[str, Any], ...] = ()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.names import MARKER
 from ortdeploy.ledger.ledger import Ledger
@@ -16,14 +18,12 @@ from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.plan.part_table import part_table
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.records import record
 from ortdeploy.running.cut_off import conclude, plan_again
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.finish import check_fits, first_number, is_accounted_for, standing_record
 
 
-@record
-class Beginning:
+class Beginning(Struct, frozen=True, kw_only=True):
     """A plan that begins on the output of one of its jobs. With `is_holder`, this process has the output's lock."""
 
     plan: Plan

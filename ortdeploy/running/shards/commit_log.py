@@ -20,10 +20,11 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
@@ -106,7 +107,7 @@ class CommitLog:
             look()
             self._check_others()
         self._output.make(self._folder)
-        plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": asdict(self._table)}
+        plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": to_builtins(self._table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
         if bound is None:
             self._claim()

@@ -8,17 +8,18 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.plan.part_table import PartTable, PlannedPart, part_table
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.committed import check_inputs
 from ortdeploy.running.ending import Ending
@@ -48,8 +49,7 @@ _NOBODY = 600.0
 _MOST_REASONS = 3
 
 
-@record
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The answer of a worker. `part` is the part that it was asked for; None if it was asked to get ready.
 
     `said` is its own answer; None if the answer is lost, then `reason` says how. A worker that is `gone` does not come
@@ -80,8 +80,7 @@ class Crew(Protocol):
         """Return the answers that have come; if there are none, wait at most this number of seconds for one."""
 
 
-@record
-class Drive:
+class Drive(Struct, frozen=True, kw_only=True):
     """One job of one plan. `hire` starts the workers, which end with its block."""
 
     plan: Plan

@@ -6,10 +6,12 @@ done at any time and any number of times, even while shards run.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError, failure_at
 from ortdeploy.events import log
@@ -22,7 +24,6 @@ from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.part_table import PartTable, PlannedPart, bound_digest, part_table
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.shares import Shares
 from ortdeploy.running.cut_off import carry_out_cut, plan_again
@@ -47,8 +48,7 @@ from ortdeploy.sinks.catalogue import SINKS
 _MOST_NAMED = 10
 
 
-@record
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True):
     """The end of one job of one plan that was run in shards, or by an engine, which ended with `cause`."""
 
     plan: Plan

@@ -5,8 +5,9 @@ It knows numbers and times, and no engine. A part that is made twice does no har
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from statistics import median
+
+from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError
 
@@ -32,8 +33,7 @@ class LostPartError(OrtdeployError):
         self.part = part
 
 
-@dataclass(slots=True)
-class _Given:
+class _Given(Struct):
     """The parts that a worker has, in their order, and since when it makes the first."""
 
     parts: deque[int] = field(default_factory=deque)

@@ -15,11 +15,12 @@ from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError, UsageError
 from ortdeploy.events import log
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.records import record
 from ortdeploy.running.shards.drive import Answer
 from ortdeploy.running.shards.worker_process import Said, WorkerProcess
 from ortdeploy.shell import pip_install
@@ -49,8 +50,7 @@ class WorkerActor:
         return self._process.make(part)
 
 
-@record
-class Needs:
+class Needs(Struct, frozen=True, kw_only=True):
     """The resources that Ray reserves for a worker."""
 
     cpus: float

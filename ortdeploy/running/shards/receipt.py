@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileState
@@ -16,7 +18,6 @@ from ortdeploy.ledger.records import Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.plan_file import decode, encode
-from ortdeploy.records import record
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.file_spans import Spans
 from ortdeploy.running.ran import check_ran
@@ -26,8 +27,7 @@ _STAGED = re.compile(r"\.part-[0-9]+\.[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@record
-class Receipt:
+class Receipt(Struct, frozen=True, kw_only=True):
     """A part as it was decided. `staged` is the hidden name of its bytes; None if no row gave a result.
 
     `origin` is what it was made from, `statistics` what was measured, `ran` the report's entries on the sessions, and
@@ -47,8 +47,7 @@ class Receipt:
     format_version: int = FORMAT_VERSION
 
 
-@record
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """How a plan ended that is closed, and what a ledger needs besides the receipts: so one can be made without a plan.
 
     `made_by` made the parts of the job, of `files`; `contents` are the digests of what these held.

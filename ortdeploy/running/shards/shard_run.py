@@ -7,10 +7,11 @@ at the same time, even the same shard twice.
 import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log

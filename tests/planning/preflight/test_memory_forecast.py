@@ -414,7 +414,7 @@ def test_a_job_keeps_to_its_limit(wide: Path, limit: str) -> None:
 
 WITH_A_LIMIT = """\
 import sys
-from dataclasses import replace
+from msgspec.structs import replace
 from ortdeploy.cli.main import main
 from ortdeploy.cli import plans
 

@@ -1,8 +1,7 @@
 """What rows take on their way: what was read, results until they are written, and copies that are written."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ortdeploy.facts.preflight import RowRoom
 from ortdeploy.plan.batching import Batching

@@ -1,11 +1,11 @@
 """Rows of a page: read from parts as they are, with their pictures, boxes and recordings."""
 
 import wave
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import changed_job, execute, plan_for, save, written_as

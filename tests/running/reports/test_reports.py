@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import count_shared_pages
+from msgspec.structs import replace
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import execute, plan_for, save
 from support.jobs import report as read_report

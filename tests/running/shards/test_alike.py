@@ -1,11 +1,11 @@
 """Workers of one plan have the versions of the first; another processor is told of, in the log and in the report."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.jobs import plan_for, report, save
 from support.logs import capture_logs
 from support.shards import finish, run_shard

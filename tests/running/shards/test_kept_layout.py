@@ -3,11 +3,11 @@
 import errno
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.jobs import plan_for, save
 from support.shards import finish, run_shard, run_shards
 
