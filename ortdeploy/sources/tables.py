@@ -28,11 +28,11 @@ from ortdeploy.tensors.arrow_types import (
 )
 from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
+from ortdeploy.tensors.conversion import exact_up_to, rounded_places, rounds
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.nanoseconds import Nanoseconds
 from ortdeploy.tensors.types import FLOATING, ROWS, USUAL, TensorType
-from ortdeploy.tensors.written_numbers import rounded_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +41,6 @@ PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 FIRST_ROWS = 64
 
 _TIMES = ("timestamp[", "time32[", "time64[", "duration[")
-_EXACT = 2**53
-"""Below this, float64 holds all whole numbers."""
 _INT64_DIGITS = 18
 """Digits of whole numbers that int64 always holds."""
 
@@ -392,9 +390,9 @@ class _Columns:
         if _element_type(column.type) == "int64":
             return column.cast(pa.int64())
         numbers = column.cast(pa.float64())
-        for place in np.flatnonzero(np.abs(np.asarray(numbers.fill_null(0))) >= _EXACT):
+        for place in np.flatnonzero(np.abs(np.asarray(numbers.fill_null(0))) >= exact_up_to("float64")):
             exact = column[int(place)].as_py()
-            if exact == exact.to_integral_value() and int(numbers[int(place)].as_py()) != exact:
+            if rounds(exact):
                 why = f'"{name}" is {exact}, which float64 would round; decimals with decimals are read as that'
                 self.without.setdefault(int(place), ("not-a-number", why))
         return numbers
