@@ -24,11 +24,12 @@ from ortdeploy.tensors.arrow_types import (
     joint_arrow_type,
     named_type,
     plain_type,
+    rounded_rows,
     type_name,
 )
 from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
-from ortdeploy.tensors.conversion import exact_up_to, rounded_places, rounds
+from ortdeploy.tensors.conversion import rounded_places
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.nanoseconds import Nanoseconds
@@ -366,35 +367,38 @@ class _Columns:
         """Return some rows, which others are `before`, in another type; rows that it does not hold are noted."""
         import pyarrow as pa  # noqa: PLC0415
 
+        why = f"which does not fit {wanted}, the type that it has with other files"
         try:
-            return part.cast(wanted)
+            cast = part.cast(wanted)
         except pa.ArrowNotImplementedError as error:
             raise TableError(f'"{name}" is {part.type}, and {wanted} in other files; write it as one type') from error
         except pa.ArrowInvalid:
-            cast = []
+            found = []
             for place, value in enumerate(part):
                 try:
-                    cast.append(value.cast(wanted))
+                    found.append(value.cast(wanted))
                 except pa.ArrowInvalid:
-                    cast.append(None)
-                    why = f'"{name}" is {value}, which does not fit {wanted}, the type that it has with other files'
-                    self.without.setdefault(before + place, ("unfit-value", why))
-            return pa.array(cast, wanted)
+                    found.append(None)
+                    self.without.setdefault(before + place, ("unfit-value", f'"{name}" is {value}, {why}'))
+            return pa.array(found, wanted)
+        for place, number in rounded_rows(part, cast).items():
+            self.without.setdefault(before + place, ("unfit-value", f'"{name}" is {number}, {why}'))
+        return cast
 
     def _as_numbers(self, name: str, column: "pa.Array") -> "pa.Array":
-        """Return a column of decimals as whole or floating numbers; rows whose whole numbers these round are noted."""
+        """Return decimals, perhaps in lists, as whole or floating numbers; rows that get other whole ones are noted.
+
+        Other columns stay as they are.
+        """
         import pyarrow as pa  # noqa: PLC0415
 
-        if not pa.types.is_decimal(column.type):
+        kind = _innermost(column.type)
+        if not pa.types.is_decimal(kind):
             return column
-        if _element_type(column.type) == "int64":
-            return column.cast(pa.int64())
-        numbers = column.cast(pa.float64())
-        for place in np.flatnonzero(np.abs(np.asarray(numbers.fill_null(0))) >= exact_up_to("float64")):
-            exact = column[int(place)].as_py()
-            if rounds(exact):
-                why = f'"{name}" is {exact}, which float64 would round; decimals with decimals are read as that'
-                self.without.setdefault(int(place), ("not-a-number", why))
+        numbers = column.cast(_typed(column.type, _element_type(kind) or USUAL))
+        for place, exact in rounded_rows(column, numbers).items():
+            why = f'"{name}" is {exact}, which float64 would round; decimals with decimals are read as that'
+            self.without.setdefault(place, ("not-a-number", why))
         return numbers
 
     def _as_floating(self, name: str, column: "pa.Array") -> "pa.Array":
@@ -483,7 +487,7 @@ def _innermost(kind: "pa.DataType") -> "pa.DataType":
 
 
 def _typed(kind: "pa.DataType", dtype: str) -> "pa.DataType":
-    """Return a type of nulls, perhaps in lists, as one of elements of a type."""
+    """Return a type of nulls or decimals, perhaps in lists, as one of elements of a type."""
     import pyarrow as pa  # noqa: PLC0415
 
     if not is_list(kind):
