@@ -186,6 +186,7 @@ class TableSource:
             return Block(start=start, count=count, rows=rows, columns=columns, failed=[], carried=carried)
         kept = [place for place in range(count) if place not in table.without]
         paths = [shown(piece.path, self.folder) for piece in pieces for _ in range(piece.batch.num_rows)]
+        known = {name: keys[name] if name in keys else self._key(name, pieces, table) for name in self.wanted.keys}
         failed = [
             FailedRow(
                 row=start + place,
@@ -193,7 +194,7 @@ class TableSource:
                 stage="read",
                 code=code,
                 message=message,
-                key={name: json_value(one[place]) for name, one in (keys | carried).items() if name not in HIDDEN},
+                key={name: json_value(one[place]) for name, one in known.items() if name not in HIDDEN},
                 path=paths[place],
                 file_row=int(keys[FILE_ROW][place]) if FILE_ROW in keys else None,
             )
