@@ -362,7 +362,7 @@ class _Columns:
             check_room(_decoded_bytes(part), f'"{name}" of {len(part)} rows', limit)
 
     def _parts(self, name: str) -> "list[pa.Array]":
-        return [piece.batch.column(name) for piece in self.pieces]
+        return [_runs_as_dictionary(piece.batch.column(name)) for piece in self.pieces]
 
     def _cast(self, name: str, part: "pa.Array", wanted: "pa.DataType", before: int) -> "pa.Array":
         """Return some rows, which others are `before`, in another type; rows that it does not hold are noted."""
@@ -372,7 +372,7 @@ class _Columns:
         try:
             cast = part.cast(wanted)
         except pa.ArrowNotImplementedError as error:
-            raise TableError(f'"{name}" is {part.type}, and {wanted} in other files; write it as one type') from error
+            raise TableError(f'"{name}" is {part.type}, which cannot be read as {wanted}; write it as that') from error
         except pa.ArrowInvalid:
             found = []
             for place, value in enumerate(part):
@@ -538,6 +538,21 @@ def _nanoseconds(column: "pa.Array") -> list[Any]:
     rounded = pa.array([None if count is None else count // 1000 for count in counts], pa.int64()).view(rough)
     pairs = zip(counts, rounded.to_pylist(), strict=True)
     return [None if count is None else Nanoseconds(count, kind, value) for count, value in pairs]
+
+
+def _runs_as_dictionary(column: "pa.Array") -> "pa.Array":
+    """Return a column of runs as one of a dictionary, in which each run has its value; others as they are.
+
+    Runs of lists, maps or structs are written out: pyarrow reads no dictionaries of these.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    if not pa.types.is_run_end_encoded(column.type):
+        return column
+    rows = np.arange(column.offset, column.offset + len(column))
+    runs = pa.array(np.searchsorted(np.asarray(column.run_ends), rows, side="right"))
+    values = column.values.cast(plain_type(column.type))
+    return values.take(runs) if pa.types.is_nested(values.type) else pa.DictionaryArray.from_arrays(runs, values)
 
 
 def _decoded_bytes(column: "pa.Array") -> int:

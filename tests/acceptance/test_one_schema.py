@@ -325,6 +325,40 @@ def test_lists_of_decimals_are_cast(cli: Cli, tmp_path: Path, places: int) -> No
     assert failed(tmp_path)[1] == '"x" has an empty element'
 
 
+@pytest.mark.parametrize(
+    ("stored", "other"),
+    [
+        (pa.array(["a", None], pa.large_string()), pa.array(["b"])),
+        (pa.array(["a", "a"]).dictionary_encode(), pa.array(["b"])),
+        (pa.array([2**40, None]), pa.array([3], pa.int8())),
+        (pa.array([True, False]), pa.array([None], pa.bool_())),
+        (pa.array([[1], None]), pa.array([[2, 3]])),
+    ],
+)
+def test_runs_are_read_as_what_they_hold(cli: Cli, tmp_path: Path, stored: pa.Array, other: pa.Array) -> None:
+    ends = pa.array([3, 5], pa.int16())
+    fed = pa.RunEndEncodedArray.from_arrays(ends, pa.array([0.5, 2], pa.float32()))
+    keys = pa.RunEndEncodedArray.from_arrays(ends, stored)
+    write(tmp_path / "in/a.arrow", {"x": fed, "k": keys})
+    write(tmp_path / "in/b.arrow", {"x": x(1), "k": other})
+    assert cli("apply", deploy(tmp_path), "-q").code == 0
+    table = written(tmp_path)
+    assert table["y"].to_pylist() == [0.5, 0.5, 0.5, 2.0, 2.0, 1.0]
+    first, second = stored.to_pylist()
+    assert table["k"].to_pylist() == [first] * 3 + [second] * 2 + other.to_pylist()
+
+
+def test_what_pyarrow_does_not_decode_is_refused_by_name(cli: Cli, tmp_path: Path) -> None:
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([[1]]))
+    write(tmp_path / "in/a.arrow", {"x": x(2), "k": keys})
+    refused = cli("apply", deploy(tmp_path), "-q")
+    assert refused.code == 1
+    assert (
+        "list<item: int64>, indices=int64, ordered=0>, which cannot be read as list<item: int64>; write it as that"
+        in refused.words
+    )
+
+
 @pytest.mark.parametrize("text", [pa.string_view(), pa.dictionary(pa.int8(), pa.large_string())])
 def test_text_feeds_a_model_however_it_is_stored(cli: Cli, tmp_path: Path, text: pa.DataType) -> None:
     kind: tuple[int, list[int | str | None]] = (TensorProto.STRING, ["batch"])
