@@ -28,6 +28,7 @@ from ortdeploy.sources.patient import patiently
 from ortdeploy.sources.protocol import DATA, DECODING, Source, Wanted
 from ortdeploy.tensors.arrow_types import innermost
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
+from ortdeploy.tensors.conversion import rounded_places
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
 from ortdeploy.transforms.sample_rates import RATE, needs_rate
@@ -451,11 +452,9 @@ class _PreparedInput:
 
     def _refuse_rounded(self, arrays: Sequence[Array], dtype: "np.dtype[Any]") -> None:
         """Raise StageError if whole numbers change in the floating type of all columns; large ones become float64."""
-        from ortdeploy.tensors.written_numbers import rounded_places  # noqa: PLC0415  few inputs stack columns
-
         for name, array in zip(self._planned.columns, arrays, strict=True):
             whole = array.reshape(-1)
-            place = next(iter(rounded_places(whole)), None) if array.dtype.kind in "iu" else None
+            place = next(iter(rounded_places(whole, dtype.name)), None) if array.dtype.kind in "iu" else None
             if place is not None:
                 message = (
                     f"{name} is {whole[place]}, which {dtype} would round; input {self.name} stacks its columns as that"

@@ -21,7 +21,7 @@ from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
-from ortdeploy.sources.pixels import element_type, pillow, pixels_of, uses_transparency
+from ortdeploy.sources.pixels import element_type, pillow, pixels_of, scale_transparency, uses_transparency
 from ortdeploy.sources.protocol import TRANSPARENT, Wanted
 from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
 from ortdeploy.sources.whole_files import WholeFiles, open_whole
@@ -64,6 +64,7 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles
             limit = wanted.memory_limit
             pixel = _DECODED if wanted.background is None else _LAID
             check_room(pixel * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
+            scale_transparency(image)
             dtype = element_type(image)
             upright = _upright(image) if wanted.exif else image
             pixels = pixels_of(upright, dtype, wanted.background)

@@ -284,6 +284,81 @@ def test_decimals_are_cast_and_whole_ones_that_floats_round_fail(cli: Cli, tmp_p
     }
 
 
+@pytest.mark.quick("True-list-0", "True-fixed-1", "False-list-2")
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("form", [pa.list_, lambda kind: pa.list_(kind, 1)], ids=["list", "fixed"])
+@pytest.mark.parametrize("is_fed", [True, False])
+def test_decimals_beside_doubles_keep_their_value_or_fail_at_any_depth(
+    cli: Cli, tmp_path: Path, depth: int, form: Callable[[pa.DataType], pa.DataType], is_fed: bool
+) -> None:
+    def nested(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        for _ in range(depth):
+            values, kind = [[value] for value in values], form(kind)
+        return pa.array(values, kind)
+
+    name, result = ("x", "y") if is_fed else ("k", "k")
+    manifest = deploy(tmp_path)
+    if is_fed:
+        kind: tuple[int, list[int | str | None]] = (TensorProto.FLOAT, ["batch", *[1] * depth])
+        save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": kind}, {"y": kind})
+    decimals = nested([Decimal("1.50"), Decimal(2**53 + 1)], pa.decimal128(20, 2))
+    for file, column in enumerate((decimals, nested([0.25], pa.float64()))):
+        columns = {"x": x(len(column)), "k": pa.array(range(len(column)))} | {name: column}
+        write(tmp_path / f"in/{file}.parquet", columns)
+    assert cli("apply", manifest, "-q").code == 0
+    found = written(tmp_path)[result].to_pylist()
+    assert np.array(found).reshape(-1).tolist() == [1.5, 0.25]
+    assert f"{2**53 + 1}.00" in failed(tmp_path)[1]
+    assert "does not fit" in failed(tmp_path)[1]
+
+
+@pytest.mark.parametrize("places", [0, 2])
+def test_lists_of_decimals_are_cast(cli: Cli, tmp_path: Path, places: int) -> None:
+    kind: tuple[int, list[int | str | None]] = (TensorProto.FLOAT, ["batch", 2])
+    manifest = deploy(tmp_path)
+    save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": kind}, {"y": kind})
+    rows = [[Decimal(3), Decimal(4)], [Decimal(5), None]]
+    columns = {"x": pa.array(rows, pa.list_(pa.decimal128(8, places))), "k": pa.array([1, 2])}
+    write(tmp_path / "in/a.parquet", columns)
+    assert cli("apply", manifest, "-q").code == 0
+    assert written(tmp_path)["y"].to_pylist() == [[3.0, 4.0]]
+    assert failed(tmp_path)[1] == '"x" has an empty element'
+
+
+@pytest.mark.parametrize(
+    ("stored", "other"),
+    [
+        (pa.array(["a", None], pa.large_string()), pa.array(["b"])),
+        (pa.array(["a", "a"]).dictionary_encode(), pa.array(["b"])),
+        (pa.array([2**40, None]), pa.array([3], pa.int8())),
+        (pa.array([True, False]), pa.array([None], pa.bool_())),
+        (pa.array([[1], None]), pa.array([[2, 3]])),
+    ],
+)
+def test_runs_are_read_as_what_they_hold(cli: Cli, tmp_path: Path, stored: pa.Array, other: pa.Array) -> None:
+    ends = pa.array([3, 5], pa.int16())
+    fed = pa.RunEndEncodedArray.from_arrays(ends, pa.array([0.5, 2], pa.float32()))
+    keys = pa.RunEndEncodedArray.from_arrays(ends, stored)
+    write(tmp_path / "in/a.arrow", {"x": fed, "k": keys})
+    write(tmp_path / "in/b.arrow", {"x": x(1), "k": other})
+    assert cli("apply", deploy(tmp_path), "-q").code == 0
+    table = written(tmp_path)
+    assert table["y"].to_pylist() == [0.5, 0.5, 0.5, 2.0, 2.0, 1.0]
+    first, second = stored.to_pylist()
+    assert table["k"].to_pylist() == [first] * 3 + [second] * 2 + other.to_pylist()
+
+
+def test_what_pyarrow_does_not_decode_is_refused_by_name(cli: Cli, tmp_path: Path) -> None:
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([[1]]))
+    write(tmp_path / "in/a.arrow", {"x": x(2), "k": keys})
+    refused = cli("apply", deploy(tmp_path), "-q")
+    assert refused.code == 1
+    assert (
+        "list<item: int64>, indices=int64, ordered=0>, which cannot be read as list<item: int64>; write it as that"
+        in refused.words
+    )
+
+
 @pytest.mark.parametrize("text", [pa.string_view(), pa.dictionary(pa.int8(), pa.large_string())])
 def test_text_feeds_a_model_however_it_is_stored(cli: Cli, tmp_path: Path, text: pa.DataType) -> None:
     kind: tuple[int, list[int | str | None]] = (TensorProto.STRING, ["batch"])

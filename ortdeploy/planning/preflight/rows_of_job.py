@@ -120,7 +120,7 @@ class _Looker:
         if lost_key(module, keys) is not None:  # such rows fail alone
             lost = {row: found for row in kept if (found := lost_key(module, keys, [row])) is not None}
             kept = [row for row in kept if row not in lost]
-            self.refused += [_refused(block, row, unwritable(form, "a key", found)) for row, found in lost.items()]
+            self.refused += [_refused(block, row, unwritable(form, found)) for row, found in lost.items()]
         odd = {name: pick(key, kept) for name, key in keys.items() if _is_odd(key)}
         if not odd or not kept:
             return
