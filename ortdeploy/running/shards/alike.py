@@ -9,7 +9,7 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import log
 from ortdeploy.files.shared_place import GIVEN_UP
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
-from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.commit_log import CommitLog, WithdrawnError
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.versions import package_version, versions
 
@@ -79,7 +79,7 @@ def compare_with_first(
     Before it notes them, it calls `look`, because a run on one machine may have begun as the plan did: from then on,
     such a run finds the plan, and stops. If `look` raises, the plan is withdrawn, and nobody makes parts of it.
 
-    Raises RefusedError if versions differ, OrtdeployError, OSError.
+    Raises RefusedError if versions differ, WithdrawnError if that has happened, OrtdeployError, OSError.
     """
 
     def look_once_more() -> None:
@@ -91,8 +91,8 @@ def compare_with_first(
 
     first = decisions.settle(FIRST, ours, look_once_more)
     if first == _WITHDRAWN:
-        decisions.withdraw(FIRST)  # once more: the process that did so may have been killed
-        raise OrtdeployError(f"{decisions.shown(FIRST)} says that this plan was withdrawn. Run the shard again")
+        decisions.withdraw(FIRST)
+        raise WithdrawnError(f"{decisions.shown(FIRST)} says that this plan was withdrawn. Run the shard again")
     try:
         differs, is_other = why_refused(ours, first), has_other_processor(ours, first)
         host = str(first["host"])

@@ -18,7 +18,7 @@ from ortdeploy.plan.part_table import part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.records import record
 from ortdeploy.running.cut_off import conclude, plan_again
-from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.commit_log import CommitLog, WithdrawnError
 from ortdeploy.running.shards.finish import check_fits, first_number, is_accounted_for, standing_record
 
 
@@ -38,6 +38,12 @@ class Beginning:
         `settle` notes the first process of the plan, if there is none, and calls what it gets before it does.
         Raises ClosedError, RefusedError, OrtdeployError, OSError.
         """
+        try:
+            self._begin(settle)
+        except WithdrawnError:  # by a process that could not bring that to its end
+            self._begin(settle)
+
+    def _begin(self, settle: Callable[[Callable[[], None]], None]) -> None:
         with read_ledger(self.state_dir) as ledger:
             known = ledger is not None and ledger.output(self._output) is not None
         self.decisions.begin(known=known, look=self._look)

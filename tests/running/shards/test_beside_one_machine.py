@@ -140,6 +140,25 @@ def test_a_run_on_one_machine_that_begins_as_a_later_plan_does_is_found_by_the_p
     settled(world)
 
 
+def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run was at work on the output when the plan began, and is through."""
+    put(world, "c", 4)
+    world.save_plan()
+
+    def withdraw_and_die(_: Any, log: CommitLog, file: str, *__: Any) -> None:
+        monkeypatch.setattr(SharedFolder, "clear", die_before)
+        log.withdraw(file)
+
+    with instead(monkeypatch, "settle", withdraw_and_die), pytest.raises(Killed):
+        world.shard(0, 1)
+    monkeypatch.undo()
+    assert world.open()
+    again = world.shard(0, 1)
+    assert again is not None
+    assert again.status is Status.DONE, again.reason
+    settled(world)
+
+
 def begin_and_die(self: begin.Beginning, _settle: Any) -> None:
     self.decisions.begin(known=True)
     raise Killed

@@ -35,6 +35,7 @@ from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.shards.commit_log import CommitLog
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
@@ -180,6 +181,27 @@ def test_a_shard_that_is_killed_is_run_again(
         run_shard(tmp_path, plan, 0, 2)
     for index in range(3):
         run_shard(tmp_path, plan, index, 3)
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(store), litter(names(store))) == (alone, [])
+
+
+def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process did not see whether a run is at work, for the store was away, nor could it delete anything."""
+    plan = deployment(tmp_path)
+
+    def withdraw_and_fail(_: Any, log: CommitLog, file: str, *__: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(SharedStore, "clear", fail)
+            log.withdraw(file)
+
+    def fail(*_: Any) -> None:
+        raise OrtdeployError("away")
+
+    with instead(monkeypatch, "settle", withdraw_and_fail):
+        assert run_shard(tmp_path, plan, 0, 1).status is Status.FAILED
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
     assert (parts(store), litter(names(store))) == (alone, [])
 
