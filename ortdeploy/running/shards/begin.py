@@ -19,6 +19,7 @@ from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.records import record
 from ortdeploy.running.cut_off import conclude, plan_again
 from ortdeploy.running.shards.commit_log import CommitLog, WithdrawnError
+from ortdeploy.running.shards.doubt import refuse_doubt
 from ortdeploy.running.shards.finish import check_fits, first_number, is_accounted_for, standing_record
 
 
@@ -48,6 +49,7 @@ class Beginning:
             known = ledger is not None and ledger.output(self._output) is not None
         self.decisions.begin(known=known, look=self._look)
         settle(partial(self._look, has_begun=True))
+        refuse_doubt(self.decisions, self.step)
 
     @property
     def _output(self) -> str:

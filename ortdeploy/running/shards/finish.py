@@ -38,6 +38,7 @@ from ortdeploy.running.shards.alike import has_begun
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
 from ortdeploy.running.shards.counted_shares import shares_of, worker_name
+from ortdeploy.running.shards.doubt import refuse_doubt
 from ortdeploy.running.shards.place import place_of
 from ortdeploy.running.shards.rebuild import AHEAD, put_copy, rebuild
 from ortdeploy.running.shards.receipt import Ended, Receipt
@@ -115,12 +116,13 @@ class Finish:
         return ending, shares
 
     def _decisions(self, record: OutputRecord | None) -> CommitLog:
-        """Return the decisions about the plan's parts. Raises OrtdeployError if no shard may have made one, OSError."""
+        """Return the decisions about the plan's parts. Raises OrtdeployError if none may count, OSError."""
         decisions = decisions_of(self.plan, self.step, record, self._folder)
         if not has_begun(decisions):
             raise OrtdeployError(
                 f"no shard of this plan has run on {self.step.output.shown}: ortdeploy apply PLAN --shard I/N runs one"
             )
+        refuse_doubt(decisions, self.step)
         return decisions
 
     def _copy(self, place: SharedPlace, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
