@@ -345,6 +345,13 @@ class CommitLog:
             if row not in without:
                 yield from (picture_name(column, row) for column in self._images)
 
+    def remove_other(self, part: PlannedPart) -> None:
+        """Delete the file that a killed run on one machine has left of a part which was decided to have none.
+
+        Only the holder of the output's lock may: else a new run may have made the part. Raises OrtdeployError, OSError.
+        """
+        self._output.delete(self.name(part))
+
     def lost(self, receipt: Receipt, *, removable: bool) -> str | None:
         """Return how the file of a published part differs from what was decided, if it does. Raises OSError."""
         part = receipt.part

@@ -182,6 +182,8 @@ class Finish:
         receipt = decisions.rolled_forward(part)
         if receipt is None:
             return None
+        if receipt.part.file is None:
+            decisions.remove_other(part)
         self._check_file(decisions, receipt)
         return receipt
 

@@ -99,6 +99,20 @@ def test_a_plan_whose_rows_another_run_has_made_with_those_of_later_files_is_ref
     settled(world)
 
 
+def test_what_a_killed_run_has_left_of_a_part_is_gone_if_no_row_of_it_gives_a_result(world: World) -> None:
+    """The run has read a later file too, so its part had more rows than that of the plan."""
+    world.inbox.put("c", [-1.0, -2.0])
+    world.save_plan()
+    put(world, "d", 3)
+    with killed_at_part(2):
+        world.apply()
+    assert (world.inbox.out / "part-00000002.jsonl").exists()
+    world.shard(0, 1)
+    world.finish()
+    assert not (world.inbox.out / "part-00000002.jsonl").exists()
+    settled(world)
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["", "and is killed"])
 def test_a_run_on_one_machine_that_begins_as_a_later_plan_does_is_found_by_the_plan(
     world: World, monkeypatch: pytest.MonkeyPatch, *, killed: bool
