@@ -145,8 +145,18 @@ class Finish:
         return self._closed(decisions, record), True
 
     def _closed(self, decisions: CommitLog, record: OutputRecord | None) -> Mapping[int, Receipt]:
-        """Return the receipts of a closed plan. Raises OrtdeployError if a part that is not in the ledger differs."""
+        """Return the receipts of a closed plan.
+
+        Raises OrtdeployError if a part that is not in the ledger differs, or if nothing says what it is.
+        """
         receipts, _ = decisions.closed()
+        lacking = [one for one in decisions.table if one.number not in receipts and not _is_in(record, one)]
+        if lacking:
+            raise OrtdeployError(
+                f"this plan is finished, and the ledger under {self.ledger.state_dir} does not know its part "
+                f"{lacking[0].number}, which a run on one machine has made. Finish it where the ledger of that run is; "
+                "or name an empty folder with --state-dir, where finish makes that ledger again"
+            )
         known = set() if record is None else {part.number for part in record.parts}
         for receipt in receipts.values():
             if receipt.part.number not in known:

@@ -24,7 +24,7 @@ from support.fakes import FakeRuntime, double, refuse_negative
 from support.forks import CAN_FORK, Fork
 from support.jobs import execute, plan_for, save
 from support.s3 import Once
-from support.shards import Killed, die_after, die_before, finish, instead, on_store, run_shard
+from support.shards import Killed, die_after, die_before, finish, instead, killed_at_part, on_store, run_shard
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written
@@ -204,6 +204,24 @@ def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(
     assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
     assert (parts(store), litter(names(store))) == (alone, [])
+
+
+def test_finish_with_a_ledger_that_does_not_know_what_one_machine_has_made_says_so(tmp_path: Path, store: Any) -> None:
+    """Its machine began a run there too, which found the other one's files, or was killed before its first row."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    plan, other = deployment(tmp_path / "one"), deployment(tmp_path / "two")
+    with killed_at_part(0):
+        execute(tmp_path / "two", other, FakeRuntime(double))
+    store.store.clear()
+    assert execute(tmp_path / "one", plan, FakeRuntime(double)).status is Status.DONE
+    assert run_shard(tmp_path / "one", plan, 0, 1).status is Status.NOTHING_TO_DO
+    assert finish(tmp_path / "one", plan).status is Status.DONE
+    failed = finish(tmp_path / "two", other)
+    assert "does not know its part 0, which a run on one machine has made" in (failed.reason or "")
+    (tmp_path / "two/.ortdeploy").rename(tmp_path / "two/.ortdeploy-before")
+    made_again = finish(tmp_path / "two", other)
+    assert (made_again.status, made_again.committed) == (Status.DONE, ROWS), made_again.reason
 
 
 @pytest.mark.parametrize("method", ["close", "tidy"])
