@@ -80,7 +80,7 @@ class Beginning:
             if table != self.decisions.table:
                 raise plan_again(self.step)
             standing = standing_record(record, self.step, table, self.decisions)
-            if standing is not None and not is_accounted_for(standing, table):
+            if standing is not None and not is_accounted_for(ledger, standing, self.step, table):
                 check_fits(standing, self.step)
                 conclude(self.step, self.plan.folder, ledger, standing)
         except OrtdeployError as error:

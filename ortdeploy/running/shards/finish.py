@@ -92,7 +92,7 @@ class Finish:
             self.ledger.forget(self._output)
             record = None
         receipts, is_closed = self._receipts(decisions, record, table)
-        is_known = is_accounted_for(record, table)
+        is_known = is_accounted_for(self.ledger, record, self.step, table)
         if not is_known:
             self._begin(record)
             self._commit(table, receipts)
@@ -342,14 +342,16 @@ def _is_first(place: SharedPlace) -> bool:
     return len(list(tables_in(place))) == 1
 
 
-def is_accounted_for(record: OutputRecord | None, table: PartTable) -> bool:
-    """Return whether a finished run has committed every part of the table, whatever a later one does.
+def is_accounted_for(ledger: Ledger, record: OutputRecord | None, step: RunJob, table: PartTable) -> bool:
+    """Return whether a finished run has read every file and committed every part of a plan, whatever a later one does.
 
     Raises OrtdeployError if a part has other rows.
     """
     if record is None or not all(_is_in(record, part) for part in table):
         return False
-    return record.first_row >= table.end if len(table) else record.status == Status.DONE
+    if len(table):
+        return record.first_row >= table.end
+    return record.status == Status.DONE and ledger.are_done(record.output, step.input.files)
 
 
 def check_fits(record: OutputRecord, step: RunJob) -> None:

@@ -83,6 +83,15 @@ def test_finish_of_a_finished_plan_leaves_a_later_run_as_it_is(world: World) -> 
     settled(world)
 
 
+def test_finish_marks_files_done_that_have_no_rows(world: World) -> None:
+    put(world, "c", 0)
+    world.save_plan()
+    world.shard(0, 1)
+    world.finish()
+    assert not world.inbox.look().read
+    settled(world)
+
+
 @pytest.mark.parametrize("rows", [4, 3], ids=["of other parts", "of a longer part"])
 def test_a_plan_whose_rows_another_run_has_made_with_those_of_later_files_is_refused_and_stays_nowhere(
     world: World, rows: int
