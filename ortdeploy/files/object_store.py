@@ -374,11 +374,15 @@ class Upload:
         self._check_owner()
 
     def check(self, *, known: bool) -> None:
-        """Raise OrtdeployError if the store has files there that no run of this ledger wrote."""
+        """Raise OrtdeployError if the store has files there that no run of this ledger wrote.
+
+        Shards have been looked for; what is left of a plan that did not begin is in nobody's way.
+        """
 
         def has_files() -> bool:
             system, path = open_store(self._url)
-            return bool(system.exists(path) and system.ls(path, detail=False))
+            found = system.ls(path, detail=False) if system.exists(path) else ()
+            return any(str(one).rstrip("/").rpartition("/")[2] != DECISIONS for one in found)
 
         if not known and self._asked(has_files):
             raise OrtdeployError(

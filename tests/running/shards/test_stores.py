@@ -367,6 +367,7 @@ def test_a_plan_of_a_lost_ledger_does_not_replace_parts_that_a_finished_plan_has
 def test_a_store_is_one_machine_s_until_a_plan_has_begun_there(tmp_path: Path) -> None:
     SharedStore(OUT).create(f"{FOLDER}/from-0.json", b"ab" * 32)  # its process was killed, or refused, after that
     Upload(OUT, tmp_path).check_alone()
+    Upload(OUT, tmp_path).check(known=False)
     SharedStore(OUT).create(f"{FOLDER}/{'ab' * 32}/{BOUND}", b"{}")
     with pytest.raises(OrtdeployError, match="shards have made parts of"):
         Upload(OUT, tmp_path).check_alone()
