@@ -325,10 +325,10 @@ class Upload:
             from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  it imports this
 
             SharedStore(self._url.full).create(MARKER, read_whole(path))
-        self._check_owner()
+        self.check_owner()
         self.send(MARKER.__eq__)
 
-    def _check_owner(self) -> None:
+    def check_owner(self) -> None:
         """Raise OrtdeployError if the file there has another claim than the one here: another machine's output.
 
         Outputs that an earlier version began have no claim.
@@ -371,7 +371,7 @@ class Upload:
                 "save a plan (ortdeploy plan --out PLAN), then ortdeploy apply PLAN --shard 0/1 and ortdeploy finish "
                 "PLAN. Or start over with --new-run"
             )
-        self._check_owner()
+        self.check_owner()
 
     def check(self, *, known: bool) -> None:
         """Raise OrtdeployError if the store has files there that no run of this ledger wrote.

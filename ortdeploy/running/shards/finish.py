@@ -308,7 +308,7 @@ def standing_record(
         return record
     gone: list[str | None] = []
     there = 0
-    for part in (one for one in record.parts if one.file is not None and _is_planned(table, one.number)):
+    for part in (one for one in record.parts if one.file is not None and is_planned(table, one.number)):
         receipt = decisions.decided(table.part(part.number))
         if receipt is not None and receipt.part.sha256 != part.sha256:
             return None
@@ -321,7 +321,8 @@ def standing_record(
     return None if gone else record
 
 
-def _is_planned(table: PartTable, number: int) -> bool:
+def is_planned(table: PartTable, number: int) -> bool:
+    """Return whether a part of this number is one of the table."""
     return 0 <= number - table.first_number < len(table)
 
 
@@ -365,7 +366,7 @@ def check_fits(record: OutputRecord, step: RunJob) -> None:
     table = part_table(step, first_number(record, step))
     later = [part for part in record.parts if part.number >= table.first_number]
     is_other = record.status == Status.DONE and record.first_row != table.first_row
-    if is_other or any(not _is_planned(table, part.number) for part in later):
+    if is_other or any(not is_planned(table, part.number) for part in later):
         raise plan_again(step)
     for part in table:
         if part.start >= record.rows:

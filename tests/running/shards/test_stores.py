@@ -224,6 +224,41 @@ def test_finish_with_a_ledger_that_does_not_know_what_one_machine_has_made_says_
     assert (made_again.status, made_again.committed) == (Status.DONE, ROWS), made_again.reason
 
 
+def test_a_shard_whose_ledger_does_not_know_what_one_machine_has_made_makes_none_of_it_again(
+    tmp_path: Path, alone: dict[str, bytes], store: Any
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    plan, other = deployment(tmp_path / "one"), deployment(tmp_path / "two")
+    with killed_at_part(2):
+        execute(tmp_path / "one", plan, FakeRuntime(double))
+    assert run_shard(tmp_path / "one", plan, 3, 4).status is Status.DONE
+    refused = run_shard(tmp_path / "two", other, 0, 1, wrong)
+    assert refused.refused
+    assert "the ledger here lacks 2 of them" in (refused.reason or "")
+    assert run_shard(tmp_path / "one", plan, 0, 1).status is Status.DONE
+    assert finish(tmp_path / "one", plan).status is Status.DONE
+    assert parts(store) == alone
+
+
+def test_shards_of_a_machine_that_was_refused_make_nothing_over_parts_of_the_other_one(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    plan, other = deployment(tmp_path / "one"), deployment(tmp_path / "two")
+
+    def sleep(upload: Upload) -> None:
+        monkeypatch.undo()
+        assert execute(tmp_path / "two", other, FakeRuntime(double), run_id="r2").status is Status.DONE
+        upload.claim()
+
+    monkeypatch.setattr(Upload, "claim", sleep)
+    for late in (execute(tmp_path / "one", plan, FakeRuntime(wrong)), run_shard(tmp_path / "one", plan, 0, 1, wrong)):
+        assert "is the output of another machine" in (late.reason or "")
+    assert parts(store) == alone
+
+
 @pytest.mark.parametrize("method", ["close", "tidy"])
 @pytest.mark.parametrize("die", [die_before, die_after])
 def test_a_finish_that_is_killed_is_run_again(
