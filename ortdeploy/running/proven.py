@@ -72,6 +72,15 @@ def first_in_doubt(error: DisagreementError, proven: Proven) -> int | None:
     return min((since for since in (error.since, before) if since is not None), default=None)
 
 
+def doubt_of(error: DisagreementError, proven: Proven, done: int) -> dict[str, int] | None:
+    """Return which of the rows before `done` are in doubt after a comparison that disagrees, as kept; None if none is.
+
+    `proven` is of all runs of the job.
+    """
+    since = first_in_doubt(error, proven)
+    return None if since is None or since >= done else {"first": since, "last": done - 1}
+
+
 def in_doubt(doubt: Mapping[str, int], output: str) -> str:
     """Say that rows are in doubt, and what to do."""
     return (
