@@ -34,6 +34,7 @@ _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": R
 LATER: Mapping[type, Mapping[str, Any]] = {
     JobInput: {"background": None, "dialect": PLAIN, "types": {}},
     JobOutput: {"types": {}, "settled": {}},
+    OpenSession: {"computes": ()},
     PlannedInput: {"narrowed_by": None},
     PlannedValue: {"narrowed_by": None},
     RowCheck: {"may_trap": False},

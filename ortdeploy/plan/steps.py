@@ -11,6 +11,7 @@ from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, Unreadab
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
+from ortdeploy.plan.narrowed import Narrowed
 from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep
 from ortdeploy.plan.timing import ALWAYS, JobTiming
@@ -85,7 +86,8 @@ class OpenSession:
     `tried_layouts` are those that the first job tries on its own rows; it begins with the first, or a known one.
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
     `option_files` are libraries of providers, and files that options name. A session of op steps has a `graph` in place
-    of a file; one with op steps in the model's graph has a `fusion`.
+    of a file; one with op steps in the model's graph has a `fusion`. `computes` says in which number
+    formats its providers compute that are coarser than the graph's.
     """
 
     session: str
@@ -109,6 +111,7 @@ class OpenSession:
     option_files: tuple[HashedFile, ...] = ()
     graph: OpGraph | None = None
     fusion: Fusion | None = None
+    computes: tuple[str, ...] = ()
 
 
 @record
@@ -175,6 +178,7 @@ class PlannedInput:
     dtype: str
     shape: Shape | None
     limits: tuple[float, float] | None
+    narrowed_by: Narrowed | None = None
 
 
 @record
