@@ -72,7 +72,7 @@ class Evidence:
 
     `ran` rows have run. `varied` are the inputs and outputs whose values differed between compared rows, of the known
     `inputs` and `outputs`. `since` is the first row since the last look that passed without one. `trouble` says why the
-    last look could not be made.
+    last look could not be made. `of` is what was compared.
     """
 
     varied: set[str] = field(default_factory=set)
@@ -94,6 +94,7 @@ class Evidence:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     is_remembered: bool = False
+    of: str = "rows"
 
     @property
     def is_proven(self) -> bool:
@@ -193,7 +194,7 @@ class Evidence:
         if self.trouble is not None:
             return f"rows could not run again: {self.trouble}"
         if self.varied.isdisjoint(self.inputs):
-            return "all rows were equal"
+            return f"all {self.of} were equal"
         return "all results were equal, or differed by less than the comparison allows"
 
 
