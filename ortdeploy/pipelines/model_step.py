@@ -41,7 +41,7 @@ class ModelStep:
         ]
         self._constants = [(one, as_array(one.content, one.dtype, one.shape)) for one in step.constants]
         self._fed_last: tuple[int, dict[str, Array]] = (0, {})
-        self._limited = any(port.limits is not None for port in step.takes)
+        self._limited = any(port.limits is not None or port.narrowed_by is not None for port in step.takes)
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Return the columns that the model makes of these rows, [rows, …] each. Raises OrtdeployError."""
