@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.carriers import CARRIERS, Carrier
 from support.effort import effort
-from support.fuse import killed_after
+from support.fuse import killed_at
 from support.inbox import Inbox, failures_of
 from support.power_loss import Event, quickly, recording
 
@@ -139,17 +139,17 @@ def test_in_any_sequence_every_row_is_there_once(
                 inbox.remove(*more)
                 inbox.apply()
             elif what == "kill":
-                with killed_after(*more):
+                with killed_at(*more):
                     inbox.apply()
             elif what == "carry" and removable:
                 CARRIERS[more[0]](inbox.out, away / f"{number}")
             elif what == "compact":
-                with killed_after(more[0]):
+                with killed_at(more[0]):
                     inbox.compact(more[1])
             elif what == "apply":
                 inbox.apply()
             elif what == "retry" and inbox.record().status == "done":
-                with killed_after(*more):
+                with killed_at(*more):
                     inbox.retry()
         inbox.apply()
         inbox.out.mkdir(exist_ok=True)
