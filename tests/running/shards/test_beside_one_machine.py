@@ -21,7 +21,6 @@ from support.worlds import World
 from ortdeploy.diagnostics import LockedError
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger import output_lock
-from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running import resume
 from ortdeploy.running.marker import write_marker
@@ -233,7 +232,6 @@ def lives(folder: Path, seeds: range) -> None:
     """Live a life for each seed."""
     methods: list[tuple[Any, str]] = [
         *((SharedFolder, name) for name in ("create", "make", "read", "publish", "delete", "clear", "look")),
-        *((Ledger, name) for name in ("begin", "commit_part", "end", "cut_off", "forget_begun")),
         (resume, "_has_open_plans"), (resume, "write_marker"), (begin.Beginning, "_look"),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, steps(*methods):
