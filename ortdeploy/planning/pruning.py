@@ -22,6 +22,7 @@ from ortdeploy.ledger.output_lock import sole_use
 from ortdeploy.ledger.records import output_file
 from ortdeploy.planning import known_graphs, last_good
 from ortdeploy.sources import row_index
+from ortdeploy.state import memo
 
 Jobs = Mapping[str, frozenset[str]]
 """The jobs of each manifest that could be read, by its full path."""
@@ -111,6 +112,15 @@ def _compiled(needed: _Needed) -> Entries:
     return {path: digest in needed.digests for path, digest in entries(folder).items()}
 
 
+def _remembered(needed: _Needed) -> Entries:
+    return {Path(path): is_of_use for path, is_of_use in memo.entries(needed.state_dir).items()}
+
+
+def _earlier(needed: _Needed) -> Entries:
+    """Return what earlier versions have remembered, each in its own way, and nothing reads any more."""
+    return {path: False for path in (needed.state_dir / name for name in _OF_EARLIER_VERSIONS) if path.exists()}
+
+
 def _graphs(needed: _Needed) -> Entries:
     return known_graphs.entries(needed.state_dir)
 
@@ -150,6 +160,8 @@ def _all(*names: str) -> Callable[[_Needed], Entries]:
     return entries
 
 
+_OF_EARLIER_VERSIONS = ("checked-plans.json", "nothing-to-do.json")
+
 _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     (KEPT, _good, "what manifests were when they last ran well"),
     ("store", _stored, "jobs and last good versions need them"),
@@ -160,11 +172,9 @@ _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     (live_progress.FOLDER, _of_outputs(live_progress.FOLDER), "of outputs that the ledger knows"),
     (TOLD, _told, "of manifests that are there"),
     ("logs", _all("logs"), "the last 50 are kept"),
-    (
-        "measured",
-        _all("choices.json", "known-digests.json", "nothing-to-do.json", "opened-models.json", "tune"),
-        "bounded, and slow to find out again",
-    ),
+    (memo.FOLDER, _remembered, "used lately"),
+    ("earlier", _earlier, "of earlier versions"),
+    ("measured", _all("choices.json", "known-digests.json", "opened-models.json", "tune"), "slow to find out again"),
 )
 """Each cache, its entries, and why some of them stay. Last good versions come first, because they refer to others."""
 

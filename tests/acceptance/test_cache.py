@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
+from support.memo_files import memo_files
 from support.models import scale_model
 
 from ortdeploy.files.content_store import LOCK
@@ -177,6 +178,25 @@ def test_looking_up_what_was_read_in_a_graph_keeps_it(cli: Cli, deployment: Path
     assert looked_up
     pruned(cli, job)
     assert {path for path in entries if path.exists()} == looked_up
+
+
+def test_what_was_remembered_goes_where_nobody_looks_it_up(cli: Cli, deployment: Path, job: Path) -> None:
+    (path,) = memo_files(deployment / ".ortdeploy", "plan")
+    old = time.time() - 31 * 24 * 3600
+    os.utime(path, (old, old))
+    assert pruned(cli, job)["memo"]["freed"] == 1
+    assert not path.exists()
+
+
+OF_EARLIER_VERSIONS = ("checked-plans.json", "nothing-to-do.json")
+
+
+def test_what_earlier_versions_have_remembered_goes(cli: Cli, deployment: Path, job: Path) -> None:
+    state = deployment / ".ortdeploy"
+    for name in OF_EARLIER_VERSIONS:
+        (state / name).write_text("{}")
+    assert (pruned(cli, job)["earlier"]["freed"], pruned(cli, job)["earlier"]["kept"]) == (len(OF_EARLIER_VERSIONS), 0)
+    assert not {path.name for path in state.iterdir()}.intersection(OF_EARLIER_VERSIONS)
 
 
 def test_without_a_state_folder_there_is_nothing(cli: Cli, deployment: Path) -> None:

@@ -30,7 +30,8 @@ def test_damaged_notes_are_forgotten(cli: Cli, tmp_path: Path, damage: str) -> N
     (tmp_path / "in/a.jsonl").write_text('{"x": [1]}\n')
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
     state = tmp_path / ".ortdeploy"
-    for path in {path for path in state.rglob("*.json") if path.is_file()} | {state / name for name in NAMES}:
+    notes = {path for path in (*state.rglob("*.json"), *state.glob("memo/*/*")) if path.is_file()}
+    for path in notes | {state / name for name in NAMES}:
         path.write_text(DAMAGED[damage])
     (tmp_path / "in/b.jsonl").write_text('{"x": [2]}\n')
     for command in ("status", "plan", "apply"):

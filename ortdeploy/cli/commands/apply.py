@@ -42,7 +42,7 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.checked_plan import NAME, recall_plan
+from ortdeploy.planning.checked_plan import KIND, recall_plan
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.run_text import keep_text
@@ -352,7 +352,7 @@ def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> No
 def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: Recollection) -> None:
     """Let a remembered plan that has failed be made again: a broken device shows in nothing that is compared."""
     if planned.documents and any(one.has_failed for one in ended):
-        recollection.forget(NAME)
+        recollection.forget(KIND)
 
 
 def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
