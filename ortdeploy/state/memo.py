@@ -30,6 +30,7 @@ FOLDER = "memo"
 
 KINDS = {
     "answer": (16, 30),
+    "digest": (1000, 30),
     "plan": (16, 30),
 }
 """The kinds of values: how many stay, and after how many days without use one is no longer needed."""

@@ -17,6 +17,7 @@ from support.models import scale_model
 from ortdeploy.files.content_store import LOCK
 from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.planning import known_graphs
+from ortdeploy.state import memo
 
 MANIFEST = """
 version: 1
@@ -181,14 +182,15 @@ def test_looking_up_what_was_read_in_a_graph_keeps_it(cli: Cli, deployment: Path
 
 
 def test_what_was_remembered_goes_where_nobody_looks_it_up(cli: Cli, deployment: Path, job: Path) -> None:
-    (path,) = memo_files(deployment / ".ortdeploy", "plan")
+    memo.put(deployment / ".ortdeploy", "plan", "a command line", {})
+    path = memo_files(deployment / ".ortdeploy", "plan")[-1]
     old = time.time() - 31 * 24 * 3600
     os.utime(path, (old, old))
     assert pruned(cli, job)["memo"]["freed"] == 1
     assert not path.exists()
 
 
-OF_EARLIER_VERSIONS = ("checked-plans.json", "nothing-to-do.json")
+OF_EARLIER_VERSIONS = ("checked-plans.json", "known-digests.json", "nothing-to-do.json")
 
 
 def test_what_earlier_versions_have_remembered_goes(cli: Cli, deployment: Path, job: Path) -> None:
