@@ -160,7 +160,7 @@ def _all(*names: str) -> Callable[[_Needed], Entries]:
     return entries
 
 
-_OF_EARLIER_VERSIONS = ("checked-plans.json", "known-digests.json", "nothing-to-do.json")
+_OF_EARLIER_VERSIONS = ("checked-plans.json", "choices.json", "known-digests.json", "nothing-to-do.json")
 
 _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     (KEPT, _good, "what manifests were when they last ran well"),
@@ -174,7 +174,7 @@ _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     ("logs", _all("logs"), "the last 50 are kept"),
     (memo.FOLDER, _remembered, "used lately"),
     ("earlier", _earlier, "of earlier versions"),
-    ("measured", _all("choices.json", "opened-models.json", "tune"), "slow to find out again"),
+    ("measured", _all("opened-models.json", "tune"), "slow to find out again"),
 )
 """Each cache, its entries, and why some of them stay. Last good versions come first, because they refer to others."""
 

@@ -32,6 +32,7 @@ KINDS = {
     "answer": (16, 30),
     "digest": (1000, 30),
     "plan": (16, 30),
+    "tuning": (1000, 400),
 }
 """The kinds of values: how many stay, and after how many days without use one is no longer needed."""
 

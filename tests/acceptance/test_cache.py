@@ -190,7 +190,7 @@ def test_what_was_remembered_goes_where_nobody_looks_it_up(cli: Cli, deployment:
     assert not path.exists()
 
 
-OF_EARLIER_VERSIONS = ("checked-plans.json", "known-digests.json", "nothing-to-do.json")
+OF_EARLIER_VERSIONS = ("checked-plans.json", "choices.json", "known-digests.json", "nothing-to-do.json")
 
 
 def test_what_earlier_versions_have_remembered_goes(cli: Cli, deployment: Path, job: Path) -> None:

@@ -19,7 +19,6 @@ from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import boot_id, file_digest, signature
 from ortdeploy.files.gate import SCHEMES, Use, admit, first_outside, leaves_as_text, link_out, objection
 from ortdeploy.files.known_digests import LARGE, DigestCache
-from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.live_progress import FOLDER as LIVE
 from ortdeploy.ledger.live_progress import read_live
 from ortdeploy.ledger.opening import open_ledger
@@ -127,9 +126,7 @@ class TestState:
         assert (elsewhere / "state.db").exists()
 
     @pytest.mark.quick("state.db", "outputs", "odd/a/b")
-    @pytest.mark.parametrize(
-        "name", ["state.db", "cache", "live/x.new", "locks/a.json", "choices.json", "outputs", "odd/a/b"]
-    )
+    @pytest.mark.parametrize("name", ["state.db", "cache", "live/x.new", "locks/a.json", "memo", "outputs", "odd/a/b"])
     def test_a_link_in_it_that_leads_out_is_refused_and_one_that_stays_is_not(
         self, deployment: Path, elsewhere: Path, cli: Cli, name: str
     ) -> None:
@@ -217,14 +214,6 @@ def test_what_a_live_file_says_is_numbers_or_nothing(tmp_path: Path, known: obje
     path.parent.mkdir()
     path.write_text(json.dumps(known))
     assert read_live(tmp_path, "out") == (known if known is LIVE_NUMBERS else None)
-
-
-@pytest.mark.parametrize("choice", [[64], {"a": 1}, True, None, 1.5])
-def test_a_choice_that_is_no_number_and_no_name_is_made_again(tmp_path: Path, choice: object) -> None:
-    (tmp_path / "choices.json").write_text(json.dumps({"format_version": 1, "choices": {"k": choice, "n": 64}}))
-    cache = TuningCache(tmp_path)
-    assert cache.find("k") is None
-    assert cache.find("n") == 64
 
 
 def test_a_kept_digest_that_is_none_is_worked_out_again(tmp_path: Path) -> None:
