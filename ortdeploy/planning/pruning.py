@@ -20,7 +20,7 @@ from ortdeploy.ledger import live_progress
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import sole_use
 from ortdeploy.ledger.records import output_file
-from ortdeploy.planning import known_graphs, last_good
+from ortdeploy.planning import last_good
 from ortdeploy.sources import row_index
 from ortdeploy.state import memo
 
@@ -121,10 +121,6 @@ def _earlier(needed: _Needed) -> Entries:
     return {path: False for path in (needed.state_dir / name for name in _OF_EARLIER_VERSIONS) if path.exists()}
 
 
-def _graphs(needed: _Needed) -> Entries:
-    return known_graphs.entries(needed.state_dir)
-
-
 def _indexes(needed: _Needed) -> Entries:
     return row_index.entries(needed.state_dir)
 
@@ -160,13 +156,15 @@ def _all(*names: str) -> Callable[[_Needed], Entries]:
     return entries
 
 
-_OF_EARLIER_VERSIONS = ("checked-plans.json", "choices.json", "known-digests.json", "nothing-to-do.json")
+_OF_EARLIER_VERSIONS = (
+    "checked-plans.json", "choices.json", "graphs", "known-digests.json", "nothing-to-do.json",
+    "opened-models.json",
+)  # fmt: skip
 
 _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     (KEPT, _good, "what manifests were when they last ran well"),
     ("store", _stored, "jobs and last good versions need them"),
     (COMPILED, _compiled, "sessions of jobs open them"),
-    (known_graphs.FOLDER, _graphs, "used within 30 days"),
     (row_index.FOLDER, _indexes, "written within 30 days"),
     (TEXTS, _of_outputs(TEXTS), "ortdeploy diff compares with them"),
     (live_progress.FOLDER, _of_outputs(live_progress.FOLDER), "of outputs that the ledger knows"),
@@ -174,7 +172,7 @@ _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     ("logs", _all("logs"), "the last 50 are kept"),
     (memo.FOLDER, _remembered, "used lately"),
     ("earlier", _earlier, "of earlier versions"),
-    ("measured", _all("opened-models.json", "tune"), "slow to find out again"),
+    ("measured", _all("tune"), "slow to find out again"),
 )
 """Each cache, its entries, and why some of them stay. Last good versions come first, because they refer to others."""
 

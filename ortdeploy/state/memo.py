@@ -31,6 +31,8 @@ FOLDER = "memo"
 KINDS = {
     "answer": (16, 30),
     "digest": (1000, 30),
+    "graph": (500, 30),
+    "opening": (500, 30),
     "plan": (16, 30),
     "tuning": (1000, 400),
 }
@@ -43,9 +45,14 @@ _FORMAT_VERSION = 1
 _MARKED_AFTER = 24 * 3600
 """Seconds after which another use sets the time of a file anew."""
 
+_MOST_WAITING = 16 * 1024 * 1024
+"""Bytes that may wait."""
+
+_waiting: dict[str, bytes] = {}
+"""Files for state directories that do not exist yet, because a plan makes none; the oldest come first."""
+
 _written: dict[str, int] = {}
-"""How many values this process has written into each folder. It counts a folder's files with its first, and then
-rarely."""
+"""How many files this process has written into each folder. It looks how many there are with its first, then rarely."""
 
 
 def get(state_dir: "AnyPath", kind: str, key: str) -> "Any":
@@ -63,20 +70,25 @@ def get(state_dir: "AnyPath", kind: str, key: str) -> "Any":
 
 
 def put(state_dir: "AnyPath", kind: str, key: str, value: "Any") -> None:
-    """Remember a value, if there is a state directory."""
-    from pathlib import Path  # noqa: PLC0415  only where something is written
-
-    from ortdeploy.files.atomic import open_cached  # noqa: PLC0415
-
-    path = Path(_path(state_dir, kind, key))
-    body = json.dumps(value).encode()
-    if len(body) > MOST_BYTES or not os.path.isdir(state_dir):  # noqa: PTH112  of any kind of path
+    """Remember a value. If there is no state directory yet, it waits for `put_waiting`."""
+    path, body = _path(state_dir, kind, key), json.dumps(value).encode()
+    if len(body) > MOST_BYTES:
         return
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _make_room(str(path.parent), KINDS[kind][0])
-        with open_cached(path) as file:
-            file.write(_head(str(path), body) + body)
+    content = _head(path, body) + body
+    if os.path.isdir(state_dir):  # noqa: PTH112  pathlib may not be loaded
+        _write(path, content, KINDS[kind][0])
+        return
+    _waiting[path] = content
+    while sum(map(len, _waiting.values())) > _MOST_WAITING:
+        del _waiting[next(iter(_waiting))]
+
+
+def put_waiting(state_dir: "AnyPath") -> None:
+    """Remember what waits for a state directory, which exists by now and has passed the gate."""
+    for kind, (most, _) in KINDS.items():
+        folder = os.path.join(state_dir, FOLDER, kind, "")  # noqa: PTH118  as above
+        for path in [path for path in _waiting if path.startswith(folder)]:
+            _write(path, _waiting.pop(path), most)
 
 
 def drop(state_dir: "AnyPath", kind: str, key: str) -> None:
@@ -105,6 +117,20 @@ def _head(path: str, body: bytes) -> bytes:
     digest = hashlib.sha256(f"{os.path.basename(folder)}/{name}\n".encode())  # noqa: PTH119  as above
     digest.update(body)
     return f"{_FORMAT_VERSION} {digest.hexdigest()}\n".encode()
+
+
+def _write(path: str, content: bytes, most: int) -> None:
+    """Write a file of a kind of which so many stay."""
+    from pathlib import Path  # noqa: PLC0415  only where something is written
+
+    from ortdeploy.files.atomic import open_cached  # noqa: PLC0415
+
+    folder = os.path.dirname(path)  # noqa: PTH120  text
+    with suppress(OSError):
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103  text
+        _make_room(folder, most)
+        with open_cached(Path(path)) as file:
+            file.write(content)
 
 
 def _make_room(folder: str, most: int) -> None:

@@ -78,6 +78,21 @@ def test_without_a_state_directory_nothing_is_remembered_and_nothing_fails(tmp_p
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
+def test_what_waits_for_a_state_directory_is_remembered_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memo, "_waiting", {})
+    monkeypatch.setattr(memo, "_MOST_WAITING", 250)
+    for key in "abcd":
+        memo.put(tmp_path / "state", "few", key, key)
+        memo.put(tmp_path / "state-2", "other", key, key)
+    (tmp_path / "state").mkdir()
+    assert memo.get(tmp_path / "state", "few", "d") is None
+    memo.put_waiting(tmp_path / "state")
+    assert [memo.get(tmp_path / "state", "few", key) for key in "abcd"] == [None, None, None, "d"]
+    assert not (tmp_path / "state-2").exists()
+
+
 def test_what_was_used_last_stays(tmp_path: Path) -> None:
     for number, key in enumerate("abacd"):
         memo.put(tmp_path, "few", key, number)
