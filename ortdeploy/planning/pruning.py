@@ -118,7 +118,8 @@ def _remembered(needed: _Needed) -> Entries:
 
 def _earlier(needed: _Needed) -> Entries:
     """Return what earlier versions have remembered, each in its own way, and nothing reads any more."""
-    return {path: False for path in (needed.state_dir / name for name in _OF_EARLIER_VERSIONS) if path.exists()}
+    left = (needed.state_dir / name for name in _OF_EARLIER_VERSIONS)
+    return {path: False for path in left if path.exists() and not path.is_symlink()}
 
 
 def _indexes(needed: _Needed) -> Entries:
@@ -146,19 +147,13 @@ def _is_of_a_manifest(note: Path) -> bool:
     return False
 
 
-def _all(*names: str) -> Callable[[_Needed], Entries]:
-    """Return a function that yields the files and folders of these names, which are bounded in size, and stay."""
-
-    def entries(needed: _Needed) -> Entries:
-        there = [path for path in (needed.state_dir / name for name in names) if path.exists()]
-        return {one: True for path in there for one in (_files(path) if path.is_dir() else [path])}
-
-    return entries
+def _logs(needed: _Needed) -> Entries:
+    return dict.fromkeys(_files(needed.state_dir / "logs"), True)
 
 
 _OF_EARLIER_VERSIONS = (
     "checked-plans.json", "choices.json", "graphs", "known-digests.json", "nothing-to-do.json",
-    "opened-models.json",
+    "opened-models.json", "tune", "future-files.json",
 )  # fmt: skip
 
 _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
@@ -169,10 +164,9 @@ _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     (TEXTS, _of_outputs(TEXTS), "ortdeploy diff compares with them"),
     (live_progress.FOLDER, _of_outputs(live_progress.FOLDER), "of outputs that the ledger knows"),
     (TOLD, _told, "of manifests that are there"),
-    ("logs", _all("logs"), "the last 50 are kept"),
+    ("logs", _logs, "the last 50 are kept"),
     (memo.FOLDER, _remembered, "used lately"),
     ("earlier", _earlier, "of earlier versions"),
-    ("measured", _all("tune"), "slow to find out again"),
 )
 """Each cache, its entries, and why some of them stay. Last good versions come first, because they refer to others."""
 

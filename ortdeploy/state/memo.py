@@ -31,9 +31,11 @@ FOLDER = "memo"
 KINDS = {
     "answer": (16, 30),
     "digest": (1000, 30),
+    "future-files": (1, 400),
     "graph": (500, 30),
     "opening": (500, 30),
     "plan": (16, 30),
+    "trials": (100, 400),
     "tuning": (1000, 400),
 }
 """The kinds of values: how many stay, and after how many days without use one is no longer needed."""
