@@ -21,7 +21,6 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import sole_use
 from ortdeploy.ledger.records import output_file
 from ortdeploy.planning import last_good
-from ortdeploy.sources import row_index
 from ortdeploy.state import memo
 
 Jobs = Mapping[str, frozenset[str]]
@@ -122,10 +121,6 @@ def _earlier(needed: _Needed) -> Entries:
     return {path: False for path in left if path.exists() and not path.is_symlink()}
 
 
-def _indexes(needed: _Needed) -> Entries:
-    return row_index.entries(needed.state_dir)
-
-
 def _of_outputs(folder: str) -> Callable[[_Needed], Entries]:
     """Return a function that yields a folder's files, one an output; it is needed while the ledger knows the output."""
 
@@ -153,14 +148,13 @@ def _logs(needed: _Needed) -> Entries:
 
 _OF_EARLIER_VERSIONS = (
     "checked-plans.json", "choices.json", "graphs", "known-digests.json", "nothing-to-do.json",
-    "opened-models.json", "tune", "future-files.json",
+    "opened-models.json", "future-files.json", "row-index", "tune",
 )  # fmt: skip
 
 _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     (KEPT, _good, "what manifests were when they last ran well"),
     ("store", _stored, "jobs and last good versions need them"),
     (COMPILED, _compiled, "sessions of jobs open them"),
-    (row_index.FOLDER, _indexes, "written within 30 days"),
     (TEXTS, _of_outputs(TEXTS), "ortdeploy diff compares with them"),
     (live_progress.FOLDER, _of_outputs(live_progress.FOLDER), "of outputs that the ledger knows"),
     (TOLD, _told, "of manifests that are there"),

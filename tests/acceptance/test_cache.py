@@ -178,7 +178,7 @@ def test_what_was_remembered_goes_where_nobody_looks_it_up(cli: Cli, deployment:
 
 OF_EARLIER_VERSIONS = (
     "checked-plans.json", "choices.json", "graphs", "known-digests.json", "nothing-to-do.json", "opened-models.json",
-    "future-files.json",
+    "future-files.json", "row-index", "tune",
 )  # fmt: skip
 
 
