@@ -571,8 +571,8 @@ def test_what_data_decides_is_known_here() -> None:
         "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state"
     )
     assert _fields(JobInput) == (
-        "background dialect elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "
-        "rows_before types unreadable upstream"
+        "dialect elsewhere files first_row format gone key missing on_change patterns rerun rerun_rows row_type rows "
+        "rows_before settings types unreadable upstream"
     )
     assert _fields(JobOutput) == (
         "aside changed columns committed_rows dtypes explode format images keep on_upgrade path readers removable "
