@@ -5,8 +5,8 @@ own, so commands that run at the same time do not undo each other's work. A file
 and a checksum, which is also over kind and name. If it is damaged, torn by a loss of power, or of another version, its
 value counts as absent. Nothing waits for the disk, and nothing fails: what cannot be written is found out again.
 
-The time of a file says when it was last used. Of each kind, only so many stay, those that were used last;
-`ortdeploy cache prune` frees those that were not used for long.
+The time of a file says when it was last used. Each kind has a limit: those that were used last stay. `ortdeploy cache
+prune` frees those that were not used for long.
 
 Imports almost nothing, because an answer is looked up before anything else is loaded.
 """
@@ -39,7 +39,7 @@ KINDS = {
     "trials": (100, 400),
     "tuning": (1000, 400),
 }
-"""The kinds of values: how many stay, and after how many days without use one is no longer needed."""
+"""The kinds of values: how many stay at most, and after how many days without use one is no longer needed."""
 
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes that a file may have."""
@@ -123,7 +123,7 @@ def _head(path: str, body: bytes) -> bytes:
 
 
 def _write(path: str, content: bytes, most: int) -> None:
-    """Write a file of a kind of which so many stay."""
+    """Write a file of a kind of which at most `most` stay."""
     from pathlib import Path  # noqa: PLC0415  only where something is written
 
     from ortdeploy.files.atomic import open_cached  # noqa: PLC0415
