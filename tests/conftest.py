@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -37,6 +37,7 @@ from ortdeploy.process.child import Answer
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.fork import Messages
 from ortdeploy.runtime import probe, session, supported_versions, trial_opening, trial_run
+from ortdeploy.state import memo
 
 REPOSITORY = Path(__file__).parent.parent
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there
@@ -196,12 +197,12 @@ def models_are_opened_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         if not request.node.get_closest_marker("opens_models"):
-            patch.setattr(openings, "_Remembered", RememberedByAll)
+            patch.setattr(openings, "memo", KnownByAll)
             for module in (trial_opening, trial_run, tryouts):
                 patch.setattr(module, "ask_fork", answer_here)
         if not request.node.get_closest_marker("reads_graphs"):
-            patch.setattr(known_graphs, "_Entry", KnownByAll)
-        patch.setattr(known_graphs, "_waiting", {})
+            patch.setattr(known_graphs, "memo", KnownByAll)
+        patch.setattr(memo, "_waiting", {})
         yield
 
 
@@ -214,42 +215,23 @@ def answer_here(messages: Messages, *, seconds: float) -> Answer:  # noqa: ARG00
     return Answer(said, 1, late=False, printed="")
 
 
-OPENED: set[str] = set()
+class KnownByAll:
+    """The memo, with what any test has found out under the same key; each state folder gets it as if found out anew."""
 
+    values: ClassVar[dict[tuple[str, str], str]] = {}
 
-class RememberedByAll(openings._Remembered):  # noqa: SLF001  what it is, for all state folders
-    """The models that any test has opened, by everything that an opening depends on."""
-
-    def __contains__(self, key: str) -> bool:
-        return key in OPENED or super().__contains__(key)
-
-    def keep(self, keys: Sequence[str]) -> None:
-        OPENED.update(keys)
-        super().keep(keys)
-
-
-GRAPHS: dict[str, tuple[Any, bytes]] = {}
-
-
-class KnownByAll(known_graphs._Entry):  # noqa: SLF001  what it is, for all state folders
-    """What any test has read in a graph, by everything that it depends on; each state folder gets it as if read anew."""
-
-    def find(self, kind: Any) -> Any:
-        if self._path is None or self._path.name not in GRAPHS:
-            return super().find(kind)
-        found, text = GRAPHS[self._path.name]
-        if not self._path.exists():
-            super()._put(text)
+    @classmethod
+    def get(cls, state_dir: Path, kind: str, key: str) -> Any:
+        found = memo.get(state_dir, kind, key)
+        if found is None and (kind, key) in cls.values:
+            found = json.loads(cls.values[kind, key])
+            memo.put(state_dir, kind, key, found)
         return found
 
-    def keep(self, told: Any) -> None:
-        self._told = told
-        super().keep(told)
-
-    def _put(self, text: bytes) -> None:
-        if self._path is not None:
-            GRAPHS[self._path.name] = (self._told, text)
-        super()._put(text)
+    @classmethod
+    def put(cls, state_dir: Path, kind: str, key: str, value: Any) -> None:
+        cls.values[kind, key] = json.dumps(value)
+        memo.put(state_dir, kind, key, value)
 
 
 @dataclass(frozen=True, slots=True)

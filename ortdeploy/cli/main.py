@@ -24,7 +24,6 @@ from ortdeploy.cli.streams import failure_of, open_missing, private_streams
 from ortdeploy.process import last_words
 from ortdeploy.process.held_signals import interrupt_again
 from ortdeploy.process.libraries import set_up_libraries
-from ortdeploy.process.own_modules import find_own_modules
 from ortdeploy.process.without_pandas import spare_pandas
 
 _ALLOCATIONS = 150_000
@@ -108,7 +107,6 @@ def _fail(error: Exception) -> int:
 def run() -> None:
     """Be the program. The exit does not wait for threads that hang in native code or on a file."""
     try:
-        find_own_modules()
         set_up_libraries()
         spare_pandas()
         gc.set_threshold(_ALLOCATIONS)

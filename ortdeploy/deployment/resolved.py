@@ -43,6 +43,8 @@ from ortdeploy.plan.made_by import made_by_digest, output_layout
 from ortdeploy.providers.catalogue import CPU, find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.providers.secrets import masked_options
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.settings import identity
 from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
 from ortdeploy.tensors.types import Shape, TensorType
 from ortdeploy.transforms.sample_rates import needs_rate
@@ -238,14 +240,18 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             "prepare": json_digest(
                 [
                     *([b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings),
-                    *([["exif", False]] if spec.input.exif is False else []),
-                    *([["background", ground]] if (ground := spec.input.background) in {"white", "black"} else []),
+                    *self._settings_identity,
                 ]
             ),
             "batch": json_digest([self._batch_identity, spec.batch.last]),
             "postprocess": json_digest([dict(step.options) for step in self.postprocess]),
             "output": self._output_identity,
         }
+
+    @property
+    def _settings_identity(self) -> list[list[Any]]:
+        name = self.input.format
+        return identity(SOURCES[name], self.spec.input.settings) if name and self.spec.input.settings else []
 
     @property
     def _output_identity(self) -> str:

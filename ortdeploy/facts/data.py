@@ -203,8 +203,8 @@ class DeclaredInput(Struct, frozen=True, kw_only=True):
     """An input as its manifest declares it: where its files are, and what the files do not tell.
 
     `patterns` are paths, relative to the manifest's `folder`; they may lead only into the folder or `roots`. `row_type`
-    is the type of raw tensors' rows, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
-    EXIF orientation says; `background`: what lies behind transparent ones. `memory_limit` is the job's, in bytes.
+    is the type of raw tensors' rows; `settings` are the keys that only some formats have. `memory_limit` is the job's,
+    in bytes.
     `only`: of the files that are there, those of a plan, by path from the manifest; the others are left for the next
     run, whatever they are. `sets_aside`: a file of many rows that cannot be read may fail as one row, without the
     others. `dialect` is how tables are written. The columns `carried` are written beside the results.
@@ -215,10 +215,8 @@ class DeclaredInput(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     format: str | None = None
     row_type: TensorType | None = None
-    rate: int | None = None
-    exif: bool | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     dialect: Dialect | None = None
-    background: str | None = None
     arrivals: ArrivalPolicy = STRICT_ARRIVALS
     memory_limit: int | None = None
     only: frozenset[str] | None = None

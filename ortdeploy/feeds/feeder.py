@@ -44,10 +44,8 @@ def wanted_columns(job: RunJob) -> Wanted:
         first_row=job.input.files_from,
         row_type=job.input.row_type,
         memory_limit=job.limits.memory,
-        rate=job.input.rate,
-        exif=job.input.exif,
+        settings=job.input.settings,
         dialect=_dialect(job),
-        background=job.input.background,
         ends=_ends(job),
     )
 

@@ -3,19 +3,15 @@
 import hashlib
 import json
 import platform
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
-from ortdeploy.files.atomic import open_cached
-from ortdeploy.files.json_text import read_json
-from ortdeploy.files.opening import read_text
+from ortdeploy.state import memo
 
-FILE = "choices.json"
-_MOST = 1000
-"""Choices that are kept: the newest, for models and settings come and go for years."""
+KIND = "tuning"
+"""The kind of the choices, of the memo."""
 
 
 class TuningCache(Struct):
@@ -26,19 +22,15 @@ class TuningCache(Struct):
 
     def find(self, key: str) -> Any:
         """Return the choice for a key: a number or a name; None if there is none."""
-        if self.folder is not None:
-            with suppress(OSError, ValueError, TypeError, KeyError):
-                known = read_json(read_text(self.folder / FILE))["choices"]
-                self._known = {key: choice for key, choice in dict(known).items() if type(choice) in {int, str}}
-        return self._known.get(key)
+        choice = self._known.get(key) if self.folder is None else memo.get(self.folder, KIND, key)
+        return choice if type(choice) in {int, str} else None
 
     def keep(self, key: str, choice: Any) -> None:
         """Keep a choice; if it cannot be written, the next run measures again."""
-        self._known.pop(key, None)
-        self._known = {**dict(list(self._known.items())[1 - _MOST :]), key: choice}
-        if self.folder is not None:
-            with suppress(OSError), open_cached(self.folder / FILE) as file:
-                file.write(json.dumps({"format_version": 1, "choices": self._known}).encode())
+        if self.folder is None:
+            self._known[key] = choice
+        else:
+            memo.put(self.folder, KIND, key, choice)
 
 
 def choice_key(what: str, *holds_for: Any) -> str:

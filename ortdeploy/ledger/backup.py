@@ -1,10 +1,10 @@
 """Copies of a state folder's ledger: one file with its state at one moment, which may be made beside a live run.
 
-A copy is a zip of `state.db` (by SQLite's backup), of `choices.json` (what was measured), and of notes: manifests as
-they last ran well, the texts with which outputs were last run, and which endings of applies were reported. Locks, the
-progress of live runs, models and everything that is made again are left out. A copy is brought back only to a folder
-without a ledger, and only if it fits the outputs: their files, here or on an object store, are as the copy says, and
-their `_output.json` names the place that it is brought to.
+A copy is a zip of `state.db` (by SQLite's backup) and of notes: manifests as they last ran well, the texts with which
+outputs were last run, which endings of applies were reported, and what was measured. Locks, the progress of live runs,
+models and everything that is made again are left out. A copy is brought back only to a folder without a ledger, and
+only if it fits the outputs: their files, here or on an object store, are as the copy says, and their `_output.json`
+names the place that it is brought to.
 """
 
 import os
@@ -24,7 +24,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import KEPT, TEXTS, TOLD
 from ortdeploy.files.object_store import url_of_mirror
 from ortdeploy.files.opening import open_regular, read_whole, regular_path
-from ortdeploy.files.remembered import FILE as CHOICES
+from ortdeploy.files.remembered import KIND
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
@@ -32,12 +32,21 @@ from ortdeploy.ledger.opening import database, make_folder, named_ledger, read_l
 from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
 from ortdeploy.ledger.written import GONE_FILE, OnDisk, Underway, difference
+from ortdeploy.state import memo
 
 _NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 """What zipfile raises over a file that is damaged, or no zip file."""
 
-_NOTE = re.compile(rf"{KEPT}/[0-9a-f]{{64}}\.(json|refused)|{TEXTS}/[0-9a-f]{{16}}\.json|{TOLD}/[0-9a-f]{{16}}\.txt")
-"""The notes of a copy: all its files but the ledger and what was measured."""
+_MEASURED = f"{memo.FOLDER}/{KIND}"
+_FOLDERS = (KEPT, TEXTS, TOLD, _MEASURED)
+_NOTE = re.compile(
+    rf"{KEPT}/[0-9a-f]{{64}}\.(json|refused)|{TEXTS}/[0-9a-f]{{16}}\.json|{TOLD}/[0-9a-f]{{16}}\.txt"
+    rf"|{_MEASURED}/[0-9a-f]{{64}}"
+)
+"""The notes of a copy: all its files but the ledger."""
+
+_MEASURED_BEFORE = "choices.json"
+"""What earlier versions have measured, in their copies; nothing reads it any more."""
 
 _MOST = 64 * 1024**3
 """Bytes that a file of a copy may have; one that claims more was not made by `back_up`."""
@@ -56,8 +65,6 @@ def back_up(state_dir: Path, target: Path) -> int:
         try:
             with open_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 archive.write(copy, FILE)
-                if (state_dir / CHOICES).is_file():
-                    archive.write(state_dir / CHOICES, CHOICES)
                 for name, content in _notes(state_dir):
                     archive.writestr(name, content)
         except OSError as error:
@@ -87,7 +94,7 @@ def bring_back(source: Path, state_dir: Path) -> BroughtBack:
     make_folder(state_dir)
     with tempfile.TemporaryDirectory(prefix="ortdeploy-state-", dir=state_dir) as folder:
         names = _unpack(source, Path(folder))
-        for place in (state_dir / one for one in (KEPT, TEXTS, TOLD)):
+        for place in (state_dir / one for one in (*_FOLDERS, memo.FOLDER)):
             if place.is_symlink():
                 raise OrtdeployError(f"{place} is a link, which may lead anywhere. Remove it. Nothing was changed")
         records = _sound_records(Path(folder))
@@ -108,7 +115,7 @@ def bring_back(source: Path, state_dir: Path) -> BroughtBack:
 
 def _notes(state_dir: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a state folder, each with its content. Raises OSError."""
-    for path in sorted(one for folder in (KEPT, TEXTS, TOLD) for one in (state_dir / folder).glob("*")):
+    for path in sorted(one for folder in _FOLDERS for one in (state_dir / folder).glob("*")):
         name = path.relative_to(state_dir).as_posix()
         if _NOTE.fullmatch(name) and not path.is_symlink():
             with suppress(FileNotFoundError):  # a live run may have taken it back
@@ -148,8 +155,8 @@ def _unpack(source: Path, folder: Path) -> list[str]:
     """Unpack a copy into a folder, and return the names of its files. Raises OrtdeployError for any other file."""
     try:
         with zipfile.ZipFile(regular_path(source)) as archive:
-            names = archive.namelist()
-            others = {*names} - {FILE, CHOICES}
+            names = [name for name in archive.namelist() if name != _MEASURED_BEFORE]
+            others = {*names} - {FILE}
             if FILE not in names or not all(map(_NOTE.fullmatch, others)) or len(names) != len({*names}):
                 raise OrtdeployError(f"{source} is not a copy of a state directory")
             if any(one.file_size > _MOST for one in archive.infolist()):

@@ -296,6 +296,13 @@ def _adapter_choice(data: Any) -> AdapterChoice:
     return AdapterChoice(always=tuple(name for name in names if name != "none"))
 
 
+OF_ANY_FORMAT = frozenset({
+    "path", "job", "format", "dtype", "shape", "delimiter", "lines_per_record", "empty", "columns", "on_empty",
+    "on_change", "on_remove", "stable_for", "values", "missing", "key",
+})  # fmt: skip
+"""The keys of an input that are read here; the module of its format reads the others."""
+
+
 def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
     paths = data.get("path", ())
     columns = {
@@ -306,10 +313,8 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         missing=_fillers(data.get("missing", {})),
         format=data.get("format"),
         row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
-        rate=data.get("rate"),
-        exif=data.get("exif"),
+        settings={key: value for key, value in data.items() if key not in OF_ANY_FORMAT},
         dialect=_dialect(data),
-        background=data.get("background"),
         columns=columns,
         key=tuple(data.get("key", ())),
         at=at,

@@ -187,19 +187,16 @@ class InputSpec(Struct, frozen=True, kw_only=True):
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
     Without `paths` they are the committed rows of another job: `jobs` are those that are written, of which one may be.
-    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
-    EXIF orientation says, None if the manifest does not say; `background`: what lies behind transparent ones. `missing`
-    says by column, or by pattern, what an empty value stands for; None: its row fails. `values` are by model input
-    those that no row carries. `dialect` is how tables are written, None if the manifest does not say.
+    `row_type` is that of raw tensors, `settings` are the keys that only some formats have. `missing` says by column, or
+    by pattern, what an empty value stands for; None: its row fails. `values` are by model input those that no row
+    carries. `dialect` is how tables are written, None if the manifest does not say.
     """
 
     paths: tuple[str, ...]
     format: str | None
     row_type: TensorType | None
-    rate: int | None
-    exif: bool | None
+    settings: Mapping[str, Any]
     dialect: Dialect | None
-    background: str | None
     columns: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, Any]
     key: tuple[str, ...]

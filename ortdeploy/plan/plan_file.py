@@ -33,7 +33,7 @@ from ortdeploy.plan.steps import (
 
 _STEPS: Mapping[str, type[Struct]] = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 LATER: Mapping[type, Mapping[str, Any]] = {
-    JobInput: {"background": None, "dialect": PLAIN, "types": {}},
+    JobInput: {"dialect": PLAIN, "types": {}},
     JobOutput: {"types": {}, "settled": {}},
     OpenSession: {"computes": ()},
     PlannedInput: {"narrowed_by": None},
@@ -42,14 +42,22 @@ LATER: Mapping[type, Mapping[str, Any]] = {
 }
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""
+ALWAYS_SAID: Mapping[str, Any] = {"rate": None, "exif": True}
+"""The settings of input formats that plans in use say of every job, with their defaults."""
 STEP_NAMES: Mapping[type[Struct], str] = {kind: name for name, kind in _STEPS.items()}
 _Decode = Callable[[Any], Any]
 
 
-def is_unsaid(value: Any, name: str) -> bool:
-    """Return whether a field of a plan is left out, because it has the default that plans without it have."""
+def said_fields(value: Struct) -> dict[str, Any]:
+    """Return the fields of a record as its JSON has them: without those that have the default of plans without them.
+
+    The settings of an input are among its fields.
+    """
     late = LATER.get(type(value), {})
-    return name in late and getattr(value, name) == late[name]
+    fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    said = {name: item for name, item in fields.items() if name not in late or item != late[name]} if late else fields
+    settings = ALWAYS_SAID | said.pop("settings") if isinstance(value, JobInput) else {}
+    return said | settings
 
 
 def decode_plan(data: Any) -> Plan:
@@ -73,9 +81,7 @@ def encode(value: Any, *, packed: bool = False) -> Any:
         return value
     kind: Any = type(value)
     if isinstance(value, Struct):
-        names = value.__struct_fields__
-        said = names if kind not in LATER else [name for name in names if not is_unsaid(value, name)]
-        data = {name: encode(getattr(value, name), packed=packed) for name in said}
+        data = {name: encode(item, packed=packed) for name, item in said_fields(value).items()}
         return {"step": STEP_NAMES[kind], **data} if kind in STEP_NAMES else data
     if isinstance(value, Mapping):
         return {key: encode(item, packed=packed) for key, item in value.items()}
@@ -141,7 +147,15 @@ def _record_decoder(kind: Any) -> _Decode:
     if kind not in LATER:
         return plain
     late = encode(LATER[kind])
+    if kind is JobInput:
+        return lambda value: plain({**late, **value, "settings": _settings(value)})
     return lambda value: plain({**late, **value})
+
+
+def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a format among what is said of an input."""
+    others = {name: value for name, value in said.items() if name not in JobInput.__struct_fields__}
+    return {name: value for name, value in others.items() if name not in ALWAYS_SAID or value != ALWAYS_SAID[name]}
 
 
 @cache

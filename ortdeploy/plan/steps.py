@@ -213,12 +213,11 @@ class JobInput(Struct, frozen=True, kw_only=True):
     which no run has noted yet. `rerun` were read before and hold something else now: their rows run again, of which
     there were `rerun_rows`. `unreadable` files cannot be read, and each fails as one row. `first_row` rows came from
     others, in runs that are finished, and `rows` counts these too; the last `rows_before` of them are the first of the
-    first file. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in Hz; pictures are turned by
-    their `exif` orientation, and lie on a `background` where they are transparent. `missing` says by column what an
-    empty value stands for; `dialect`, how tables are written. The columns of `key` are written beside the results.
-    `types` has by column that is fed or carried the type that holds its values in all files. With an `upstream` job,
-    the rows are those that it commits. `elsewhere` says of a plan for another machine why the data was not looked at;
-    such a plan is shown, and neither saved nor run.
+    first file. `row_type` is that of raw tensors, `settings` are the keys that only some formats have, unless they have
+    the default. `missing` says by column what an empty value stands for; `dialect`, how tables are written. The columns
+    of `key` are written beside the results. `types` has by column that is fed or carried the type that holds its values
+    in all files. With an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another
+    machine why the data was not looked at; such a plan is shown, and neither saved nor run.
     """
 
     format: str
@@ -228,13 +227,11 @@ class JobInput(Struct, frozen=True, kw_only=True):
     first_row: int
     rows: int | None
     row_type: TensorType | None
-    rate: int | None
     missing: Mapping[str, Any]
     key: tuple[str, ...]
     on_change: str
-    exif: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
     dialect: Dialect = PLAIN
-    background: str | None = None
     upstream: UpstreamJob | None = None
     rerun: Sequence[FileState] = ()
     rerun_rows: int = 0

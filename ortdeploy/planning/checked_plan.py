@@ -33,7 +33,8 @@ from ortdeploy.planning.state_folder import state_folder
 if TYPE_CHECKING:
     from ortdeploy.planning.nothing_to_do import Recollection
 
-NAME = "checked-plans.json"
+KIND = "plan"
+"""The kind of the remembered plans, of the memo."""
 _GOOD_STATES = ("absent", "empty", "part", "finished")
 
 
@@ -94,7 +95,7 @@ def recall_plan(
 
     `paths`, `roots` and `state_dir` are those of the command line.
     """
-    known = recollection.recall(NAME)
+    known = recollection.recall(KIND)
     if known is None:
         return None
     with suppress(ValueError, TypeError, KeyError, RecursionError, OSError, OrtdeployError, AnotherPlanError):

@@ -16,7 +16,7 @@ from ortdeploy.manifest.named_paths import pinned_files
 from ortdeploy.plan.masked import masked_plan
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import Plan, RunJob, Step
-from ortdeploy.planning.checked_plan import NAME, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
+from ortdeploy.planning.checked_plan import KIND, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.preflight.memory_forecast import memory_bound, row_sizes, without_onnx
 from ortdeploy.planning.preflight.row_sizes import runs_again
@@ -38,14 +38,14 @@ class ToKeep:
     def __init__(self, recollection: "Recollection", planned: Planned, paths: Sequence[str], state_dir: Path) -> None:
         """Take what was planned for manifests, just now."""
         self._recollection, self._state_dir = recollection, state_dir
-        self._told = _told(planned, recollection.recall(NAME))
+        self._told = _told(planned, recollection.recall(KIND))
         rested_on = None if self._told is None else rests_on_beside_data(planned.deployments, paths, state_dir)
         self._seen = None if rested_on is None else recollection.look(rested_on)
 
     def keep(self) -> None:
         """Keep the plan; if it cannot be written, the next plan is made from the start."""
         if self._told is not None:
-            self._recollection.remember(NAME, self._seen, str(self._state_dir), self._told)
+            self._recollection.remember(KIND, self._seen, str(self._state_dir), self._told)
 
 
 def _told(planned: Planned, before: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -1,14 +1,12 @@
 """Remembers what was read in graphs, so that planning again needs no onnx, whose import takes longer than planning.
 
-An entry depends only on the bytes of one model file, on this code, and on onnx's version; all three go into its name.
+An entry depends only on the bytes of one model file, on this code, and on onnx's version; all three go into its key.
 Facts with a problem are not kept, nor those of a model with other files beside it. The predicted placement of nodes
 depends on ONNX Runtime's library and on the processor too.
 """
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -24,23 +22,15 @@ from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import FoldedConstants, InferredShapes, ModelFacts
 from ortdeploy.facts.problems import unnameable
-from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.digests import signature
-from ortdeploy.files.opening import read_text
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.state import memo
 from ortdeploy.versions import package_version
 
-FOLDER = "graphs"
-_FORMAT_VERSION = 1
-_MOST = 500  # entries
+_KIND = "graph"
 _MOST_HELD = 32
 """Runs whose waiting results are imitated in an arena; those of more are added, because each takes time."""
-FORGOTTEN_AFTER = 30 * 24 * 3600
-"""Seconds after which an entry that was not looked up is no longer of use."""
-_MARKED_AFTER = 24 * 3600
-"""Seconds after which another look-up marks the entry again, by its file's time."""
-_MOST_BYTES = 16 * 1024 * 1024  # of an entry, and of all that wait
 _OF_PLACEMENT = ("deployment/placement_prediction.py", "providers/catalogue.py", "runtime/kernels.py")
 
 Sizes = tuple[int | None, ...]
@@ -48,8 +38,6 @@ Runs = tuple[tuple[tuple[str, Sizes], ...], ...]
 """The shapes of a model's inputs, by name, for each number of rows that it runs."""
 
 _state_dir: ContextVar[Path | None] = ContextVar("state_dir", default=None)
-_waiting: dict[Path, bytes] = {}
-"""Entries for state folders that do not exist yet, because a plan makes none; the oldest come first."""
 
 
 @contextmanager
@@ -60,12 +48,6 @@ def remembered_in(state_dir: Path) -> Iterator[None]:
         yield
     finally:
         _state_dir.reset(token)
-
-
-def keep_waiting(state_dir: Path) -> None:
-    """Write the waiting entries of a state folder, which now exists and has passed the gate."""
-    for path in [path for path in _waiting if path.parents[1] == state_dir]:
-        _write(path, _waiting.pop(path))
 
 
 def read_model(
@@ -201,79 +183,25 @@ def _code() -> str:
     package = Path(__file__).parents[1]
     files = [*sorted((package / "graph").glob("*.py")), *(package / file for file in _OF_PLACEMENT)]
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return json.dumps([_FORMAT_VERSION, package_version("ortdeploy"), package_version("onnx"), states])
+    return json.dumps([package_version("ortdeploy"), package_version("onnx"), states])
 
 
 class _Entry:
-    """One remembered fact in a file of its own, whose name is the digest of everything that it depends on."""
+    """One remembered fact, whose key is everything that it depends on."""
 
     def __init__(self, *depends_on: Any) -> None:
-        state_dir = _state_dir.get()
-        self._path = None
-        if state_dir is not None:
-            name = hashlib.sha256(json.dumps([_code(), *depends_on]).encode()).hexdigest()
-            self._path = state_dir / FOLDER / f"{name}.json"
+        self._state_dir = _state_dir.get()
+        self._key = "" if self._state_dir is None else json.dumps([_code(), *depends_on])
 
     def find(self, kind: Any) -> Any:
         """Return the remembered value if it has the wanted type; else None."""
-        if self._path is not None:
-            with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-                document = json.loads(read_text(self._path))
-                if document["seal"] == _seal(document["told"]):
-                    _mark(self._path)
-                    return decode(kind, document["told"])
+        known = None if self._state_dir is None else memo.get(self._state_dir, _KIND, self._key)
+        if known is not None:
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                return decode(kind, known)
         return None
 
-    def keep(self, told: Any) -> None:
+    def keep(self, fact: Any) -> None:
         """Remember a value; if it cannot be written, it is worked out again the next time."""
-        if self._path is not None:
-            data = encode(told)
-            self._put(json.dumps({"told": data, "seal": _seal(data), "code": _digest(_code().encode())}).encode())
-
-    def _put(self, text: bytes) -> None:
-        if self._path is None or len(text) > _MOST_BYTES:
-            return
-        if self._path.parents[1].is_dir():
-            _write(self._path, text)
-        else:
-            _waiting[self._path] = text
-            while sum(map(len, _waiting.values())) > _MOST_BYTES:
-                del _waiting[next(iter(_waiting))]
-
-
-def _write(path: Path, text: bytes) -> None:
-    with suppress(OSError):
-        path.parent.mkdir(exist_ok=True)
-        _forget_oldest(path.parent)
-        with open_cached(path) as file:
-            file.write(text)
-
-
-def _mark(path: Path) -> None:
-    """Set the time of an entry to now, because it was looked up; ignore it if that is not allowed."""
-    if path.stat().st_mtime < time.time() - _MARKED_AFTER:
-        with suppress(OSError):
-            os.utime(path)
-
-
-def entries(state_dir: Path) -> dict[Path, bool]:
-    """Return the entries of a state folder, each with whether this code may still look it up."""
-    return {path: _is_of_use(path) for path in sorted((state_dir / FOLDER).glob("*.json"))}
-
-
-def _is_of_use(path: Path) -> bool:
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        code = json.loads(read_text(path))["code"]
-        return code == _digest(_code().encode()) and path.stat().st_mtime >= time.time() - FORGOTTEN_AFTER
-    return False
-
-
-def _seal(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data).encode()).hexdigest()
-
-
-def _forget_oldest(folder: Path) -> None:
-    """Make room for one more."""
-    entries = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-    for path in entries[: max(len(entries) - _MOST + 1, 0)]:
-        path.unlink(missing_ok=True)
+        if self._state_dir is not None:
+            memo.put(self._state_dir, _KIND, self._key, encode(fact))

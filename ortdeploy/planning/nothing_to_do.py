@@ -11,7 +11,6 @@ Imports almost nothing, because imports take most of the time of a process with 
 
 import errno
 import hashlib
-import json
 import os
 import re
 import stat
@@ -22,6 +21,7 @@ from contextlib import suppress
 from ortdeploy.files.listing import as_name, expand, folders_like, links_below
 from ortdeploy.files.names import STATE_DIR
 from ortdeploy.files.opening import open_regular, open_text
+from ortdeploy.state import memo
 
 TYPE_CHECKING = False  # typing takes as long to import as everything else here
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-_NAME = "nothing-to-do.json"
-_FORMAT_VERSION = 3
-_MOST = 16
-"""The most command lines whose answers are kept."""
+_KIND = "answer"
+"""The kind of the answers, of the memo."""
 _MOST_TEXT = 32 * 1024 * 1024
 RACY_NS = 2_000_000_000
 """Nanoseconds; a file that changed less than this before the command began may change again within one tick."""
@@ -78,20 +76,20 @@ class Recollection:
 
     def answer(self) -> str | None:
         """Return what the command printed, if it would print the same again."""
-        known = self.recall(_NAME)
+        known = self.recall(_KIND)
         printed = None if known is None else known.get("printed")
         return printed if isinstance(printed, str) and re.fullmatch(_PLAIN, printed) else None
 
     def keep(self, rests_on: "Mapping[str, Any] | None", state_dir: str, printed: str | None) -> None:
         """Remember what was printed; if that cannot be written, the next plan is made."""
         if rests_on is not None and printed is not None and re.fullmatch(_PLAIN, printed):
-            self.remember(_NAME, self.look(rests_on), state_dir, {"printed": printed})
+            self.remember(_KIND, self.look(rests_on), state_dir, {"printed": printed})
 
-    def recall(self, name: str) -> "dict[str, Any] | None":
-        """Return what a file of the state folder remembers for the command line, if all of it still holds."""
-        known = None if self._state_dir is None else _read(self._state_dir, name).get(self._key)
-        if known is None or not _is_whole(known):
+    def recall(self, kind: str) -> "dict[str, Any] | None":
+        """Return the value of a kind that is remembered for the command line, if all that it rests on still holds."""
+        if self._state_dir is None:
             return None
+        known: dict[str, Any] = memo.get(self._state_dir, kind, self._key)
         with suppress(OSError, ValueError, TypeError, KeyError):
             if self._began < known["since"]:  # a clock that was set back makes files unsettled again
                 return None
@@ -114,20 +112,16 @@ class Recollection:
                 return {"since": self._began, "rests_on": rests_on, "state": look.digest(), "folders": folders}
         return None
 
-    def remember(self, name: str, seen: "Mapping[str, Any] | None", state_dir: str, told: "Mapping[str, Any]") -> None:
+    def remember(self, kind: str, seen: "Mapping[str, Any] | None", state_dir: str, told: "Mapping[str, Any]") -> None:
         """Keep the result of the command, for as long as everything is as it was seen."""
         mine = self._state_dir is not None and os.path.realpath(self._state_dir) == os.path.realpath(state_dir)
-        if seen is None or not mine:
-            return
-        entry = {**seen, **told}
-        with suppress(OSError, ValueError):
-            _write(state_dir, name, self._key, {**entry, "seal": seal(entry)})
+        if seen is not None and mine:
+            memo.put(state_dir, kind, self._key, {**seen, **told})
 
-    def forget(self, name: str) -> None:
-        """Keep nothing in a file of the state folder for the command line."""
+    def forget(self, kind: str) -> None:
+        """Remember no value of a kind for the command line."""
         if self._state_dir is not None:
-            with suppress(OSError, ValueError):
-                _write(self._state_dir, name, self._key, None)
+            memo.drop(self._state_dir, kind, self._key)
 
     def _where(self) -> "list[tuple[int, int] | None]":
         """Return the identities of the manifest's folder and the state folder, which must stay the same folders."""
@@ -354,35 +348,3 @@ def _place(folder: str) -> "tuple[int, int] | None":
         found = os.stat(folder)  # noqa: PTH116  text
         return found.st_dev, found.st_ino
     return None
-
-
-def _read(state_dir: str, name: str) -> "dict[str, Any]":
-    """Return what a file remembers, by command line; nothing if the file is damaged."""
-    path = os.path.join(state_dir, name)  # noqa: PTH118  text
-    with suppress(ValueError, KeyError, TypeError, RecursionError):
-        document = json.loads(_text(path) if os.path.isfile(path) else "")  # noqa: PTH113  no pipe
-        if document["format_version"] == _FORMAT_VERSION:
-            return dict(document["answers"])
-    return {}
-
-
-def _is_whole(entry: "Mapping[str, Any]") -> bool:
-    """Return whether an entry is as it was written."""
-    return isinstance(entry, dict) and seal({key: entry[key] for key in entry if key != "seal"}) == entry.get("seal")
-
-
-def seal(entry: "Mapping[str, Any]") -> str:
-    """Return a digest over an entry; it differs if the entry is not what was written."""
-    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
-
-
-def _write(state_dir: str, name: str, key: str, entry: "Mapping[str, Any] | None") -> None:
-    """Write what is remembered for a command line beside what is remembered for others; nothing if `entry` is None."""
-    from pathlib import Path  # noqa: PLC0415  only where something is written
-
-    from ortdeploy.files.atomic import open_cached  # noqa: PLC0415
-
-    others = [(other, one) for other, one in _read(state_dir, name).items() if other != key]
-    kept = dict((others if entry is None else [*others, (key, entry)])[-_MOST:])
-    with open_cached(Path(state_dir) / name) as file:
-        file.write(json.dumps({"format_version": _FORMAT_VERSION, "answers": kept}).encode())

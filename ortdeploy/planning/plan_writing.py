@@ -21,7 +21,7 @@ from ortdeploy.files.names import relative
 from ortdeploy.files.urls import is_url
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.pipeline import PlannedPlace, PlannedPreset, PlannedWireStep
-from ortdeploy.plan.plan_file import STEP_NAMES, is_unsaid, without_folder
+from ortdeploy.plan.plan_file import STEP_NAMES, said_fields, without_folder
 from ortdeploy.plan.steps import (
     FORMAT_VERSION,
     FinishedJob,
@@ -156,13 +156,13 @@ def _saved(value: Any, folder: str) -> Any:
     """Return a value of a plan as its file has it, with paths from the manifest's folder."""
     if isinstance(value, Struct):
         kind: type = type(value)
-        kept = [
-            name
-            for name in value.__struct_fields__
-            if name not in LEFT_OUT.get(kind, ()) and not is_unsaid(value, name)
-        ]
+        left_out = LEFT_OUT.get(kind, ())
         step = {"step": STEP_NAMES[kind]} if kind in STEP_NAMES else {}
-        return step | {name: _saved_field(kind, name, getattr(value, name), folder) for name in kept}
+        return step | {
+            name: _saved_field(kind, name, item, folder)
+            for name, item in said_fields(value).items()
+            if name not in left_out
+        }
     if isinstance(value, Mapping):
         return {str(key): _saved(item, folder) for key, item in value.items()}
     if isinstance(value, tuple | list | frozenset):

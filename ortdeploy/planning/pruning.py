@@ -20,8 +20,8 @@ from ortdeploy.ledger import live_progress
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import sole_use
 from ortdeploy.ledger.records import output_file
-from ortdeploy.planning import known_graphs, last_good
-from ortdeploy.sources import row_index
+from ortdeploy.planning import last_good
+from ortdeploy.state import memo
 
 Jobs = Mapping[str, frozenset[str]]
 """The jobs of each manifest that could be read, by its full path."""
@@ -111,12 +111,14 @@ def _compiled(needed: _Needed) -> Entries:
     return {path: digest in needed.digests for path, digest in entries(folder).items()}
 
 
-def _graphs(needed: _Needed) -> Entries:
-    return known_graphs.entries(needed.state_dir)
+def _remembered(needed: _Needed) -> Entries:
+    return {Path(path): is_of_use for path, is_of_use in memo.entries(needed.state_dir).items()}
 
 
-def _indexes(needed: _Needed) -> Entries:
-    return row_index.entries(needed.state_dir)
+def _earlier(needed: _Needed) -> Entries:
+    """Return what earlier versions have remembered, each in its own way, and nothing reads any more."""
+    left = (needed.state_dir / name for name in _OF_EARLIER_VERSIONS)
+    return {path: False for path in left if path.exists() and not path.is_symlink()}
 
 
 def _of_outputs(folder: str) -> Callable[[_Needed], Entries]:
@@ -140,31 +142,25 @@ def _is_of_a_manifest(note: Path) -> bool:
     return False
 
 
-def _all(*names: str) -> Callable[[_Needed], Entries]:
-    """Return a function that yields the files and folders of these names, which are bounded in size, and stay."""
+def _logs(needed: _Needed) -> Entries:
+    return dict.fromkeys(_files(needed.state_dir / "logs"), True)
 
-    def entries(needed: _Needed) -> Entries:
-        there = [path for path in (needed.state_dir / name for name in names) if path.exists()]
-        return {one: True for path in there for one in (_files(path) if path.is_dir() else [path])}
 
-    return entries
-
+_OF_EARLIER_VERSIONS = (
+    "checked-plans.json", "choices.json", "graphs", "known-digests.json", "nothing-to-do.json",
+    "opened-models.json", "future-files.json", "row-index", "tune",
+)  # fmt: skip
 
 _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     (KEPT, _good, "what manifests were when they last ran well"),
     ("store", _stored, "jobs and last good versions need them"),
     (COMPILED, _compiled, "sessions of jobs open them"),
-    (known_graphs.FOLDER, _graphs, "used within 30 days"),
-    (row_index.FOLDER, _indexes, "written within 30 days"),
     (TEXTS, _of_outputs(TEXTS), "ortdeploy diff compares with them"),
     (live_progress.FOLDER, _of_outputs(live_progress.FOLDER), "of outputs that the ledger knows"),
     (TOLD, _told, "of manifests that are there"),
-    ("logs", _all("logs"), "the last 50 are kept"),
-    (
-        "measured",
-        _all("choices.json", "known-digests.json", "nothing-to-do.json", "opened-models.json", "tune"),
-        "bounded, and slow to find out again",
-    ),
+    ("logs", _logs, "the last 50 are kept"),
+    (memo.FOLDER, _remembered, "used lately"),
+    ("earlier", _earlier, "of earlier versions"),
 )
 """Each cache, its entries, and why some of them stay. Last good versions come first, because they refer to others."""
 

@@ -27,12 +27,12 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         detail = _detail(job)
         if detail is not None:
-            at = (*job.spec.input.at, "path" if job.spec.input.rate is None else "rate")
+            at = (*job.spec.input.at, "path" if "rate" not in job.spec.input.settings else "rate")
             yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)
 
 
 def _detail(job: "ResolvedJob") -> str | None:
-    rates, declared = job.input.rates, job.spec.input.rate
+    rates, declared = job.input.rates, job.spec.input.settings.get("rate")
     if declared is None:
         if len(rates) < 2 or (job.feeds("rate") or job.resamples):  # noqa: PLR2004  one rate is no contradiction
             return None

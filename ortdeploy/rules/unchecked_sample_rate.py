@@ -25,7 +25,7 @@ RULE = Rule(id="unchecked-sample-rate", summary="Sample rate is not checked", se
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         rates = job.input.rates
-        if len(rates) == 1 and job.spec.input.rate is None and not (job.feeds("rate") or job.resamples):
+        if len(rates) == 1 and "rate" not in job.spec.input.settings and not (job.feeds("rate") or job.resamples):
             rate = next(iter(rates))
             detail = (
                 f"The recordings have {rate:,} samples a second, and nothing says how many the model wants. If it "

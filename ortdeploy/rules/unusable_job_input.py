@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RULE = Rule(id="unusable-job-input", summary="Rows of that job cannot be read")
 
 _OF_FILES = (
-    "path", "format", "dtype", "shape", "rate", "exif", "background", "delimiter", "lines_per_record",
+    "path", "format", "dtype", "shape", "delimiter", "lines_per_record",
     "on_empty", "on_change", "on_remove", "stable_for",
 )  # fmt: skip
 
@@ -42,7 +42,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
         why_not = _why_not(job, spec)
         if why_not is not None:
             yield Finding(at=(*job.input.at, "job"), detail=why_not, job=job.name)
-        for key in (key for key in _OF_FILES if (*job.input.at, key) in spec.document.spans):
+        for key in (key for key in (*_OF_FILES, *job.input.settings) if (*job.input.at, key) in spec.document.spans):
             detail = f'Job "{job.name}" reads the rows of a job, and {key}: is for files. Remove one of the two.'
             yield Finding(at=(*job.input.at, key), detail=detail, key=True, job=job.name)
 

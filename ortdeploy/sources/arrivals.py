@@ -6,7 +6,6 @@ clock that was set back; such a file is settled when two looks have found it the
 only, so their files are settled at once.
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,19 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
-from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.digests import content_digest
 from ortdeploy.files.disk import make_folders
-from ortdeploy.files.json_text import read_json
-from ortdeploy.files.opening import read_text
 from ortdeploy.files.packed import Names, Packer, joined, next_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.sources.files import full_path
+from ortdeploy.state import memo
 
-FILE = "future-files.json"
-"""In the state folder: files with a time in the future, as the last look found them."""
-
-_FORMAT_VERSION = 1
+KIND = "future-files"
+"""The kind, of the memo, of files with a time in the future, as the last look found them."""
 
 
 class Arrivals(Struct, frozen=True, kw_only=True):
@@ -339,11 +334,9 @@ class Settling(Struct, frozen=True):
         return before.get(path) == future[path]
 
     def _remembered(self) -> dict[str, list[int]]:
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        with suppress(ValueError, TypeError, AttributeError):
             if self.folder is not None:
-                document = read_json(read_text(self.folder / FILE))
-                if document["format_version"] == _FORMAT_VERSION:
-                    return {path: list(state) for path, state in document["files"].items()}
+                return {path: list(state) for path, state in memo.get(self.folder, KIND, "").items()}
         return {}
 
     def _remember(self, states: Mapping[str, list[int]]) -> None:
@@ -354,5 +347,4 @@ class Settling(Struct, frozen=True):
         if self.folder is not None:
             with suppress(OSError):
                 make_folders(self.folder)
-                with open_whole(self.folder / FILE) as file:
-                    file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": states}).encode())
+            memo.put(self.folder, KIND, "", dict(states))

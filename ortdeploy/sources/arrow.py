@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
 FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
+SETTINGS = ()
 
 PIECE_BYTES = 4 * 1024 * 1024
 """How much of a record batch is read at once: a batch may be the whole file."""

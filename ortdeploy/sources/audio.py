@@ -19,7 +19,7 @@ from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.recordings import Header, hold_rate, in_words, probe_recordings, row_of
+from ortdeploy.sources.recordings import RATE, Header, hold_rate, in_words, probe_recordings, row_of
 from ortdeploy.sources.riff import missing_end
 from ortdeploy.sources.rows import RawRow, RowError
 from ortdeploy.tensors.columns import Array
@@ -27,6 +27,7 @@ from ortdeploy.tensors.columns import Array
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus")
 FIRST_ROWS = 4
 PACKAGE = Package(module="soundfile", name="soundfile", extra="audio")
+SETTINGS = (RATE,)
 
 _DECODED = 12
 """What a sample takes while it is decoded, in bytes: float32 as it is read, by channel, and the row's own."""

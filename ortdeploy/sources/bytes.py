@@ -27,6 +27,7 @@ from ortdeploy.tensors.types import ROWS, TensorType
 SUFFIXES: tuple[str, ...] = ()
 FIRST_ROWS = 4
 PACKAGE = None
+SETTINGS = ()
 
 _COPIES = 2
 """What a file takes while it is read, in units of its bytes: its own, and its row among those of a block."""

@@ -52,6 +52,7 @@ from ortdeploy.sources.files import (
 from ortdeploy.sources.mistaken import find_mistaken
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
+from ortdeploy.sources.settings import misplaced
 
 if TYPE_CHECKING:
     from ortdeploy.sources.row_index import KeptIndexes
@@ -544,19 +545,13 @@ class _Guarded(Struct, frozen=True):
 
 def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem | None:
     """Return which key of the input does not fit its format."""
-    if declared.rate is not None and name not in RECORDINGS:
-        detail = f"rate: is for recordings ({', '.join(RECORDINGS)}); {name} files have no sample rate. Remove it."
-        return Problem(kind="rated", detail=detail)
-    if declared.exif is not None and name != "image":
-        detail = f"exif: is for pictures (image); {name} files have no EXIF orientation. Remove it."
-        return Problem(kind="turned", detail=detail)
+    detail = misplaced(name, declared.settings, SOURCES)
+    if detail is not None:
+        return Problem(kind="unfit", detail=detail)
     key = _unfit_key(name, declared.dialect or PLAIN)
     if key is not None:
         detail = f"{key}: is for tables ({', '.join(_OF_TABLES[key])}), and the format is {name}. Remove it."
         return Problem(kind="tabled", detail=detail)
-    if declared.background is not None and name != "image":
-        detail = f"background: is for pictures (image); {name} files have no transparency. Remove it."
-        return Problem(kind="laid", detail=detail)
     if declared.row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)

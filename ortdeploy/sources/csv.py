@@ -28,6 +28,7 @@ from ortdeploy.tensors.types import ROWS, TensorType
 SUFFIXES = (".csv",)
 FIRST_ROWS = 64
 PACKAGE = None
+SETTINGS = ()
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:

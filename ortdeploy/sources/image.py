@@ -21,15 +21,21 @@ from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
-from ortdeploy.sources.pixels import element_type, pillow, pixels_of, scale_transparency, uses_transparency
+from ortdeploy.sources.pixels import GROUNDS, element_type, pillow, pixels_of, scale_transparency, uses_transparency
 from ortdeploy.sources.protocol import TRANSPARENT, Wanted
 from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
+from ortdeploy.sources.settings import Setting
 from ortdeploy.sources.whole_files import WholeFiles, open_whole
 from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FIRST_ROWS = 4
 PACKAGE = Package(module="PIL", name="Pillow", extra="images")
+EXIF = Setting(name="exif", type=bool, default=True, changing=(False,), files="pictures", trait="EXIF orientation")
+"""Whether pictures are turned as their EXIF orientation says."""
+BACKGROUND = Setting(name="background", type=str | None, changing=GROUNDS, files="pictures", trait="transparency")
+"""What transparent pictures are laid on: white or black; with none, the colours stay that are stored there."""
+SETTINGS = (EXIF, BACKGROUND)
 
 _DECODED, _LAID = 12, 24
 """Memory for decoding an image, in bytes a pixel: Pillow's picture, its turned and converted copies, the array; and
@@ -62,12 +68,12 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles
             image = pillow().open(file, formats=_FORMATS.get(file.read(_SIGN)))
             width, height = image.size
             limit = wanted.memory_limit
-            pixel = _DECODED if wanted.background is None else _LAID
+            pixel = _DECODED if BACKGROUND.of(wanted.settings) is None else _LAID
             check_room(pixel * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
             scale_transparency(image)
             dtype = element_type(image)
-            upright = _upright(image) if wanted.exif else image
-            pixels = pixels_of(upright, dtype, wanted.background)
+            upright = _upright(image) if EXIF.of(wanted.settings) else image
+            pixels = pixels_of(upright, dtype, BACKGROUND.of(wanted.settings))
             row = {"pixels": pixels, **{side: np.asarray(pixels.shape[_SIDES.index(side)]) for side in sides}}
             return row | ({TRANSPARENT: uses_transparency(upright, dtype)} if TRANSPARENT in wanted.keys else {})
     except RowError:

@@ -31,6 +31,7 @@ from ortdeploy.tensors.written_numbers import JsonNumber, rounded_wholes
 SUFFIXES = (".jsonl", ".ndjson")
 FIRST_ROWS = 64
 PACKAGE = None
+SETTINGS = ()
 
 SAMPLED_ROWS, MOST_SAMPLED_FILES = 1024, 16
 """Rows that tell the types of carried columns, and files whose first rows these are."""

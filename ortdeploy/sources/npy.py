@@ -15,6 +15,7 @@ from ortdeploy.tensors.columns import Array
 SUFFIXES = (".npy",)
 FIRST_ROWS = 64
 PACKAGE = None
+SETTINGS = ()
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:

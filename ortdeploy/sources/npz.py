@@ -29,6 +29,7 @@ from ortdeploy.sources.protocol import Wanted
 SUFFIXES = (".npz",)
 FIRST_ROWS = 64
 PACKAGE = None
+SETTINGS = ()
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".parquet", ".pq")
 FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
+SETTINGS = ()
 
 MOST_ROWS, MOST_BYTES = 16384, 512 * 1024
 """The most rows and bytes that are decoded at once, but at least one row."""

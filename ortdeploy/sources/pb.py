@@ -17,6 +17,7 @@ from ortdeploy.tensors.columns import Array
 SUFFIXES = (".pb",)
 FIRST_ROWS = 64
 PACKAGE = None
+SETTINGS = ()
 
 _HELD = 3
 """Memory for a tensor while it is read, in units of its file's size: the bytes, the message, the array."""

@@ -17,6 +17,7 @@ from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
     from ortdeploy.sources.row_index import Indexes
+    from ortdeploy.sources.settings import Setting
 
 DECODING = {"image": 7 / 3, "audio": 2.0, "wav": 2.0, "bytes": 0.0}
 """What decoding a row takes for a while, by format, in units of its size.
@@ -39,9 +40,9 @@ class Wanted(Struct, frozen=True, kw_only=True):
     `missing` gives by column the value that stands for an empty cell of a text format; None: its row fails. `first_row`
     is the number of the files' first row in the job, if other files had the rows before it. `only`: the numbers of the
     rows to read, if not all are wanted. `row_type` is the manifest's type for files that do not have one.
-    `memory_limit` is the job's, in bytes. `rate` is the sample rate that recordings must have, in Hz. `ends`: how many
-    of a file's first and last bytes are wanted. `exif`: pictures are turned as their EXIF orientation says;
-    `background`: white or black, on which transparent ones are laid. `threads`: how many may decode rows at once.
+    `memory_limit` is the job's, in bytes. `ends`: how many
+    of a file's first and last bytes are wanted. `settings` are those of the format. `threads`: how many may decode rows
+    at once.
     `processes`: how many other ones may decode small files. `dialect`: how tables are written.
     """
 
@@ -53,10 +54,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     only: Sequence[int] | None = None
     row_type: TensorType | None = None
     memory_limit: int | None = None
-    rate: int | None = None
     ends: tuple[int, int] | None = None
-    exif: bool = True
-    background: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
     processes: int = 0
     dialect: Dialect = PLAIN
@@ -117,6 +116,10 @@ class SourceModule(Protocol):
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
         """The package that the format needs, beside the base install."""
+
+    @property
+    def SETTINGS(self) -> "tuple[Setting, ...]":  # noqa: N802  a module constant
+        """The keys of an input that are for this format, and not for all."""
 
     def probe(self, files: Sequence[str], facts: InputFacts) -> InputFacts:
         """Return the facts completed with columns and rows, or with a problem. The caller handles libraries' errors."""

@@ -25,6 +25,7 @@ from ortdeploy.tensors.types import TensorType
 SUFFIXES = (".raw", ".bin")
 FIRST_ROWS = 64
 PACKAGE = None
+SETTINGS = ()
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:

@@ -16,8 +16,12 @@ from ortdeploy.retries import may_pass
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import TOO_LARGE, RowError
+from ortdeploy.sources.settings import Setting
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
+
+RATE = Setting(name="rate", type=int | None, files="recordings", trait="sample rate")
+"""The sample rate that recordings must have, in Hz."""
 
 
 class Header(Struct, frozen=True):
@@ -72,8 +76,9 @@ def in_words(path: str, name: str, what: str, code: str) -> Iterator[None]:
 
 def hold_rate(header: Header, wanted: Wanted) -> None:
     """Raise RowError if a file has another sample rate than the input declares."""
-    if wanted.rate not in {None, header.rate}:
-        raise RowError(f"it has {header.rate:,} samples a second, and the input declares {wanted.rate:,}", "other-rate")
+    declared = RATE.of(wanted.settings)
+    if declared not in {None, header.rate}:
+        raise RowError(f"it has {header.rate:,} samples a second, and the input declares {declared:,}", "other-rate")
 
 
 def row_of(samples: Array, header: Header) -> dict[str, Any]:

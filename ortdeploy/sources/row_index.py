@@ -2,8 +2,8 @@
 
 A file's index has its number of rows, if the file was read to its end, and a mark every megabyte: the number of a row,
 the number of lines before it, and the offset at which it begins. An index does not depend on parts, so it serves every
-plan. A reader makes it while it reads, and a plan that must know the number of rows reads files for it. Indexes are in
-the state folder, by the path of their file from the manifest. One counts only while size and time of the file, and the
+plan. A reader makes it while it reads, and a plan that must know the number of rows reads files for it. The memo keeps
+indexes by the path of their file from the manifest. One counts only while size and time of the file, and the
 bytes in front of the mark, are unchanged; of an object on a store, only while its version is. A compressed file has no
 marks: it is skipped as a whole, or read from its start.
 
@@ -11,8 +11,6 @@ A saved plan has indexes too. They lie beside those that were made here, and onl
 index is believed: a reader compares each mark that it passes with where that row begins.
 """
 
-import hashlib
-import json
 import os
 import time
 import zlib
@@ -27,17 +25,17 @@ from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import PLAIN, Dialect
-from ortdeploy.files.atomic import open_cached
 from ortdeploy.files.disk import make_folders
 from ortdeploy.files.object_store import UNVERSIONED
-from ortdeploy.files.opening import open_regular, read_whole
+from ortdeploy.files.opening import open_regular
 from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import is_compressed
 from ortdeploy.sources.rows import RawRow
+from ortdeploy.state import memo
 
-FOLDER = "row-index"
-"""The folder in the state folder."""
+_KIND = "rows"
+"""The kind of the indexes, of the memo."""
 
 EVERY = 1024 * 1024
 """Bytes between two marks, at least."""
@@ -45,26 +43,16 @@ EVERY = 1024 * 1024
 _KEPT_EVERY = 64 * EVERY
 """Bytes that are read before an index is written again; after a kill, at most this much is read again."""
 
-MOST = 100_000
-"""The most indexes in a state folder; inputs come and go for years."""
-
-FORGOTTEN_AFTER = 30 * 86400.0
-"""Seconds after which an index is no longer needed, because its file was read long ago."""
-
-_LOOKED_AT_EVERY = 1000
-"""Indexes that one process writes between two counts of how many there are; it counts with its first, too."""
-
 _CHECKED = 4096
 """Bytes in front of a mark that must be unchanged."""
 
 _SMALL = 64 * 1024
 """Bytes of a local file that is read again each time, because that takes no longer than to look for its index."""
 
-_TOLD = "told-"
-"""How the names of indexes begin that come from a saved plan."""
+_TOLD = "told "
+"""How the keys of indexes begin that come from a saved plan."""
 
 _RACY_NS = 2_000_000_000  # a file changed less than this before it is read may change again within one tick
-_FORMAT_VERSION = 1
 
 _RECORDS = 2
 """The version of what a record of CSV is: in the first one, blank lines were rows, and a quote swallowed any number."""
@@ -161,16 +149,14 @@ class KeptIndexes:
         self.dialect = dialect
         self.state_dir = state_dir
         self.told = told
-        self._folder = state_dir / FOLDER
         self.base = folder
         self.kind = kind
         self._states: dict[str, list[int] | None] = {}
-        self._kept = 0
 
     @property
     def is_there(self) -> bool:
         """Whether an index was kept at all."""
-        return self._folder.is_dir()
+        return (self.state_dir / memo.FOLDER / _KIND).is_dir()
 
     def of(self, path: str) -> FileIndex:
         """Return what is known of a file, which is not changed since."""
@@ -183,12 +169,12 @@ class KeptIndexes:
         return UNKNOWN
 
     def _read(self, path: str, prefix: str = "") -> FileIndex:
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            document = json.loads(read_whole(self._place(path, prefix)))
-            if document["seal"] == _seal(document["told"]) and document["told"]["of"] == self._of(path):
-                marks = tuple(Mark(*mark) for mark in document["told"]["marks"])
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            known = memo.get(self.state_dir, _KIND, f"{prefix}{self._name(path)}")
+            if known is not None and known["of"] == self._of(path):
+                marks = tuple(Mark(*mark) for mark in known["marks"])
                 if self._is_sound(path, marks):
-                    return FileIndex(marks=marks, rows=document["told"]["rows"], is_told=prefix == _TOLD)
+                    return FileIndex(marks=marks, rows=known["rows"], is_told=prefix == _TOLD)
         return UNKNOWN
 
     def keep(self, path: str, index: FileIndex) -> None:
@@ -205,33 +191,18 @@ class KeptIndexes:
             self._write(path, index, _TOLD)
 
     def _write(self, path: str, index: FileIndex, prefix: str = "") -> None:
-        """Write an index. It need not outlive a loss of power, so nothing waits for the disk. Raises OSError."""
-        told = {"of": self._of(path), "rows": index.rows, "marks": [list(mark) for mark in index.marks]}
-        place = self._place(path, prefix)
-        make_folders(self._folder)
-        document = {"format_version": _FORMAT_VERSION, "told": told, "seal": _seal(told)}
-        with open_cached(place) as file:
-            file.write(json.dumps(document).encode())
-        if self._kept % _LOOKED_AT_EVERY == 0:
-            self._forget_oldest()
-        self._kept += 1
-
-    def _forget_oldest(self) -> None:
-        """Remove the oldest indexes, if there are too many. Raises OSError."""
-        kept = [(entry.stat().st_mtime_ns, entry.path) for entry in os.scandir(self._folder)]
-        for _, path in sorted(kept)[: max(0, len(kept) - MOST)]:
-            os.unlink(path)  # noqa: PTH108  text
+        """Remember an index. Raises OSError."""
+        known = {"of": self._of(path), "rows": index.rows, "marks": [list(mark) for mark in index.marks]}
+        make_folders(self.state_dir)
+        memo.put(self.state_dir, _KIND, f"{prefix}{self._name(path)}", known)
 
     def _of(self, path: str) -> list[object]:
         size, version, _ = self._states[path] or (0, 0, 0)
         records = [_RECORDS, *self.dialect.records] if self.kind == "csv" else []
-        return [_FORMAT_VERSION, self.kind, self._name(path), size, version, *records]
+        return [self.kind, self._name(path), size, version, *records]
 
     def _name(self, path: str) -> str:
         return os.fsencode(shown(path, self.base)).hex()
-
-    def _place(self, path: str, prefix: str) -> Path:
-        return self._folder / f"{prefix}{hashlib.sha256(self._name(path).encode()).hexdigest()[:32]}.json"
 
     @staticmethod
     def _is_sound(path: str, marks: Sequence[Mark]) -> bool:
@@ -253,10 +224,6 @@ def _state(path: str) -> list[int] | None:
 def _may_change_unseen(path: str, state: Sequence[int]) -> bool:
     """Return whether a file here changed so short ago that its time may stay the same when it changes again."""
     return not isinstance(path, StoredFile) and max(state[1:]) > time.time_ns() - _RACY_NS
-
-
-def _seal(told: object) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def check_of(file: BinaryIO, offset: int) -> int:
@@ -384,9 +351,3 @@ def _check_in(path: str, offset: int) -> int:
         return 0
     with open_regular(path) as file:
         return check_of(file, offset)
-
-
-def entries(state_dir: Path) -> dict[Path, bool]:
-    """Return the indexes of a state folder, each with whether it was written recently."""
-    since = time.time() - FORGOTTEN_AFTER
-    return {path: path.stat().st_mtime >= since for path in sorted((state_dir / FOLDER).glob("*.json"))}

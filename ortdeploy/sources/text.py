@@ -20,6 +20,7 @@ from ortdeploy.tensors.types import ROWS, TensorType
 SUFFIXES = (".txt",)
 FIRST_ROWS = 64
 PACKAGE = None
+SETTINGS = ()
 
 COLUMN = "text"
 """The name of the one column that a text file has."""

@@ -18,7 +18,7 @@ from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.recordings import Header, hold_rate, in_words, probe_recordings, row_of
+from ortdeploy.sources.recordings import RATE, Header, hold_rate, in_words, probe_recordings, row_of
 from ortdeploy.sources.riff import Wav, read_wav
 from ortdeploy.sources.rows import RawRow, RowError
 from ortdeploy.tensors.columns import Array
@@ -26,6 +26,7 @@ from ortdeploy.tensors.columns import Array
 SUFFIXES = (".wav",)
 FIRST_ROWS = 4
 PACKAGE = None
+SETTINGS = (RATE,)
 
 _WIDTHS = (1, 2, 3, 4)
 """Bytes of a sample."""

@@ -1,7 +1,6 @@
 """`ortdeploy cache prune`: what nothing needs goes, and what jobs, last good versions and live runs need stays."""
 
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -11,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
+from support.memo_files import memo_files
 from support.models import scale_model
 
 from ortdeploy.files.content_store import LOCK
 from ortdeploy.ledger.output_lock import shared_use
-from ortdeploy.planning import known_graphs
+from ortdeploy.state import memo
 
 MANIFEST = """
 version: 1
@@ -154,29 +154,40 @@ def test_notes_of_what_is_gone_go(cli: Cli, deployment: Path, job: Path) -> None
     assert (state / "told/0.txt").is_file()
 
 
-@pytest.mark.slow
-def test_what_was_read_in_graphs_goes_where_nobody_looks_it_up(cli: Cli, deployment: Path, job: Path) -> None:
-    first, second, *others = sorted((deployment / ".ortdeploy/graphs").iterdir())
-    document = json.loads(first.read_text())
-    first.write_text(json.dumps({**document, "code": "of another version"}), encoding="utf-8")
-    old = time.time() - known_graphs.FORGOTTEN_AFTER - 60
-    os.utime(second, (old, old))
-    caches = pruned(cli, job)
-    assert (caches["graphs"]["freed"], caches["graphs"]["kept"]) == (2, len(others))
-    assert sorted((deployment / ".ortdeploy/graphs").iterdir()) == others
-
-
 @pytest.mark.reads_graphs
 def test_looking_up_what_was_read_in_a_graph_keeps_it(cli: Cli, deployment: Path, job: Path) -> None:
-    entries = sorted((deployment / ".ortdeploy/graphs").iterdir())
+    entries = memo_files(deployment / ".ortdeploy", "graph")
     for path in entries:
-        old = time.time() - known_graphs.FORGOTTEN_AFTER - 60
+        old = time.time() - 31 * 24 * 3600
         os.utime(path, (old, old))
     assert cli("plan", job, "--new-run", "--set", "jobs.run.batch.size=7").code == 0
     looked_up = {path for path in entries if path.stat().st_mtime > time.time() - 3600}
     assert looked_up
     pruned(cli, job)
     assert {path for path in entries if path.exists()} == looked_up
+
+
+def test_what_was_remembered_goes_where_nobody_looks_it_up(cli: Cli, deployment: Path, job: Path) -> None:
+    memo.put(deployment / ".ortdeploy", "plan", "a command line", {})
+    path = memo_files(deployment / ".ortdeploy", "plan")[-1]
+    old = time.time() - 31 * 24 * 3600
+    os.utime(path, (old, old))
+    assert pruned(cli, job)["memo"]["freed"] == 1
+    assert not path.exists()
+
+
+OF_EARLIER_VERSIONS = (
+    "checked-plans.json", "choices.json", "graphs", "known-digests.json", "nothing-to-do.json", "opened-models.json",
+    "future-files.json", "row-index", "tune",
+)  # fmt: skip
+
+
+def test_what_earlier_versions_have_remembered_goes(cli: Cli, deployment: Path, job: Path) -> None:
+    state = deployment / ".ortdeploy"
+    for name in OF_EARLIER_VERSIONS:
+        (state / name).write_text("{}")
+    assert (pruned(cli, job)["earlier"]["freed"], pruned(cli, job)["earlier"]["kept"]) == (len(OF_EARLIER_VERSIONS), 0)
+    assert not {path.name for path in state.iterdir()}.intersection(OF_EARLIER_VERSIONS)
 
 
 def test_without_a_state_folder_there_is_nothing(cli: Cli, deployment: Path) -> None:

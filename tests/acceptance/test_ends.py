@@ -145,7 +145,7 @@ def interrupted_as_a_class_is_made(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("place", "do"),
-    [("find_own_modules", interrupted), ("_end", interrupted), ("_parse", interrupted_as_a_class_is_made)],
+    [("set_up_libraries", interrupted), ("_end", interrupted), ("_parse", interrupted_as_a_class_is_made)],
 )
 def test_ctrl_c_leaves_no_traceback_before_and_after_the_command(
     place: str, do: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

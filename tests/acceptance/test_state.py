@@ -15,6 +15,7 @@ from conftest import Cli, deploy, read_rows
 
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
+from ortdeploy.state import memo
 
 MANIFEST = """
 version: 1
@@ -225,13 +226,14 @@ def test_notes_come_back_and_those_that_are_there_stay(cli: Cli, deployment: Pat
     (state_dir / "told").mkdir()
     (state_dir / f"told/{'0' * 16}.txt").write_text("digest\n/m.yaml\n")
     (state_dir / "told/mine.txt").write_text("another's")
+    memo.put(state_dir, "tuning", "key", 64)
     notes = {
         path.relative_to(state_dir): path.read_bytes()
-        for folder in ("last-good", "manifests", "told")
+        for folder in ("last-good", "manifests", "told", "memo/tuning")
         for path in (state_dir / folder).iterdir()
         if path.name != "mine.txt"
     }
-    assert len({path.parent for path in notes}) == 3
+    assert len({path.parent for path in notes}) == 4
     assert state(cli, "backup", deployment)[0] == 0
     difference = cli("diff", job).out
     assert "rows_per_part" in difference
@@ -246,17 +248,31 @@ def test_notes_come_back_and_those_that_are_there_stay(cli: Cli, deployment: Pat
     assert cli("diff", job).out == difference
 
 
-def test_nothing_comes_back_through_a_link(cli: Cli, deployment: Path, job: Path) -> None:
+def test_a_copy_of_an_earlier_version_comes_back_without_what_it_has_measured(
+    cli: Cli, deployment: Path, job: Path
+) -> None:
+    assert job.is_file()
+    assert state(cli, "backup", deployment)[0] == 0
+    with zipfile.ZipFile(deployment / "copy.zip", "a") as archive:
+        archive.writestr("choices.json", "{}")
+    shutil.rmtree(deployment / ".ortdeploy")
+    assert state(cli, "restore", deployment)[0] == 0
+    assert (deployment / ".ortdeploy/state.db").is_file()
+    assert not (deployment / ".ortdeploy/choices.json").exists()
+
+
+@pytest.mark.parametrize("name", ["manifests", "memo"])
+def test_nothing_comes_back_through_a_link(cli: Cli, deployment: Path, job: Path, name: str) -> None:
     assert job.is_file()
     assert state(cli, "backup", deployment)[0] == 0
     shutil.rmtree(deployment / ".ortdeploy")
     (deployment / ".ortdeploy").mkdir()
     (deployment / "elsewhere").mkdir()
-    (deployment / ".ortdeploy/manifests").symlink_to(deployment / "elsewhere")
+    (deployment / ".ortdeploy" / name).symlink_to(deployment / "elsewhere")
     code, words = state(cli, "restore", deployment)
-    assert (code, "manifests is a link" in words) == (1, True)
+    assert (code, f"{name} is a link" in words) == (1, True)
     assert not list((deployment / "elsewhere").iterdir())
-    assert [path.name for path in (deployment / ".ortdeploy").iterdir()] == ["manifests"]
+    assert [path.name for path in (deployment / ".ortdeploy").iterdir()] == [name]
 
 
 def test_a_copy_beside_a_live_run_is_of_one_moment(cli: Cli, deployment: Path, job: Path) -> None:

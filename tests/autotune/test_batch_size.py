@@ -1,6 +1,6 @@
 """`batch: {size: auto}`: the size is found on the first rows, remembered, and kept by a job that goes on."""
 
-import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,15 +10,17 @@ from msgspec.structs import replace
 from support.fakes import Counter, FakeRuntime, double
 from support.jobs import plan_for, rows, save
 from support.logs import capture_logs
+from support.memo_files import memo_files, rewrite
 
 from ortdeploy.autotune import batch_size
 from ortdeploy.autotune.batch_size import SIZES
 from ortdeploy.diagnostics import OutOfMemoryError
-from ortdeploy.files.remembered import FILE, TuningCache
+from ortdeploy.files.remembered import KIND, TuningCache
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
+from ortdeploy.state import memo
 
 FIXED = 0.002  # seconds that every run takes, however many rows it has
 
@@ -99,7 +101,7 @@ def test_a_job_that_goes_on_keeps_its_size(tmp_path: Path) -> None:
     save(tmp_path, range(2000))
     plan = auto(plan_for(tmp_path, 2000, rows_per_part=100))  # more blocks than are read before the stop
     assert execute(tmp_path, plan, slow_up_to(16), stop_after=2).status is Status.INTERRUPTED
-    (tmp_path / ".ortdeploy" / FILE).unlink()
+    shutil.rmtree(tmp_path / ".ortdeploy" / memo.FOLDER / KIND)
     runtime = FakeRuntime(double)
     assert execute(tmp_path, plan, runtime).status is Status.DONE
     assert max(sizes(runtime)) == 16
@@ -128,22 +130,12 @@ def test_few_rows_and_rows_that_cannot_be_fed_leave_a_size(tmp_path: Path) -> No
     assert record.batch_size in SIZES
 
 
-def test_choices_that_cannot_be_read_are_no_choices(tmp_path: Path) -> None:
-    for content in (b"", b"[]", b'{"choices": []}', b'{"choices": 3}', b"\xff"):
-        (tmp_path / FILE).write_bytes(content)
-        assert TuningCache(tmp_path).find("k") is None
-    TuningCache(tmp_path).keep("k", 8)
-    assert TuningCache(tmp_path).find("k") == 8
-    assert TuningCache(None).find("k") is None
-
-
 def test_a_size_that_nobody_tries_is_not_taken_from_the_choices(tmp_path: Path) -> None:
     save(tmp_path, range(300))
     plan = auto(plan_for(tmp_path, 300))
     execute(tmp_path, plan, slow_up_to(8))
-    known = json.loads((tmp_path / ".ortdeploy" / FILE).read_text())
-    known["choices"] = dict.fromkeys(known["choices"], 3)
-    (tmp_path / ".ortdeploy" / FILE).write_text(json.dumps(known))
+    for path in memo_files(tmp_path / ".ortdeploy", KIND):
+        rewrite(path, 3)
     (tmp_path / "out").rename(tmp_path / "old")
     execute(tmp_path, plan, slow_up_to(8))
     (record,) = (one for one in read_outputs(tmp_path / ".ortdeploy") if one.status == "done")

@@ -1,12 +1,12 @@
 """A remembered digest is used only while nothing about its file has changed, and never across a start of the machine."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.memo_files import memo_files, rewrite
 
 from ortdeploy.files import digests, known_digests
 from ortdeploy.files.digests import file_digest
@@ -84,23 +84,23 @@ def test_each_start_of_the_machine_reads_anew(
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("content", ["", "[]", '{"format_version": 1}', '{"format_version": 9, "files": {}}', "\x00"])
-def test_a_damaged_memory_is_no_memory(tmp_path: Path, counted: list[Path], content: str) -> None:
+@pytest.mark.parametrize("value", ["abc", [], 3, {}, {"sha256": "0" * 64}])
+def test_entries_of_another_form_are_not_used(tmp_path: Path, counted: list[Path], value: object) -> None:
     path = large(tmp_path)
-    (tmp_path / "known-digests.json").write_text(content)
+    DigestCache(tmp_path).digest(path)
+    (entry,) = memo_files(tmp_path, "digest")
+    rewrite(entry, value)
     assert DigestCache(tmp_path).digest(path) == file_digest(path)
-    assert counted == [path]
+    assert len(counted) == 2
 
 
 @pytest.mark.usefixtures("patient")
-def test_entries_of_another_kind_are_not_used(tmp_path: Path, counted: list[Path]) -> None:
+def test_where_nothing_can_be_written_a_file_is_read_once_by_each(tmp_path: Path, counted: list[Path]) -> None:
     path = large(tmp_path)
-    DigestCache(tmp_path).digest(path)
-    document = json.loads((tmp_path / "known-digests.json").read_text())
-    document["files"][str(path)] = "abc"
-    (tmp_path / "known-digests.json").write_text(json.dumps(document))
-    assert DigestCache(tmp_path).digest(path) == file_digest(path)
-    assert len(counted) == 2
+    (tmp_path / "memo").touch()
+    cache = DigestCache(tmp_path)
+    assert cache.digest(path) == cache.digest(path)
+    assert len(counted) == 1
 
 
 @pytest.mark.usefixtures("patient")
@@ -118,26 +118,8 @@ def test_small_files_are_always_read(tmp_path: Path, counted: list[Path]) -> Non
     os.utime(path, ns=(0, 0))
     for _ in range(2):
         assert DigestCache(tmp_path).digest(path) == file_digest(path)
-    assert not (tmp_path / "known-digests.json").exists()
+    assert memo_files(tmp_path, "digest") == []
     assert len(counted) == 2
-
-
-@pytest.mark.usefixtures("patient")
-def test_those_that_were_read_last_are_remembered(
-    tmp_path: Path, counted: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(known_digests, "_MOST", 3)
-    files = [large(tmp_path).rename(tmp_path / f"{number}.bin") for number in range(5)]
-    for file in files:
-        DigestCache(tmp_path / "state").digest(file)
-    before = len(counted)
-    for file in files[2:]:
-        DigestCache(tmp_path / "state").digest(file)
-    assert len(counted) == before
-    DigestCache(tmp_path / "state").digest(files[0])
-    assert len(counted) == before + 1
-    known = json.loads((tmp_path / "state/known-digests.json").read_text())["files"]
-    assert [Path(name).name for name in known] == ["3.bin", "4.bin", "0.bin"]
 
 
 def test_a_content_is_digested_only_as_it_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

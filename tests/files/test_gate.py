@@ -16,10 +16,9 @@ from support.models import scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
-from ortdeploy.files.digests import boot_id, file_digest
+from ortdeploy.files.digests import boot_id, file_digest, signature
 from ortdeploy.files.gate import SCHEMES, Use, admit, first_outside, leaves_as_text, link_out, objection
 from ortdeploy.files.known_digests import LARGE, DigestCache
-from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.live_progress import FOLDER as LIVE
 from ortdeploy.ledger.live_progress import read_live
 from ortdeploy.ledger.opening import open_ledger
@@ -30,6 +29,7 @@ from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.runtime.session import OrtRuntime
+from ortdeploy.state import memo
 from ortdeploy.views.progress import Silent
 
 LINKS = [
@@ -126,9 +126,7 @@ class TestState:
         assert (elsewhere / "state.db").exists()
 
     @pytest.mark.quick("state.db", "outputs", "odd/a/b")
-    @pytest.mark.parametrize(
-        "name", ["state.db", "cache", "live/x.new", "locks/a.json", "choices.json", "outputs", "odd/a/b"]
-    )
+    @pytest.mark.parametrize("name", ["state.db", "cache", "live/x.new", "locks/a.json", "memo", "outputs", "odd/a/b"])
     def test_a_link_in_it_that_leads_out_is_refused_and_one_that_stays_is_not(
         self, deployment: Path, elsewhere: Path, cli: Cli, name: str
     ) -> None:
@@ -218,29 +216,12 @@ def test_what_a_live_file_says_is_numbers_or_nothing(tmp_path: Path, known: obje
     assert read_live(tmp_path, "out") == (known if known is LIVE_NUMBERS else None)
 
 
-@pytest.mark.parametrize("choice", [[64], {"a": 1}, True, None, 1.5])
-def test_a_choice_that_is_no_number_and_no_name_is_made_again(tmp_path: Path, choice: object) -> None:
-    (tmp_path / "choices.json").write_text(json.dumps({"format_version": 1, "choices": {"k": choice, "n": 64}}))
-    cache = TuningCache(tmp_path)
-    assert cache.find("k") is None
-    assert cache.find("n") == 64
-
-
 def test_a_kept_digest_that_is_none_is_worked_out_again(tmp_path: Path) -> None:
     large = tmp_path / "large.bin"
     large.write_bytes(b"\0" * LARGE)
-    stat = large.stat()
-    entry = {
-        "device": stat.st_dev,
-        "inode": stat.st_ino,
-        "size": stat.st_size,
-        "mtime_ns": stat.st_mtime_ns,
-        "ctime_ns": stat.st_ctime_ns,
-    }
+    entry = {"boot": boot_id(), **signature(large.stat())}
     for kept, used in (("0" * 64, "0" * 64), ("../../../etc/passwd", file_digest(large)), (7, file_digest(large))):
-        files = {os.path.realpath(large): {**entry, "sha256": kept}}
-        document = {"format_version": 1, "boot": boot_id(), "files": files}
-        (tmp_path / "known-digests.json").write_text(json.dumps(document))
+        memo.put(tmp_path, "digest", os.path.realpath(large), {**entry, "sha256": kept})
         assert DigestCache(tmp_path).digest(large) == used
 
 

@@ -1,18 +1,21 @@
-"""What was measured is remembered, of so many models and settings at most."""
+"""What was measured is remembered if it is a number or a name."""
 
 from pathlib import Path
 
 import pytest
 
-from ortdeploy.files import remembered
-from ortdeploy.files.remembered import TuningCache
+from ortdeploy.files.remembered import KIND, TuningCache
+from ortdeploy.state import memo
 
 
-def test_the_newest_choices_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "_MOST", 3)
-    for key in "abacd":
-        cache = TuningCache(tmp_path)
-        cache.find(key)  # as everybody does who then keeps one
-        cache.keep(key, ord(key))
-        assert cache.find(key) == ord(key)
-    assert [TuningCache(tmp_path).find(key) for key in "abcd"] == [97, None, 99, 100]
+@pytest.mark.parametrize("choice", [[64], {"a": 1}, True, None, 1.5])
+def test_a_choice_that_is_no_number_and_no_name_is_made_again(tmp_path: Path, choice: object) -> None:
+    memo.put(tmp_path, KIND, "k", choice)
+    TuningCache(tmp_path).keep("n", 64)
+    assert (TuningCache(tmp_path).find("k"), TuningCache(tmp_path).find("n")) == (None, 64)
+
+
+def test_without_a_state_folder_choices_are_those_of_this_process() -> None:
+    cache = TuningCache(None)
+    cache.keep("k", "wide")
+    assert (cache.find("k"), TuningCache(None).find("k")) == ("wide", None)

@@ -20,11 +20,11 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.pipelines.compose import compose
 from ortdeploy.pipelines.text_to_image import TextToImageSession
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
-from ortdeploy.planning.known_graphs import FOLDER
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.presets.schedulers import read_scheduler
 from ortdeploy.runtime.session import OrtRuntime
 from ortdeploy.sessions.opening import ModelOpener, OpenedModel
+from ortdeploy.state import memo
 
 REFERENCE = REPOSITORY / "tests/data/painter.npz"
 SESSION = "{intra_op_num_threads: 1, graph_optimization_level: disable}"
@@ -45,13 +45,13 @@ def known_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = copy_painter(tmp_path_factory.mktemp("known"))
     (folder / ".ortdeploy").mkdir()
     plan_of(folder)
-    return folder / ".ortdeploy" / FOLDER
+    return folder / ".ortdeploy" / memo.FOLDER
 
 
 @pytest.fixture
 def painter(tmp_path: Path, known_graphs: Path) -> Path:
     """The example in few steps, and with a graph that ONNX Runtime opens in a third of the time."""
-    shutil.copytree(known_graphs, tmp_path / ".ortdeploy" / FOLDER)
+    shutil.copytree(known_graphs, tmp_path / ".ortdeploy" / memo.FOLDER)
     copy_painter(tmp_path)
     change(tmp_path, "steps: 6", "steps: 2")
     change(tmp_path, "session: {intra_op_num_threads: 1}", f"session: {SESSION}")
@@ -102,7 +102,7 @@ class Opened:
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, known_graphs: Path) -> Opened:
     """The example in a layout, opened once for all schedulers."""
     folder = copy_painter(tmp_path_factory.mktemp("opened"))
-    shutil.copytree(known_graphs, folder / ".ortdeploy" / FOLDER)
+    shutil.copytree(known_graphs, folder / ".ortdeploy" / memo.FOLDER)
     change(folder, "session: {intra_op_num_threads: 1}", f"session: {SESSION}")
     if request.param == "optimum":
         as_optimum(folder)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import Cli
 from msgspec import Struct
+from support.memo_files import memo_files, memo_values, rewrite
 from support.models import lora_model, make_adapter, scale_model
 from support.remembered_plans import Plans, everything_is_old, files_opened_by
 
@@ -29,10 +30,11 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.steps import JobInput, JobOutput, Plan, RunJob
 from ortdeploy.planning import checked_plan, nothing_to_do
-from ortdeploy.planning.checked_plan import NAME, recall_plan
+from ortdeploy.planning.checked_plan import KIND, recall_plan
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.preflight import memory_forecast
 from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.state import memo
 
 MANIFEST = """\
 version: 1
@@ -134,7 +136,7 @@ def test_what_is_shown_and_kept_is_what_a_whole_plan_shows_and_keeps(cli: Cli, f
         assert cli("apply", at / "m.yaml").code == 0
         arrive(at, "b", rows=8)
         if at is other:
-            (at / ".ortdeploy" / NAME).unlink()
+            shutil.rmtree(at / ".ortdeploy" / memo.FOLDER / KIND)
         lines = cli("apply", at / "m.yaml", "-v").out.replace(str(at), "").splitlines()
         shown.append([line for line in lines if "done in" not in line and "rests on inputs" not in line])
         texts = sorted((at / ".ortdeploy/manifests").glob("*.json"))
@@ -168,7 +170,7 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, o
     with everything_is_old():
         assert main(["apply", str(folder / "m.yaml")]) == 0
     log.send_to(None)
-    (entry,) = json.loads((folder / ".ortdeploy" / NAME).read_text())["answers"].values()
+    (entry,) = memo_values(folder / ".ortdeploy", KIND)
     return folder, entry
 
 
@@ -181,7 +183,7 @@ def known(applied: tuple[Path, dict[str, object]], tmp_path: Path) -> Iterator[K
     with everything_is_old():
         recollection = Recollection(arguments)
         told = {"told": entry["told"]}
-        recollection.remember(NAME, recollection.look(entry["rests_on"]), str(folder / ".ortdeploy"), told)
+        recollection.remember(KIND, recollection.look(entry["rests_on"]), str(folder / ".ortdeploy"), told)
         arrive(folder, "b")
         assert Known(folder, arguments).recalled() is not None
         yield Known(folder, arguments)
@@ -310,7 +312,7 @@ def test_rows_that_go_beyond_the_disk_limit_are_refused(cli: Cli, folder: Path) 
     text = MANIFEST.replace("format: npy}", "format: npy}\n    limits: {disk: 4KiB}")
     (folder / "m.yaml").write_text(text)
     assert cli("apply", folder / "m.yaml").code == 0
-    assert (folder / ".ortdeploy" / NAME).exists()
+    assert memo_files(folder / ".ortdeploy", KIND)
     arrive(folder, "b", rows=4000)
     refused = cli("apply", folder / "m.yaml")
     assert (refused.code, "error[over-disk-limit]" in refused.out) == (1, True)
@@ -318,11 +320,11 @@ def test_rows_that_go_beyond_the_disk_limit_are_refused(cli: Cli, folder: Path) 
 
 @pytest.mark.parametrize(("rows", "fits"), [(4, True), (400_000, False)])
 def test_rows_that_may_take_more_memory_than_there_is_need_a_rule(known: Known, rows: int, *, fits: bool) -> None:
-    entry = list(_entries(known.folder).values())[-1]
+    entry = memo_values(known.folder / ".ortdeploy", KIND)[-1]
     told: Any = entry["told"]
     for job in told["jobs"]:
         job["memory_bound"] = PROCESS + 1024 * 1024
-    _write(known.folder, entry)
+    rewrite(_kept(known), entry)
     arrive(known.folder, "b", rows=rows)
     assert (known.recalled() is not None) == fits
 
@@ -331,12 +333,12 @@ def test_rows_that_may_take_more_memory_than_there_is_need_a_rule(known: Known, 
 def test_more_results_in_an_arena_than_were_counted_need_another_forecast(
     known: Known, held_runs: int, *, fits: bool
 ) -> None:
-    entry = list(_entries(known.folder).values())[-1]
+    entry = memo_values(known.folder / ".ortdeploy", KIND)[-1]
     told: Any = entry["told"]
     for job in told["jobs"]:
         for one in job["forecasts"]:
             one["held_runs"] = held_runs
-    _write(known.folder, entry)
+    rewrite(_kept(known), entry)
     arrive(known.folder, "b", rows=4)
     assert (known.recalled() is not None) == fits
 
@@ -445,29 +447,20 @@ def test_code_that_is_another_makes_the_plan(
     assert plans.made == 2
 
 
-def _entries(folder: Path) -> dict[str, dict[str, object]]:
-    answers: dict[str, dict[str, object]] = json.loads((folder / ".ortdeploy" / NAME).read_text())["answers"]
-    return answers
-
-
-def _write(folder: Path, entry: dict[str, object]) -> None:
-    """Write an entry that somebody else has made, with a seal that fits."""
-    path = folder / ".ortdeploy" / NAME
-    document = json.loads(path.read_text())
-    body = {key: value for key, value in entry.items() if key != "seal"}
-    document["answers"] = {key: {**body, "seal": nothing_to_do.seal(body)} for key in document["answers"]}
-    path.write_text(json.dumps(document))
+def _kept(known: Known) -> Path:
+    """The file in which the plan is remembered."""
+    return memo_files(known.folder / ".ortdeploy", KIND)[-1]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_a_record_that_is_cut_is_none(known: Known, share: float) -> None:
-    path = known.folder / ".ortdeploy" / NAME
+    path = _kept(known)
     os.truncate(path, int(path.stat().st_size * share))
     assert known.recalled() is None
 
 
 def test_a_record_without_its_seal_is_none(known: Known) -> None:
-    path = known.folder / ".ortdeploy" / NAME
+    path = _kept(known)
     path.write_text(path.read_text().replace("outbox/run", "outbox/ruin"))
     assert known.recalled() is None
 
@@ -488,11 +481,11 @@ FOREIGN: dict[str, Callable[[Any], object]] = {
 @pytest.mark.quick("nothing", "more roots", "fields of another version")
 @pytest.mark.parametrize("change", FOREIGN)
 def test_a_record_of_a_stranger_is_none(known: Known, change: str) -> None:
-    entry = list(_entries(known.folder).values())[-1]
-    _write(known.folder, entry)
+    entry = memo_values(known.folder / ".ortdeploy", KIND)[-1]
+    rewrite(_kept(known), entry)
     assert known.recalled() is not None
     FOREIGN[change](entry["told"])
-    _write(known.folder, entry)
+    rewrite(_kept(known), entry)
     assert known.recalled() is None
 
 
@@ -520,13 +513,13 @@ NOT_KEPT: dict[str, Callable[[Path], object]] = {
 def test_what_follows_from_more_than_files_is_not_kept(cli: Cli, folder: Path, case: str) -> None:
     NOT_KEPT[case](folder)
     cli("apply", folder / "m.yaml")
-    assert not (folder / ".ortdeploy" / NAME).exists()
+    assert memo_files(folder / ".ortdeploy", KIND) == []
 
 
 def test_a_run_that_fails_keeps_nothing(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortdeploy.cli.commands.apply.run_plan", lambda *_, **__: 1 / 0)
     assert cli("apply", folder / "m.yaml").code == 3
-    assert not (folder / ".ortdeploy" / NAME).exists()
+    assert memo_files(folder / ".ortdeploy", KIND) == []
 
 
 def test_a_plan_with_which_a_job_failed_is_made_again(cli: Cli, folder: Path, plans: Plans) -> None:
@@ -549,12 +542,12 @@ def _broken(*_: object, **__: object) -> None:
 def test_what_has_only_just_changed_is_not_kept(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nothing_to_do, "RACY_NS", 10**12)
     assert cli("apply", folder / "m.yaml").code == 0
-    assert not (folder / ".ortdeploy" / NAME).exists()
+    assert memo_files(folder / ".ortdeploy", KIND) == []
 
 
 def test_whatever_a_plan_opens_beside_data_is_looked_at_again(cli: Cli, folder: Path) -> None:
     assert cli("apply", folder / "m.yaml").code == 0
-    (entry,) = _entries(folder).values()
+    (entry,) = memo_values(folder / ".ortdeploy", KIND)
     rests_on = entry["rests_on"]
     assert isinstance(rests_on, dict)
     arrive(folder, "b")
@@ -578,8 +571,8 @@ def test_what_data_decides_is_known_here() -> None:
         "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state"
     )
     assert _fields(JobInput) == (
-        "background dialect elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "
-        "rows_before types unreadable upstream"
+        "dialect elsewhere files first_row format gone key missing on_change patterns rerun rerun_rows row_type rows "
+        "rows_before settings types unreadable upstream"
     )
     assert _fields(JobOutput) == (
         "aside changed columns committed_rows dtypes explode format images keep on_upgrade path readers removable "

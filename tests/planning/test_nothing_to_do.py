@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import Cli
 from msgspec.structs import replace
+from support.memo_files import memo_files, memo_values, rewrite
 from support.models import scale_model
 from support.plugins import needs_qnn
 from support.remembered_plans import Plans, everything_is_old, files_opened_by
@@ -567,17 +568,22 @@ def test_where_a_file_has_come_the_others_are_not_looked_at(known: Known, monkey
 
 
 def _entries(folder: Path) -> Iterator[dict[str, object]]:
-    yield from json.loads((folder / ".ortdeploy/nothing-to-do.json").read_text())["answers"].values()
+    yield from memo_values(folder / ".ortdeploy", "answer")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format_version": 1, "answers": 3}', '{"format_version": 2}'])
-def test_a_record_that_is_damaged_is_none(known: Known, text: str) -> None:
-    (known.folder / ".ortdeploy/nothing-to-do.json").write_text(text)
+def _kept(known: Known) -> Path:
+    """The file in which the answer is remembered."""
+    return memo_files(known.folder / ".ortdeploy", "answer")[-1]
+
+
+@pytest.mark.parametrize("entry", [[], 3, {}, {"printed": "all done"}, {"since": 0, "folders": [], "rests_on": []}])
+def test_a_record_of_another_form_is_none(known: Known, entry: object) -> None:
+    rewrite(_kept(known), entry)
     assert known.answer() is None
 
 
 def test_a_record_that_says_something_else_is_none(known: Known) -> None:
-    path = known.folder / ".ortdeploy/nothing-to-do.json"
+    path = _kept(known)
     path.write_text(path.read_text().replace("nothing to do", "everything done"))
     assert known.answer() is None
 
@@ -585,13 +591,7 @@ def test_a_record_that_says_something_else_is_none(known: Known) -> None:
 @pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("printed", ["all done\n", "\x1b]0;title\x07", "\x1b[2J", "a\rb", "\x9b1m"])
 def test_a_terminal_gets_no_control_characters_of_a_stranger(known: Known, printed: str) -> None:
-    path = known.folder / ".ortdeploy/nothing-to-do.json"
-    document = json.loads(path.read_text())
-    for entry in document["answers"].values():
-        del entry["seal"]
-        entry["printed"] = printed
-        entry["seal"] = nothing_to_do.seal(entry)
-    path.write_text(json.dumps(document))
+    rewrite(_kept(known), {**[*_entries(known.folder)][-1], "printed": printed})
     assert known.answer() == (printed if printed.startswith("all") else None)
 
 
@@ -636,7 +636,7 @@ def test_a_status_of_a_job_that_was_stopped_is_not_remembered(cli: Cli, folder: 
     with closing(sqlite3.connect(_ledger(folder))) as db, db:
         db.execute("UPDATE outputs SET status = 'running'")
     assert "stopped" in cli("status", folder / "m.yaml").out
-    assert not (folder / ".ortdeploy/nothing-to-do.json").exists()
+    assert memo_files(folder / ".ortdeploy", "answer") == []
 
 
 def test_whatever_a_plan_opens_is_looked_at_again(folder: Path, remembered: str) -> None:
@@ -659,7 +659,7 @@ def test_what_plans_rest_on_is_known_here() -> None:
         Facts: "adapters diffusion gate_problems inputs labels links_out machine models option_files outputs "
         "path_problems resources runtime",
         ArrivalPolicy: "on_change on_empty on_remove stable_for",
-        InputSpec: "arrivals at background columns dialect exif format jobs key missing paths rate row_type values",
+        InputSpec: "arrivals at columns dialect format jobs key missing paths row_type settings values",
         JobSpec: "adapters at attempts batch has_pipeline_and_model input limits max_consecutive max_failed model name "
         "on_nan output pipeline postprocess prepare progress_timeout reports retries run_timeout timing",
         OutputSpec: "at columns explode format images keep on_upgrade path removable rows_per_part types url",

@@ -1,6 +1,5 @@
 """Rows against what they give in other batches: which blocks are looked at, and what a disagreement says."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 from support.facts import make_facts
 from support.fakes import FakeSession, double
+from support.memo_files import memo_files, rewrite
 from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
-from ortdeploy.files.remembered import FILE, TuningCache
+from ortdeploy.files.remembered import KIND, TuningCache
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.sessions import evidence
@@ -221,9 +221,8 @@ def test_only_a_proof_on_rows_and_results_that_differed_is_remembered(tmp_path: 
     second.batch(FRAMES)
     assert second.extra == []
     assert second.proof.evidence[0].plain()["remembered"]
-    cache = json.loads((tmp_path / FILE).read_text())
-    older = {**cache, "choices": dict.fromkeys(cache["choices"], "proven")}  # by an older ortdeploy, on any rows
-    (tmp_path / FILE).write_text(json.dumps(older))
+    for path in memo_files(tmp_path, KIND):
+        rewrite(path, "proven")  # as an older ortdeploy has done, on any rows
     third = Ran(double, tmp_path)
     third.batch(FRAMES)
     assert third.extra

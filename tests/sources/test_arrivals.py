@@ -1,6 +1,5 @@
 """Which files of a recurring input a run reads."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,8 +22,9 @@ from ortdeploy.facts.data import (
 )
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.files import packed
-from ortdeploy.sources.arrivals import FILE, Progress, Settling, accounted_for, compare, sort_arrivals
+from ortdeploy.sources.arrivals import KIND, Progress, Settling, accounted_for, compare, sort_arrivals
 from ortdeploy.sources.catalogue import probe_input
+from ortdeploy.state import memo
 
 DONE = ArrivalPolicy(on_empty="done")
 APPEND = ArrivalPolicy(on_change="append")
@@ -161,14 +161,15 @@ def test_files_from_the_future_are_remembered_for_each_input_while_they_are_ther
         assert Settling(1, tmp_path).settled([path]) == ((path,), ())
     write(Path(paths[2]), -200_000)
     assert Settling(1, tmp_path).settled([paths[2]]) == ((), (paths[2],))
-    assert json.loads((tmp_path / FILE).read_text())["files"].keys() == {*paths[1:]}
+    assert memo.get(tmp_path, KIND, "").keys() == {*paths[1:]}
 
 
 def test_a_damaged_memory_of_future_files_lets_them_wait_once_more(tmp_path: Path) -> None:
     write(tmp_path / "a.npy", -100_000)
     path = str(tmp_path / "a.npy")
-    for damage in ("", "[]", '{"format_version": 1}', '{"format_version": 1, "files": 3}', '{"files": {}}'):
-        (tmp_path / FILE).write_text(damage)
+    damages: tuple[object, ...] = ([], 3, {"a": 1}, {path: None}, "x")
+    for damage in damages:
+        memo.put(tmp_path, KIND, "", damage)
         assert Settling(1, tmp_path).settled([path]) == ((), (path,))
         assert Settling(1, tmp_path).settled([path]) == ((path,), ())
 

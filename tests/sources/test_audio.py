@@ -47,9 +47,11 @@ def floating_wav(path: Path, samples: np.ndarray, rate: int) -> None:
     path.write_bytes(b"RIFF" + struct.pack("<I", len(body)) + body)
 
 
-def read(folder: Path, *names: str, **wanted: Any) -> Any:
+def read(folder: Path, *names: str, **settings: Any) -> Any:
     files = [str(folder / name) for name in names]
-    with open_input("audio", files, str(folder), Wanted(dtypes={"samples": None, "rate": None}, **wanted)) as source:
+    with open_input(
+        "audio", files, str(folder), Wanted(dtypes={"samples": None, "rate": None}, settings=settings)
+    ) as source:
         (block,) = source.blocks(0, iter([len(names)]))
     return block
 

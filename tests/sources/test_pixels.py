@@ -24,13 +24,13 @@ from ortdeploy.transforms.catalogue import PREPARE
 RANDOM = np.random.default_rng(11)
 
 
-def read(path: Path, **wanted: Any) -> Block:
-    with open_source([str(path)], str(path.parent), Wanted(dtypes={"pixels": "uint8"}, **wanted)) as source:
+def read(path: Path, **settings: Any) -> Block:
+    with open_source([str(path)], str(path.parent), Wanted(dtypes={"pixels": "uint8"}, settings=settings)) as source:
         return next(source.blocks(0, iter([1])))
 
 
-def pixels(path: Path, **wanted: Any) -> np.ndarray:
-    block = read(path, **wanted)
+def pixels(path: Path, **settings: Any) -> np.ndarray:
+    block = read(path, **settings)
     assert not block.failed, block.failed
     return np.asarray(block.columns["pixels"][0])
 

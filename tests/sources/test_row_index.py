@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.memo_files import memo_files
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.sources import csv, jsonl, row_index, text
@@ -158,7 +159,7 @@ def test_a_reader_that_is_stopped_leaves_what_it_has_seen(tmp_path: Path) -> Non
 def test_what_is_known_of_another_content_counts_for_nothing(tmp_path: Path, change: str) -> None:
     path, indexes = indexed(tmp_path)
     assert indexes.of(path).rows == 100
-    (kept,) = (tmp_path / "state" / row_index.FOLDER).glob("*.json")
+    (kept,) = memo_files(tmp_path / "state", "rows")
     match change:
         case "size":
             Path(path).write_bytes(LINES[:-1])
@@ -182,15 +183,6 @@ def test_a_file_that_was_changed_just_now_is_not_remembered(tmp_path: Path) -> N
     indexes = KeptIndexes(tmp_path / "state", str(tmp_path), "jsonl")
     assert len(all_rows("jsonl", [str(tmp_path / "a.jsonl")], tmp_path, 0, indexes)) == 100
     assert indexes.of(str(tmp_path / "a.jsonl")).rows is None
-
-
-def test_the_oldest_indexes_are_forgotten_where_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_index, "MOST", 3)
-    paths = write(tmp_path, [LINES] * 5, ".jsonl")
-    for path in paths:
-        indexes = Settled(tmp_path / "state", str(tmp_path), "jsonl")
-        all_rows("jsonl", [path], tmp_path, 0, indexes)
-    assert [indexes.of(path).rows for path in paths] == [None, None, 100, 100, 100]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from msgspec import Struct
 
 from ortdeploy.manifest.pipelines import DIFFUSION, TEXT_TO_IMAGE
-from ortdeploy.plan.plan_file import LATER, STEP_NAMES
-from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, PlannedCheck
+from ortdeploy.plan.plan_file import ALWAYS_SAID, LATER, STEP_NAMES
+from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, JobInput, PlannedCheck
 from ortdeploy.planning.plan_writing import LEFT_OUT
 from ortdeploy.planning.saved_plan import BOUND, OPEN
 from ortdeploy.schemas import BASE_URI, SUFFIX
@@ -24,6 +24,9 @@ SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 NAME = {"type": "string", "minLength": 1}
 FAILED = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST}, {"type": "string", "pattern": "^[0-9.]+%$"}]}
 COUNT = {"type": "integer", "minimum": 1, "maximum": 64}
+
+SETTINGS = {one.name: one.type for form in sorted(SOURCES) for one in SOURCES[form].SETTINGS}
+"""The keys of an input that only some formats have, with the types of their values."""
 
 SAID: dict[tuple[str, str], dict[str, Any]] = {
     ("OpenSession", "sha256"): SHA256,
@@ -152,12 +155,14 @@ def _reference(kind: type[Struct], parts: dict[str, Any]) -> dict[str, str]:
     name = kind.__name__
     if name not in parts:
         parts[name] = {}
-        hints = get_type_hints(kind)
+        hints, late = get_type_hints(kind), [*LATER.get(kind, ())]
         step = {"step": {"const": STEP_NAMES[kind]}} if kind in STEP_NAMES else {}
         shown = [name for name in kind.__struct_fields__ if name not in LEFT_OUT.get(kind, ())]
-        parts[name] = _object(
-            step | {field: _of(hints[field], parts, (name, field)) for field in shown}, LATER.get(kind, ())
-        )
+        if kind is JobInput:
+            hints |= SETTINGS
+            shown = [one for field in shown for one in (SETTINGS if field == "settings" else [field])]
+            late += SETTINGS.keys() - ALWAYS_SAID.keys()
+        parts[name] = _object(step | {field: _of(hints[field], parts, (name, field)) for field in shown}, late)
     return {"$ref": f"#/$defs/{name}"}
 
 

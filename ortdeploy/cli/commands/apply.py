@@ -42,7 +42,7 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.checked_plan import NAME, recall_plan
+from ortdeploy.planning.checked_plan import KIND, recall_plan
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.run_text import keep_text
@@ -52,6 +52,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.gone_files import note_gone_files
 from ortdeploy.running.job_report import not_begun
+from ortdeploy.state import memo
 from ortdeploy.terminal_text import safe
 from ortdeploy.views import text
 
@@ -75,12 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     with overheard() as said:
         planned, code, to_keep = _run(arguments, recollection)
     if code == EXIT_OK and planned.deployments:
-        from ortdeploy.planning.known_graphs import keep_waiting  # noqa: PLC0415  loaded already, to plan
         from ortdeploy.planning.rests_on import rests_on  # noqa: PLC0415
 
         with suppress(OrtdeployError):  # a state folder that has come to lead elsewhere keeps nothing
             state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
-            keep_waiting(state_dir)
+            memo.put_waiting(state_dir)
             if to_keep is not None:
                 to_keep.keep()
             if not any(plan.steps for plan in planned.plans):
@@ -352,7 +352,7 @@ def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> No
 def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: Recollection) -> None:
     """Let a remembered plan that has failed be made again: a broken device shows in nothing that is compared."""
     if planned.documents and any(one.has_failed for one in ended):
-        recollection.forget(NAME)
+        recollection.forget(KIND)
 
 
 def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.report import FAILED
 from ortdeploy.sinks.drawn import draw, drawing_of
 from ortdeploy.sinks.png import FOLDER as IMAGES
+from ortdeploy.sources.image import EXIF
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
@@ -80,7 +81,7 @@ def _print(
             sys.stdout.write(render_failed(one.failed))
             continue
         sys.stdout.write(render_tryout(one.step.job, one.rows, one.failed, color=color))
-        sys.stdout.write(render_spans(one.rows, one.step.input.rate))
+        sys.stdout.write(render_spans(one.rows, one.step.input.settings.get("rate")))
         sys.stdout.write(render_hollow(one.step.job, one.rows, one.step.input.key))
     if not shown and not is_rejected and not wrong_alone:
         sys.stdout.write("There is nothing to try: the manifest has no jobs:, or none that was chosen.\n")
@@ -125,5 +126,5 @@ class _Shown:
             picture = self._folder / str(row.get("path", ""))
             if picture.is_file() and not drawing.is_empty:
                 target = self._pictures / f"{number:04d}-{picture.stem}.png"
-                draw(picture, drawing, target, upright=self.step.input.exif)
+                draw(picture, drawing, target, upright=EXIF.of(self.step.input.settings))
                 yield target

@@ -25,8 +25,6 @@ from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.disk import make_folders
-from ortdeploy.files.json_text import read_json
-from ortdeploy.files.opening import read_text
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
 from ortdeploy.planning.state_folder import state_folder
@@ -35,12 +33,13 @@ from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.native_output import appended_reason
 from ortdeploy.shell import command
+from ortdeploy.state import memo
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, tuning
 from ortdeploy.views.live_line import AboveLine
 
-_FOLDER = "tune"
+_KIND = "trials"
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
 
 
@@ -112,7 +111,7 @@ def _show(
 
 def _search(spec: Spec, job: JobSpec, bounds: Bounds, arguments: argparse.Namespace) -> tuple[Search, Trial | None]:
     """Search with a live line, and print a line for each trial; return the search and its best trial."""
-    kept = _Kept(state_folder(spec.folder, arguments.state_dir, spec.roots) / _FOLDER, spec, job, arguments)
+    kept = _Kept(state_folder(spec.folder, arguments.state_dir, spec.roots), spec, job, arguments)
     line = tuning.SearchLine(job.name, kept.trials.values())
 
     def once(setting: Setting) -> Trial:
@@ -175,31 +174,24 @@ def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> 
 class _Kept:
     """The trials of a search, kept in the state folder, so that a stopped search can continue."""
 
-    def __init__(self, folder: Path, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> None:
-        self._path = folder / f"{quote(job.name, safe=' ')}.json"
+    def __init__(self, state_dir: Path, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> None:
+        self._state_dir = state_dir
         planned = plan_manifests(
             [spec.path], load_options(arguments), state_dir=arguments.state_dir, jobs=[job.name], new_run=True
         )
         facts = {f"{fact.kind} {fact.name}": fact.value for plan in planned.plans for fact in plan.facts}
-        self._made_from = {**facts, "seconds": str(arguments.seconds)}
+        self._key = json_module.dumps([job.name, arguments.seconds, sorted(facts.items())])
         self.trials: dict[Setting, Trial] = {}
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            known = read_json(read_text(self._path))
-            if known["made_from"] == self._made_from:
-                self.trials = {trial.setting: trial for trial in map(from_plain, known["trials"])}
+        with suppress(ValueError, KeyError, TypeError):
+            known = memo.get(state_dir, _KIND, self._key) or ()
+            self.trials = {trial.setting: trial for trial in map(from_plain, known)}
 
     def note(self, trial: Trial) -> Trial:
         """Keep a trial."""
         self.trials[trial.setting] = trial
-        data = {
-            "format_version": 1,
-            "made_from": self._made_from,
-            "trials": [as_plain(one) for one in self.trials.values()],
-        }
         with suppress(OSError):
-            make_folders(self._path.parent)
-            with open_whole(self._path) as file:
-                file.write(json_module.dumps(data, indent=2).encode())
+            make_folders(self._state_dir)
+        memo.put(self._state_dir, _KIND, self._key, [as_plain(one) for one in self.trials.values()])
         return trial
 
 

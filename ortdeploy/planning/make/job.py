@@ -28,6 +28,8 @@ from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.sinks.settled import settled_types
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.settings import said
 from ortdeploy.tensors.tolerances import TOLERANCES
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
@@ -69,14 +71,12 @@ def _job_input(job: ResolvedJob) -> JobInput:
         first_row=0,
         rows=None,
         row_type=facts.row_type,
-        rate=spec.rate,
+        settings=said(SOURCES[facts.format], spec.settings) if facts.format else spec.settings,
         missing=job.missing,
         key=job.key,
         on_change="append" if spec.jobs else spec.arrivals.on_change,
-        exif=spec.exif is not False,
         types=_input_types(job),
         dialect=spec.dialect or PLAIN,
-        background=spec.background,
         upstream=_upstream(job),
         elsewhere=facts.problem.detail if job.is_input_elsewhere and facts.problem else None,
     )

@@ -1,6 +1,6 @@
 """Makes ONNX Runtime open a deployment's models without their weights, so that a refusal is known before the run.
 
-A success is remembered in the state directory, if there is one, by everything that it depends on. A refusal is not
+A success is remembered in the state directory by everything that it depends on. A refusal is not
 remembered, because a refused model never runs.
 """
 
@@ -14,16 +14,12 @@ from pathlib import Path
 from ortdeploy.deployment.resolved import Deployment, ResolvedModel
 from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import Opening
-from ortdeploy.files.atomic import open_cached
-from ortdeploy.files.json_text import read_json
-from ortdeploy.files.opening import read_text
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
+from ortdeploy.state import memo
 
-_NAME = "opened-models.json"
-_FORMAT_VERSION = 1
-_MOST = 500  # models that are remembered
+_KIND = "opening"
 
 
 def open_models(
@@ -38,18 +34,19 @@ def open_models(
         for model in deployment.models
         if model.facts.problem is None and model.usable and model.spec.name not in rejected
     ]
-    known = _Remembered(state_dir)
     found = {}
     unknown: dict[str, tuple[ResolvedModel, str]] = {}
     for model in models:
         key = _key(model, deployment, elsewhere=elsewhere)
-        if key in known:
+        if memo.get(state_dir, _KIND, key) is not None:
             found[model.spec.name] = Opening(with_kernels=_is_on_cpu(model, elsewhere=elsewhere))
         else:
             unknown[model.spec.name] = model, key
     tried = _try([model for model, _ in unknown.values()], deployment, elsewhere=elsewhere)
     found.update(tried)
-    known.keep([unknown[name][1] for name, opening in tried.items() if opening.refusal is None])
+    for name, opening in tried.items():
+        if opening.refusal is None:
+            memo.put(state_dir, _KIND, unknown[name][1], True)
     return found
 
 
@@ -102,26 +99,3 @@ def _key(model: ResolvedModel, deployment: Deployment, *, elsewhere: bool) -> st
         elsewhere,
     ]
     return hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()
-
-
-class _Remembered:
-    """The models that were opened before, remembered in the state directory."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / _NAME
-        self._keys: list[str] = []
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            document = read_json(read_text(self._path))
-            if document["format_version"] == _FORMAT_VERSION:
-                self._keys = [key for key in document["opened"] if isinstance(key, str)]
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
-
-    def keep(self, keys: Sequence[str]) -> None:
-        """Remember more models; if they cannot be written, they are opened again the next time."""
-        if keys and self._path.parent.is_dir():
-            self._keys = [*self._keys, *keys][-_MOST:]
-            text = json.dumps({"format_version": _FORMAT_VERSION, "opened": self._keys})
-            with suppress(OSError), open_cached(self._path) as file:
-                file.write(text.encode())

@@ -80,7 +80,7 @@ def look(
 def _wanted(step: RunJob) -> Wanted:
     """Return what to read: of pictures also whether transparency is in use, if nothing says what lies behind it."""
     wanted = wanted_columns(step)
-    asks = step.input.format == "image" and step.input.background is None
+    asks = step.input.format == "image" and "background" not in step.input.settings
     return replace(wanted, keys=(*wanted.keys, TRANSPARENT)) if asks else wanted
 
 

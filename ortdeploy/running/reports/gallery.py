@@ -24,6 +24,7 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.reports.illustrations import Example, Picture
 from ortdeploy.sinks.drawn import Drawing, drawing_of, is_boxes
 from ortdeploy.sources.catalogue import FILE_IS_ROW, RECORDINGS, SOURCES
+from ortdeploy.sources.image import EXIF
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.types import LINE_COLUMNS
 
@@ -132,7 +133,7 @@ def _with_input(shown: Example, path: Path, row: Mapping[str, Any], step: RunJob
     if step.input.format == "image":
         boxes = next((key for key in step.output.columns if is_boxes(row.get(key))), None)
         found = {} if boxes is None else {boxes: str(len(row[boxes]))}
-        picture = _picture(path, drawing_of(row, step.output.columns), upright=step.input.exif)
+        picture = _picture(path, drawing_of(row, step.output.columns), upright=EXIF.of(step.input.settings))
         return replace(shown, values={**shown.values, **found}, picture=picture)
     if step.input.format in RECORDINGS:
         envelope, seconds = _envelope(path, step.input.format)

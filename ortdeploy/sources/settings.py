@@ -1,0 +1,52 @@
+"""Keys of an input that only some formats have: a source module lists its own as SETTINGS, and reads them itself.
+
+The rooms between the manifest and the source pass them on as one mapping, and know none of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from ortdeploy.modules import Modules
+from ortdeploy.sources.protocol import SourceModule
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """A key of an input, with the type of its values in a plan, and its default.
+
+    Files of its formats are `files` in words; others have no `trait`. Results are others with values that are
+    `changing` than with the default.
+    """
+
+    name: str
+    type: Any
+    files: str
+    trait: str
+    default: Any = None
+    changing: tuple[Any, ...] = ()
+
+    def of(self, settings: Mapping[str, Any]) -> Any:
+        """Return its value among the settings of an input."""
+        return settings.get(self.name, self.default)
+
+
+def said(module: SourceModule, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a format that are not the default."""
+    return {one.name: one.of(settings) for one in module.SETTINGS if one.of(settings) != one.default}
+
+
+def identity(module: SourceModule, settings: Mapping[str, Any]) -> list[list[Any]]:
+    """Return what results depend on, with its values; nothing if it is the default."""
+    return [[one.name, one.of(settings)] for one in module.SETTINGS if one.of(settings) in one.changing]
+
+
+def misplaced(name: str, settings: Mapping[str, Any], modules: Modules[SourceModule]) -> str | None:
+    """Return what is wrong with the first setting that a format does not have; None if it has all."""
+    own = {one.name for one in modules[name].SETTINGS}
+    key = next((key for key in settings if key not in own), None)
+    if key is None:
+        return None
+    having = [(form, one) for form in modules for one in modules[form].SETTINGS if one.name == key]
+    formats, (_, setting) = ", ".join(form for form, _ in having), having[0]
+    return f"{key}: is for {setting.files} ({formats}); {name} files have no {setting.trait}. Remove it."
