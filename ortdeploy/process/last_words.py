@@ -1,6 +1,6 @@
 """Says why this process ended if it can no longer say so itself: native code crashed, or the system killed it.
 
-A **watcher** is forked before anything is loaded. It waits at a pipe, takes no time, and shares a page with this
+A **watcher** is forked before a command is loaded. It waits at a pipe, takes no time, and shares a page with this
 process. This process writes into that page what it does; the end of the pipe tells the watcher that it is gone. If it
 has not taken its leave, the watcher says what it was doing, how it ended and what to do next, on standard error. So an
 exit status stays what it was: 128 and the number of the signal, as shells have it.
