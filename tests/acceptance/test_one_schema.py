@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
 from pyarrow import parquet
+from support.fuse import killed_at
 from support.models import save_model
-from support.shards import Killed, die_after, die_before
 
-from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.running import begun_part, part_loop
 
 SEED, CASES = int(os.environ.get("ORTDEPLOY_FUZZ_SEED", "1")), int(os.environ.get("ORTDEPLOY_FUZZ", "12"))
@@ -697,7 +695,7 @@ def test_random_inputs_give_one_table(cli: Cli, tmp_path: Path, monkeypatch: pyt
     if later and case.joint(later) is not None:
         case.write(tmp_path, later)
         arrived = [value for _, values, _ in later for value in values]
-        done = _apply(cli, manifest, r, monkeypatch)
+        done = _apply(cli, manifest, r)
         if not [one for one in arrived if case.wanted(one, kind) is not _MISFIT] and done != 0:
             return
         assert done == 0
@@ -711,27 +709,12 @@ def test_random_inputs_give_one_table(cli: Cli, tmp_path: Path, monkeypatch: pyt
         _check(tmp_path, case, kind, rows)
 
 
-def _apply(cli: Cli, manifest: Path, r: random.Random, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Apply, perhaps killed at some commits before."""
+def _apply(cli: Cli, manifest: Path, r: random.Random) -> int:
+    """Apply, perhaps killed at some events before."""
     for _ in range(r.choice([0, 0, 1, 2])):
-        with monkeypatch.context() as patch, suppress(Killed):
-            patch.setattr(Ledger, "commit_part", _dying(r.randint(1, 3), r.choice([die_before, die_after])))
+        with killed_at(r.randint(1, 12)):
             cli("apply", manifest, "-q")
     return cli("apply", manifest, "-q").code
-
-
-def _dying(commits: int, die: Callable[..., Any]) -> Callable[..., Any]:
-    """A commit that does so often what it should, and then dies before or after it."""
-    real, left = Ledger.commit_part, count(commits, -1)
-
-    def commit(*given: Any, **named: Any) -> Any:
-        is_last = next(left) == 1
-        found = None if is_last and die is die_before else real(*given, **named)
-        if is_last:
-            raise Killed
-        return found
-
-    return commit
 
 
 def _run(cli: Cli, folder: Path, manifest: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -749,7 +732,7 @@ def _run(cli: Cli, folder: Path, manifest: Path, case: Case, monkeypatch: pytest
     with monkeypatch.context() as patch:
         if how == "earlier":
             forget_types(patch)
-        assert _apply(cli, manifest, r, monkeypatch) == 0
+        assert _apply(cli, manifest, r) == 0
 
 
 def _check(folder: Path, case: Case, kind: pa.DataType, rows: Sequence[Any]) -> None:
