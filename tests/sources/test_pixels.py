@@ -24,8 +24,9 @@ from ortdeploy.transforms.catalogue import PREPARE
 RANDOM = np.random.default_rng(11)
 
 
-def read(path: Path, **settings: Any) -> Block:
-    with open_source([str(path)], str(path.parent), Wanted(dtypes={"pixels": "uint8"}, settings=settings)) as source:
+def read(path: Path, keys: Sequence[str] = (), **settings: Any) -> Block:
+    wanted = Wanted(dtypes={"pixels": "uint8"}, keys=tuple(keys), settings=settings)
+    with open_source([str(path)], str(path.parent), wanted) as source:
         return next(source.blocks(0, iter([1])))
 
 
