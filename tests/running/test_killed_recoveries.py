@@ -4,6 +4,7 @@ Whatever the commands are, and wherever they die: every row of every file is the
 The first dies before each of its events in turn, or before some that are drawn, the second before one that is drawn.
 """
 
+import copy
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -110,9 +111,27 @@ def begin(folder: Path, place: str) -> Output:
     return output
 
 
-def die_twice(folder: Path, place: str, first: str, second: str, at: int, draw: random.Random) -> bool:
+@dataclass
+class Begun:
+    """Outputs that were begun, each made once and copied; what is on a store is made anew."""
+
+    folder: Path
+    known: dict[str, Output] = field(default_factory=dict)
+
+    def copied_to(self, folder: Path, place: str) -> Output:
+        """Return an output of its own."""
+        if place == "on a store":
+            return begin(folder, place)
+        if place not in self.known:
+            self.known[place] = begin(self.folder / place, place)
+        output = copy.deepcopy(self.known[place])
+        shutil.copytree(output.at, folder)
+        output.at = folder
+        return output
+
+
+def die_twice(output: Output, first: str, second: str, at: int, draw: random.Random) -> bool:
     """Live such a life; return whether the first command was killed."""
-    output = begin(folder, place)
     with killed_at(at) as fuse:
         COMMANDS[first](output)
     with killed_at(draw.randint(1, 16)) as again:
@@ -124,7 +143,7 @@ def die_twice(folder: Path, place: str, first: str, second: str, at: int, draw: 
         check_store(output)
     assert fuse.met, "no event was met"
     assert again.met or not fuse.blew, "what was left was not recovered, or that made no event"
-    shutil.rmtree(folder)
+    shutil.rmtree(output.at)
     return fuse.blew
 
 
@@ -137,8 +156,13 @@ def check_store(output: Output) -> None:
     assert there["_run.json"] == (output.out / "_run.json").read_bytes()
 
 
+@pytest.fixture(name="begun", scope="module")
+def begin_once(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    return Begun(tmp_path_factory.mktemp("begun"))
+
+
 @pytest.fixture(name="lives")
-def clean_lives(tmp_path: Path, store: Any) -> Callable[..., bool]:
+def clean_lives(tmp_path: Path, store: Any, begun: Begun) -> Callable[..., bool]:
     """Live lives, each with a store that is empty at first."""
 
     def live(place: str, first: str, second: str, at: int, seed: str) -> bool:
@@ -147,7 +171,7 @@ def clean_lives(tmp_path: Path, store: Any) -> Callable[..., bool]:
         try:
             with quickly():
                 draw = random.Random(seed)  # noqa: S311  moments, not secrets
-                return die_twice(tmp_path / "life", place, first, second, at, draw)
+                return die_twice(begun.copied_to(tmp_path / "life", place), first, second, at, draw)
         except BaseException as error:
             error.add_note(f"{place}: {first} killed at {at}, then {second}; seed {seed}")
             raise
