@@ -5,6 +5,7 @@ The first dies before each of its events in turn, or before some that are drawn,
 """
 
 import copy
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +20,9 @@ from support.fakes import FakeRuntime, double
 from support.fuse import killed_at
 from support.inbox import Inbox
 from support.jobs import changed, retrying
-from support.power_loss import execute_there, quickly
+from support.power_loss import STATE, execute_there, quickly
 
+from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
 
@@ -139,6 +141,7 @@ def die_twice(output: Output, first: str, second: str, at: int, draw: random.Ran
     output.apply()
     output.apply()
     output.check(output.away)
+    check_report(output)
     if output.url is not None:
         check_store(output)
     assert fuse.met, "no event was met"
@@ -147,13 +150,24 @@ def die_twice(output: Output, first: str, second: str, at: int, draw: random.Ran
     return fuse.blew
 
 
+def check_report(output: Output) -> None:
+    """What is written of rows that failed and of parts is what the ledger knows."""
+    record, report = output.record(), json.loads((output.out / "_run.json").read_text())
+    with read_ledger(output.at / STATE) as ledger:
+        assert ledger is not None
+        assert (output.out / "_failed.jsonl").read_text().splitlines() == [*ledger.failures(record.output)]
+    assert [part["file"] for part in report["parts"]] == [part.file for part in record.parts]
+    assert report["rows"]["committed"] == record.committed
+
+
 def check_store(output: Output) -> None:
     """The store has the parts that are here, and no others."""
     system = pytest.importorskip("fsspec").filesystem("memory")
     there = {Path(name).name: system.cat_file(name) for name in system.find(URL)}
     here = {path.name: path.read_bytes() for path in output.out.glob("part-*")}
     assert {name: content for name, content in there.items() if name.startswith("part-")} == here
-    assert there["_run.json"] == (output.out / "_run.json").read_bytes()
+    for name in ("_run.json", "_failed.jsonl"):
+        assert there[name] == (output.out / name).read_bytes()
 
 
 @pytest.fixture(name="begun", scope="module")
@@ -180,6 +194,27 @@ def clean_lives(tmp_path: Path, store: Any, begun: Begun) -> Callable[..., bool]
 
 
 PAIRS = [(place, first) for place, commands in PLACES.items() for first in commands]
+
+
+def test_a_report_that_a_kill_has_left_behind_on_a_store_is_sent(lives: Callable[..., bool]) -> None:
+    """The second retry dies as it sends its report, which is all that is left to do."""
+    assert lives("on a store", "retry", "retry", 3, "on a store retry retry 3")
+
+
+@pytest.mark.parametrize(("command", "events"), [("retry", range(8, 13)), ("compact", range(6, 10))])
+def test_a_report_that_a_kill_has_left_behind_is_written(
+    begun: Begun, tmp_path: Path, command: str, events: range
+) -> None:
+    """Nothing else is left to do."""
+    for event in events:
+        output = begun.copied_to(tmp_path / str(event), "in place")
+        with quickly():
+            with killed_at(event) as fuse:
+                COMMANDS[command](output)
+            assert fuse.blew
+            assert output.apply() is Status.NOTHING_TO_DO
+        output.check()
+        check_report(output)
 
 
 @pytest.mark.parametrize(("place", "first"), PAIRS)
