@@ -34,6 +34,8 @@ MARKER = "_output.json"
 """The file in an output folder that names its ledger. On a store, its `claim` says which run has created it there."""
 REPORT = "_run.json"
 """The file in an output folder with the report of the last run."""
+DUE = f".{REPORT}.due"
+"""The hidden file in an output folder that is there while committed rows change: the report is to be written anew."""
 REPORTS = {"html": "_run.html", "prometheus": "_run.prom"}
 """The files beside it with further forms of the report, by form."""
 

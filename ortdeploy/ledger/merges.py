@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import TEMPORARY, sync_folder
+from ortdeploy.files.names import DUE
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import Merge, NewFile, Part, Replacement
 from ortdeploy.ledger.written import is_as_written
@@ -14,11 +15,11 @@ from ortdeploy.ledger.written import is_as_written
 Send = Callable[[Collection[str]], None]
 """Uploads files of an output folder, by their names; they replace the store's objects of these names."""
 
-_HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced)|\..*{re.escape(TEMPORARY)}")
+_HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced)|\..*{re.escape(TEMPORARY)}|{re.escape(DUE)}")
 
 
 def has_hidden_files(folder: Path) -> bool:
-    """Return whether a killed run, retry or compact left files that wait for their names. Raises OSError."""
+    """Return whether a killed run, retry or compact left files that wait, or an old report. Raises OSError."""
     try:
         with os.scandir(folder) as entries:
             return any(_HIDDEN.fullmatch(entry.name) for entry in entries)

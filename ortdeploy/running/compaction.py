@@ -22,7 +22,7 @@ from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name, replaced_name
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
-from ortdeploy.running.report import renew_report
+from ortdeploy.running.report import is_report_due, renew_report, report_due, report_written
 from ortdeploy.sinks.catalogue import SINKS
 
 
@@ -52,11 +52,14 @@ class Small(Struct, frozen=True, kw_only=True):
         """Join parts; return how many there were, and how many there are. Raises OrtdeployError, OSError."""
         known = self._whole_record()
         groups = list(self._groups(known))
+        if groups:
+            report_due(self.folder)
         for group in groups:
             self._put_together(known, group)
         record = self.ledger.output(self.output) or known
-        if groups:
+        if is_report_due(self.folder):
             renew_report(self.folder, record, self.ledger.failures(self.output))
+            report_written(self.folder)
         return len(known.parts), len(record.parts)
 
     def _whole_record(self) -> OutputRecord:
@@ -65,6 +68,8 @@ class Small(Struct, frozen=True, kw_only=True):
         if known is None:
             raise AssertionError("the ledger knows this output")
         check_output(self.ledger, known, SINKS[self.format].SUFFIX)
+        if known.replacements or self.ledger.merges(self.output):
+            report_due(self.folder)
         complete_merges(self.ledger, self.output, self.folder, known.parts)
         complete_replacements(self.ledger, self.output, self.folder)
         return self.ledger.output(self.output) or known

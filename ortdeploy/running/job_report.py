@@ -16,7 +16,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.member import Member
-from ortdeploy.running.report import committed, ran_on, write_report
+from ortdeploy.running.report import committed, ran_on, report_written, write_report
 from ortdeploy.running.statistics import JobStatistics
 
 
@@ -61,6 +61,7 @@ class JobReport:
             )
             if context.upload is not None:
                 context.upload.send()
+            report_written(context.folder)
 
     def ran(self) -> dict[str, Any]:
         """Return what the report says of sessions and memory, as JSON has it."""

@@ -15,7 +15,7 @@ from ortdeploy.ledger.merges import complete_merges, complete_replacements, has_
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import JobOutput
 from ortdeploy.running.committed import check_files
-from ortdeploy.running.report import renew_report
+from ortdeploy.running.report import renew_report, report_due, report_written
 from ortdeploy.sinks.catalogue import SINKS
 
 
@@ -64,9 +64,12 @@ def _complete(ledger: Ledger, known: OutputRecord, folder: Path, output: JobOutp
     send = None if upload is None else upload.replace
     check_output(ledger, known, SINKS[output.format].SUFFIX)
     check_files(ledger, folder, output)
+    if folder.is_dir():
+        report_due(folder)
     complete_merges(ledger, known.output, folder, known.parts, send)
     complete_replacements(ledger, known.output, folder, send)
-    remove_temporaries(folder)
     renew_report(folder, ledger.output(known.output) or known, ledger.failures(known.output), output.reports)
     if upload is not None:
         upload.send()
+    remove_temporaries(folder)
+    report_written(folder)

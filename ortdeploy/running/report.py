@@ -11,9 +11,9 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ortdeploy.durations import Histogram
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import open_cached, open_whole
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.names import REPORT, relative
+from ortdeploy.files.names import DUE, REPORT, is_there_now, relative
 from ortdeploy.files.opening import read_text
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
@@ -225,6 +225,22 @@ def _write_failed(folder: Path, failures: Iterable[str], failed: "FailedRows | N
 
 
 _CHANGED_SINCE = "parts have been put together or completed since the last run; the next one shows rows again"
+
+
+def report_due(folder: Path) -> None:
+    """Note that rows of an ended job change: should this process be killed, the next command renews the report."""
+    with open_cached(folder / DUE):
+        pass
+
+
+def is_report_due(folder: Path) -> bool:
+    """Return whether rows have changed, or may have, since the report was written."""
+    return is_there_now(folder / DUE)
+
+
+def report_written(folder: Path) -> None:
+    """Note that the report is as new as the rows, also on the store."""
+    (folder / DUE).unlink(missing_ok=True)
 
 
 def renew_report(

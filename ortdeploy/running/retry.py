@@ -33,6 +33,7 @@ from ortdeploy.running.member import Finished
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
+from ortdeploy.running.report import report_due
 from ortdeploy.running.row_numbers import hold_place
 from ortdeploy.running.row_places import Found, RowPlaces, Segment, open_segments
 from ortdeploy.running.statistics import JobStatistics
@@ -115,6 +116,7 @@ class RetryRun:
         check_record(context, known)
         check_parts(context)
         make_durable_folder(context.folder)
+        report_due(context.folder)
         complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
         complete_replacements(context.ledger, context.output, context.folder, context.send)
         remove_temporaries(context.folder)

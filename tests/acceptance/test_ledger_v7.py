@@ -70,9 +70,14 @@ class Now(Site):
         self.run("plan", self.manifest)
         assert state_of(self.folder) == before
 
+    @property
+    def last(self) -> str:
+        """The last file whose rows are all run here."""
+        return max(name for name, rows in self.truth.files.items() if {*rows}.isdisjoint(self.truth.elsewhere))
+
     def change(self) -> None:
         """Give a file other rows, as many as before."""
-        name = max(self.truth.files)
+        name = self.last
         self.put(name, *(abs(value) + 200 for value in self.truth.files[name]))
 
     def change_and_apply(self) -> None:
@@ -81,8 +86,7 @@ class Now(Site):
 
     def shorten_and_apply(self) -> None:
         """Give a file fewer rows."""
-        name = max(self.truth.files)
-        self.put(name, 301.0, -302.0)
+        self.put(self.last, 301.0, -302.0)
         self.apply()
 
     def arrive_and_apply(self) -> None:
@@ -100,7 +104,10 @@ class Now(Site):
         return [*accumulate(self.truth.rows)] if self.truth.sums else self.truth.rows
 
     def found(self) -> dict[int, float]:
-        """Return the rows of all parts by number, as a reader has them. Of an output in place, none is there twice."""
+        """Return the rows of all parts by number, as a reader has them. Of an output in place, none is there twice.
+
+        Where parts may be carried away, old rows of changed files stay in them, and the report says which these are.
+        """
         lines = [
             (int(line["row"]), line["y"][0] / (1 if self.truth.sums else 2))
             for path in sorted([*self.out.glob("part-*"), *self.away.glob("part-*")], key=_order)
@@ -108,7 +115,13 @@ class Now(Site):
         ]
         if REMOVABLE not in self.manifest.read_text() and not self._has_later_files():
             assert max(Counter(row for row, _ in lines).values(), default=1) == 1
-        return dict(lines)
+            return dict(lines)
+        withdrawn = [
+            span for part in json.loads((self.out / "_run.json").read_text())["parts"] for span in part["withdrawn"]
+        ]
+        return {
+            row: value for row, value in lines if not any(first <= row < first + count for first, count in withdrawn)
+        }
 
     def _has_later_files(self) -> bool:
         return any(".r" in path.name for path in self.out.glob("part-*"))
@@ -178,8 +191,16 @@ def test_what_version_7_has_left_goes_on(cli: Cli, all_states: Path, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", sorted({*WAYS} - {"apply"}))
-@pytest.mark.parametrize("name", sorted({*STATES} - WITH_SHARDS))
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        (name, way)
+        for name in sorted({*STATES} - WITH_SHARDS)
+        for way in sorted({*WAYS} - {"apply"})
+        if not (name == "kept-state" and way != "compact")  # of rows with a state, none runs again by itself
+        and (name, way) != ("forgotten", "shortened")  # nothing tells any more which rows of forgotten parts count
+    ],
+)
 def test_what_version_7_has_left_goes_on_in_every_way(
     cli: Cli, all_states: Path, tmp_path: Path, name: str, way: str
 ) -> None:

@@ -4,6 +4,8 @@ Whatever the commands are, and wherever they die: every row of every file is the
 The first dies before each of its events in turn, or before some that are drawn, the second before one that is drawn.
 """
 
+import copy
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +20,9 @@ from support.fakes import FakeRuntime, double
 from support.fuse import killed_at
 from support.inbox import Inbox
 from support.jobs import changed, retrying
-from support.power_loss import execute_there, quickly
+from support.power_loss import STATE, execute_there, quickly
 
+from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
 
@@ -110,9 +113,27 @@ def begin(folder: Path, place: str) -> Output:
     return output
 
 
-def die_twice(folder: Path, place: str, first: str, second: str, at: int, draw: random.Random) -> bool:
+@dataclass
+class Begun:
+    """Outputs that were begun, each made once and copied; what is on a store is made anew."""
+
+    folder: Path
+    known: dict[str, Output] = field(default_factory=dict)
+
+    def copied_to(self, folder: Path, place: str) -> Output:
+        """Return an output of its own."""
+        if place == "on a store":
+            return begin(folder, place)
+        if place not in self.known:
+            self.known[place] = begin(self.folder / place, place)
+        output = copy.deepcopy(self.known[place])
+        shutil.copytree(output.at, folder)
+        output.at = folder
+        return output
+
+
+def die_twice(output: Output, first: str, second: str, at: int, draw: random.Random) -> bool:
     """Live such a life; return whether the first command was killed."""
-    output = begin(folder, place)
     with killed_at(at) as fuse:
         COMMANDS[first](output)
     with killed_at(draw.randint(1, 16)) as again:
@@ -120,12 +141,23 @@ def die_twice(folder: Path, place: str, first: str, second: str, at: int, draw: 
     output.apply()
     output.apply()
     output.check(output.away)
+    check_report(output)
     if output.url is not None:
         check_store(output)
     assert fuse.met, "no event was met"
     assert again.met or not fuse.blew, "what was left was not recovered, or that made no event"
-    shutil.rmtree(folder)
+    shutil.rmtree(output.at)
     return fuse.blew
+
+
+def check_report(output: Output) -> None:
+    """What is written of rows that failed and of parts is what the ledger knows."""
+    record, report = output.record(), json.loads((output.out / "_run.json").read_text())
+    with read_ledger(output.at / STATE) as ledger:
+        assert ledger is not None
+        assert (output.out / "_failed.jsonl").read_text().splitlines() == [*ledger.failures(record.output)]
+    assert [part["file"] for part in report["parts"]] == [part.file for part in record.parts]
+    assert report["rows"]["committed"] == record.committed
 
 
 def check_store(output: Output) -> None:
@@ -134,11 +166,17 @@ def check_store(output: Output) -> None:
     there = {Path(name).name: system.cat_file(name) for name in system.find(URL)}
     here = {path.name: path.read_bytes() for path in output.out.glob("part-*")}
     assert {name: content for name, content in there.items() if name.startswith("part-")} == here
-    assert there["_run.json"] == (output.out / "_run.json").read_bytes()
+    for name in ("_run.json", "_failed.jsonl"):
+        assert there[name] == (output.out / name).read_bytes()
+
+
+@pytest.fixture(name="begun", scope="module")
+def begin_once(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    return Begun(tmp_path_factory.mktemp("begun"))
 
 
 @pytest.fixture(name="lives")
-def clean_lives(tmp_path: Path, store: Any) -> Callable[..., bool]:
+def clean_lives(tmp_path: Path, store: Any, begun: Begun) -> Callable[..., bool]:
     """Live lives, each with a store that is empty at first."""
 
     def live(place: str, first: str, second: str, at: int, seed: str) -> bool:
@@ -147,7 +185,7 @@ def clean_lives(tmp_path: Path, store: Any) -> Callable[..., bool]:
         try:
             with quickly():
                 draw = random.Random(seed)  # noqa: S311  moments, not secrets
-                return die_twice(tmp_path / "life", place, first, second, at, draw)
+                return die_twice(begun.copied_to(tmp_path / "life", place), first, second, at, draw)
         except BaseException as error:
             error.add_note(f"{place}: {first} killed at {at}, then {second}; seed {seed}")
             raise
@@ -156,6 +194,27 @@ def clean_lives(tmp_path: Path, store: Any) -> Callable[..., bool]:
 
 
 PAIRS = [(place, first) for place, commands in PLACES.items() for first in commands]
+
+
+def test_a_report_that_a_kill_has_left_behind_on_a_store_is_sent(lives: Callable[..., bool]) -> None:
+    """The second retry dies as it sends its report, which is all that is left to do."""
+    assert lives("on a store", "retry", "retry", 3, "on a store retry retry 3")
+
+
+@pytest.mark.parametrize(("command", "events"), [("retry", range(8, 13)), ("compact", range(6, 10))])
+def test_a_report_that_a_kill_has_left_behind_is_written(
+    begun: Begun, tmp_path: Path, command: str, events: range
+) -> None:
+    """Nothing else is left to do."""
+    for event in events:
+        output = begun.copied_to(tmp_path / str(event), "in place")
+        with quickly():
+            with killed_at(event) as fuse:
+                COMMANDS[command](output)
+            assert fuse.blew
+            assert output.apply() is Status.NOTHING_TO_DO
+        output.check()
+        check_report(output)
 
 
 @pytest.mark.parametrize(("place", "first"), PAIRS)
