@@ -10,8 +10,9 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import asdict, replace
 
-from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts
+from ortdeploy.deployment.threads import sleeping, thread_layouts
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
+from ortdeploy.plan.thread_layout import ThreadLayout
 
 BATCHES = tuple(2**power for power in range(11))
 _PATIENCE = 2  # one slower size may be noise

@@ -587,7 +587,7 @@ def test_what_data_decides_is_known_here() -> None:
     )
     assert _fields(RunJob) == (
         "adapters batching errors fetch identity input inputs job letters limits model output pipeline postprocess "
-        "retry row_axes row_check session timing trim values"
+        "retry row_axes row_check session thread_layout timing trim values"
     )
 
 
