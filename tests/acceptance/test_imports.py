@@ -28,10 +28,11 @@ WATCHED = {
 """What takes its time: packages, modules of Python's own that bring many others, and formats and steps not asked for."""
 
 TEXT = {
-    "base64", "dataclasses", "typing", "yaml", "ortdeploy.manifest.document", "ortdeploy.planning.workflow",
+    "base64", "dataclasses", "typing", "uuid", "yaml", "ortdeploy.manifest.document", "ortdeploy.planning.workflow",
     "ortdeploy.rules.protocol",
 }  # fmt: skip
-RUNNING = {"dataclasses", "typing", "numpy", "onnxruntime", "sqlite3"}
+"""What reads manifests may load; msgspec brings uuid."""
+RUNNING = {"dataclasses", "typing", "numpy", "onnxruntime", "sqlite3", "uuid"}
 PLANNING = TEXT | RUNNING | {
     "base64", "locale", "subprocess", "tempfile", "shutil", "bz2", "lzma", "ortdeploy.deployment.resolve", "ortdeploy.planning.probe",
     "ortdeploy.process.child", "ortdeploy.transforms.catalogue", "ortdeploy.pipelines.component",
