@@ -34,7 +34,7 @@ from ortdeploy.manifest.spec import (
 )
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest, output_layout
-from ortdeploy.plan.thread_layout import BY_RULE, ThreadLayout
+from ortdeploy.plan.thread_layout import BY_RULE, ThreadLayout, layout_of_name
 from ortdeploy.providers.catalogue import CPU, find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.providers.secrets import masked_options
@@ -374,8 +374,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         return not (self.is_finished or self.is_waiting)
 
     @property
-    def thread_layout(self) -> ThreadLayout | None:
-        """The layout that its output begins with, if its rows give the same in any order and the manifest fixes none.
+    def layout_by_rule(self) -> str | None:
+        """The thread layout of new outputs, if rows give the same in any order and the manifest fixes none.
 
         That is so on the CPU provider, in batches of a known size, of rows that are proven to be independent.
         """
@@ -384,7 +384,13 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         is_on_cpu = all([provider.name for provider in one.chain] == [CPU] for one in self.model.usable)
         is_proven = spec.checks_rows and spec.row_tolerance is None and not self.model.facts.draws
         is_free = spec.free_threads and bool(self.model.usable)
-        return BY_RULE if is_free and is_batched and is_on_cpu and is_proven else None
+        return BY_RULE.name if is_free and is_batched and is_on_cpu and is_proven else None
+
+    @property
+    def thread_layout(self) -> ThreadLayout | None:
+        """The thread layout of its output: the one that it has, or by rule; None: as the manifest says."""
+        name = self.output.layout_or(self.layout_by_rule)
+        return None if name is None else layout_of_name(name)
 
     @property
     def is_current(self) -> bool:

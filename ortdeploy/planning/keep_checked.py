@@ -124,6 +124,7 @@ def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, known: Checke
         run_sizes=tuple(sorted({*sizes_before, *job.batching.sizes_run(job.input.rows)})),
         forecasts=tuple(_forecasts(job, deployment, known))[:_MOST_FORECASTS],
         memory_bound=memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None),
+        layout_by_rule=job.layout_by_rule,
     )
 
 

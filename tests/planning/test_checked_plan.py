@@ -575,7 +575,7 @@ def test_what_data_decides_is_known_here() -> None:
         "unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (
-        "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state"
+        "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state threads"
     )
     assert _fields(JobInput) == (
         "background dialect elsewhere exif files first_row format gone key missing on_change patterns rate rerun rerun_rows row_type rows "

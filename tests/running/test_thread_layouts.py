@@ -19,6 +19,7 @@ from support.specs import make_spec
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.resolved import ResolvedJob
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import OutputFacts
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode, plan_digest
@@ -300,6 +301,25 @@ def test_a_manifest_that_fixes_the_threads_decides_for_what_follows(tmp_path: Pa
     save(tmp_path, range(ROWS))
     execute(tmp_path, planned(tmp_path), until=8)
     assert execute(tmp_path, planned(tmp_path, model=", session: {intra_op_num_threads: 2}")).layouts == [(2, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("made", "threads", "planned_as"),
+    [((), None, BY_RULE.name), ((("d", 0),), None, None), ((("d", 0),), NARROW, NARROW)],
+)
+def test_a_plan_says_what_an_output_that_was_begun_has(
+    tmp_path: Path, made: tuple[tuple[str, int], ...], threads: str | None, planned_as: str | None
+) -> None:
+    spec = make_spec(MANIFEST.format(model="", size="4", job=""), folder=str(tmp_path))
+    facts = make_facts(
+        spec,
+        {
+            "models": {"m": {"inputs": {"x": "float32[batch,2]"}, "outputs": {"y": "float32[batch,2]"}}},
+            "inputs": {"run": {"columns": {"array": "float32[rows,2]"}, "rows": 9}},
+        },
+    )
+    output = OutputFacts(state="part", made=made, threads=threads)
+    assert layout_of(make_plan(resolve(spec, replace(facts, outputs={"run": output})))) == planned_as
 
 
 # Shards

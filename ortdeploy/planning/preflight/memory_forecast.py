@@ -143,8 +143,11 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
 
 
 def as_run(job: ResolvedJob, callers: int | None) -> ResolvedJob:
-    """Return a job with the callers that its session gets; None: as many as the manifest says."""
-    return job if callers is None else replace(job, model=job.model.laid_out(ThreadLayout(callers=callers)))
+    """Return a job with the sessions of its thread layout, and as many callers if that has one for each core."""
+    layout = job.thread_layout
+    if layout is None:
+        return job
+    return replace(job, model=job.model.laid_out(replace(layout, callers=layout.callers or callers or 1)))
 
 
 def memory_bound(limit: int | None, machine: int | None) -> int | None:
@@ -172,7 +175,8 @@ class _Taken(Struct, frozen=True, kw_only=True):
         None: the manifest says how many. A job that comes near its limit opens its sessions otherwise, and half of the
         machine is left to others.
         """
-        if self.job.thread_layout is None or machine is None:
+        layout = self.job.thread_layout
+        if layout is None or layout.callers or machine is None:
             return None
         limits = self.job.spec.limits
         most = min(machine.usable_cores, limits.threads or machine.usable_cores)
