@@ -120,8 +120,8 @@ class MeasuredSettings(Struct, frozen=True, kw_only=True):
 
         If a run hangs meanwhile, how the job ends is known from then on.
         """
-        from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
         from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
+        from ortdeploy.tuning.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
 
         self.models.on_native_call({"model": step.model, "job": job.job})
         bound = MemoryBound(self.models.memory_limit(step), core_count())
@@ -145,8 +145,8 @@ class MeasuredSettings(Struct, frozen=True, kw_only=True):
 
     def with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is measured on its first rows."""
-        from ortdeploy.autotune.batch_size import choose_batch  # noqa: PLC0415  only where it is measured
         from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
+        from ortdeploy.tuning.batch_size import choose_batch  # noqa: PLC0415  only where it is measured
 
         record = self.record_of(step)
         is_own = record is not None and dict(record.identity) == dict(step.identity)

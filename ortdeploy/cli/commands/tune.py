@@ -29,13 +29,13 @@ from ortdeploy.files.json_text import read_json
 from ortdeploy.files.opening import read_text
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
+from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.native_output import appended_reason
 from ortdeploy.shell import command
-from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, tuning
 from ortdeploy.views.live_line import AboveLine

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from support.jobs import plan_for, save
 from support.shards import finish, run_shard, run_shards
 
-from ortdeploy.autotune import thread_layout
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout
 from ortdeploy.results.results import Status
 from ortdeploy.running.shards.kept_layout import KEPT
+from ortdeploy.tuning import thread_layout
 
 ROWS = 30  # four parts
 NARROW, WIDE = {"narrow": 2.0, "wide": 1.0}, {"narrow": 1.0, "wide": 2.0}

@@ -16,7 +16,6 @@ from support.jobs import plan_for, rows, save
 from support.logs import capture_logs
 from support.specs import make_spec
 
-from ortdeploy.autotune import thread_layout
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
@@ -32,6 +31,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
+from ortdeploy.tuning import thread_layout
 
 WIDE, CALLERS, SESSIONS, NARROW = (
     ThreadLayout(threads=2).name,
