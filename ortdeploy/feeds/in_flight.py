@@ -22,7 +22,7 @@ SMALL_BYTES = 8 * 1024 * 1024
 
 
 def on_their_way(sessions: int, batch: int, row: int) -> int:
-    """Return how many rows are on their way at most: blocks of a batch, a row of which takes so many bytes."""
+    """Return how many rows are on their way at most, in blocks of a batch; `row` is what one takes, in bytes."""
     in_least = min((LEAST * sessions + 1) * batch, LARGE_BYTES // row + batch)
     return max((sessions + ALWAYS) * batch, in_least, SMALL_BYTES // row)
 
