@@ -4,14 +4,12 @@ Two jobs of ten seconds or more on two cores: 4,000,000 rows of 32 numbers throu
 Parquet, and 6,000 pictures of 96 x 96 through four convolutions from .npy to .npz. By hand: a loop that reads, runs and
 writes in turn, and one where a thread reads ahead and another writes behind, each with ONNX Runtime's own threads and
 with one.
-ortdeploy runs each job twice: the first apply tries layouts on the job's own rows, the second one remembers.
 `--times N` makes the inputs N times as long, for machines where these jobs take less than ten seconds. Modules are
 loaded as an installed package has them, with their bytecode.
 """
 
 import argparse
 import compileall
-import json
 import os
 import shutil
 import subprocess
@@ -88,33 +86,19 @@ def by_hand(folder: Path, name: str, way: str, threads: str) -> float:
     return time.perf_counter() - begin
 
 
-def by_ortdeploy(folder: Path, name: str, more: str = "", *, remembered: bool = False) -> float:
-    """Return the seconds of a process that applies the job; its choice is forgotten before, if not `remembered`."""
+def by_ortdeploy(folder: Path, name: str, more: str = "") -> float:
+    """Return the seconds of a process that applies the job for the first time."""
     model, data, batch, kind = CASES[name]
-    shutil.rmtree(folder / "out", ignore_errors=True)
-    if not remembered:
-        shutil.rmtree(folder / ".ortdeploy", ignore_errors=True)
+    for place in ("out", ".ortdeploy"):
+        shutil.rmtree(folder / place, ignore_errors=True)
     (folder / "m.yaml").write_text(MANIFEST.format(model=model, more=more, input=data, batch=batch, format=kind))
     begin = time.perf_counter()
     subprocess.run(ortdeploy("apply", "-q", "m.yaml"), cwd=folder, check=True, capture_output=True)
     return time.perf_counter() - begin
 
 
-def layout_of(folder: Path) -> str | None:
-    """Return the layout with which the last job ended."""
-    layout: str | None = json.loads((folder / "out/_run.json").read_text())["layout"]
-    return layout
-
-
 def compare(folder: Path, name: str, rounds: int) -> None:
     """Print one case: seconds of the best loop by hand over those of ortdeploy, and how far rounds were apart."""
-    layouts: list[str | None] = []
-
-    def ours(*, remembered: bool) -> float:
-        seconds = by_ortdeploy(folder, name, remembered=remembered)
-        layouts.append(layout_of(folder))
-        return seconds
-
     hands = {
         f"{way}, {threads}": (lambda way=way, threads=threads: by_hand(folder, name, way, threads))
         for way in BY_HAND_WAYS
@@ -123,8 +107,7 @@ def compare(folder: Path, name: str, rounds: int) -> None:
     found = interleaved(
         {
             **hands,
-            "first": lambda: ours(remembered=False),
-            "again": lambda: ours(remembered=True),
+            "by rule": lambda: by_ortdeploy(folder, name),
             "one wide session": lambda: by_ortdeploy(folder, name, ", sessions: [{name: m, providers: [CPU]}]"),
             "two callers": lambda: by_ortdeploy(folder, name, ", sessions: [{name: m, providers: [CPU], callers: 2}]"),
         },
@@ -132,13 +115,12 @@ def compare(folder: Path, name: str, rounds: int) -> None:
     )
     best = min(hands, key=found.__getitem__)
     print(f"{name}: the best loop by hand is {best}, {found[best]:.1f} s; wanted at least {WANTED[name]}")
-    for way in ("first", "again", "one wide session", "two callers"):
+    for way in ("by rule", "one wide session", "two callers"):
         rounds_of = [a / b for a, b in zip(found.found[best], found.found[way], strict=True)]
         print(
             f"  {way}: {found.ratio(best, way):.2f} of it, rounds {min(rounds_of):.2f} to {max(rounds_of):.2f}, "
             f"{found[way]:.1f} s"
         )
-    print(f"  layouts: {'; '.join(str(one) for one in layouts)}", flush=True)
 
 
 def main() -> None:

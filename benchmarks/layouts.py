@@ -1,8 +1,9 @@
 """Thread layouts of random networks over one wide session: runs per second of each, of sessions alone, without a job.
 
-The layouts are those of which jobs try some (`deployment/threads.py`), for this machine's cores. Networks are drawn by
-a seed, and the layouts of each are measured in a drawn order, several times: threads of a pool spin on after a run, and
-a machine may be busy. Each session is called by threads that do nothing else.
+The layouts are that of jobs whose manifest says nothing about threads (`plan/thread_layout.py`), a session of one
+thread for each core, and one wide session with one caller and with two. Networks are drawn by a seed, and the layouts
+of each are measured in a drawn order, several times: threads of a pool spin on after a run, and a machine may be busy.
+Each session is called by threads that do nothing else.
 """
 
 import argparse
@@ -16,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from measure import describe_machine
+from msgspec.structs import replace
 from random_networks import draw
 
-from ortdeploy.deployment.threads import ThreadLayout, tried_layouts
+from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.process.cores import usable_cores
 
 NETWORKS, ROUNDS, SECONDS, REST = 36, 5, 0.2, 0.05
@@ -62,9 +64,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--networks", type=int, default=NETWORKS)
     asked = parser.parse_args()
-    layouts = tried_layouts(usable_cores(), None)
-    if not layouts:
+    cores = usable_cores()
+    if cores == 1:
         raise SystemExit("one core has one layout")
+    plain = ThreadLayout(threads=0)
+    layouts = (plain, replace(plain, callers=2), ThreadLayout(callers=cores), ThreadLayout(sessions=cores))
     random, best = np.random.default_rng(asked.seed), dict.fromkeys((one.name for one in layouts), 0)
     print(f"{describe_machine()}; runs per second over those of {layouts[0].name}; medians of {ROUNDS}")
     with tempfile.TemporaryDirectory() as temporary:

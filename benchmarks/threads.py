@@ -17,7 +17,8 @@ from apply import save_mlp
 from engine import save_cnn, save_transformer
 from measure import describe_machine, interleaved, ortdeploy
 
-from ortdeploy.deployment.threads import ThreadLayout, thread_layouts
+from ortdeploy.deployment.threads import thread_layouts
+from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.process.cores import usable_cores
 
 ROUNDS, SECONDS, ROWS = 5, 0.4, 64

@@ -23,7 +23,6 @@ from support import forks, markers, s3, shell_programs
 from support.effort import effort
 from support.models import scale_model
 
-from ortdeploy.autotune import batch_size, thread_layout
 from ortdeploy.cli import arguments, tryouts
 from ortdeploy.cli.main import main
 from ortdeploy.deployment.threads import SPINNING
@@ -38,6 +37,7 @@ from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.fork import Messages
 from ortdeploy.runtime import probe, session, supported_versions, trial_opening, trial_run
 from ortdeploy.state import memo
+from ortdeploy.tuning import batch_size, thread_layout
 
 REPOSITORY = Path(__file__).parent.parent
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there

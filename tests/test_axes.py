@@ -20,7 +20,6 @@ ANY_RANK = {
     "numpy_files.map_npy": "a file holds an array of any shape",
     "numpy_archives.write_npz": "takes arrays of any shape",
     "onnx_data.read_tensor": "a file holds a tensor of any shape",
-    "releasable.ReleasableSession.run": "passes on what its session takes and gives",
     "run_limit.LimitedSession.run": "passes on what its session takes and gives",
     "samples.archive": "sample arrays of any shape",
     "trial_run.synthetic_array": "its argument `shape` says which",

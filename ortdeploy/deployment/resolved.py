@@ -12,13 +12,7 @@ from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction
-from ortdeploy.deployment.threads import (
-    LEAST_BATCHES,
-    ThreadLayout,
-    sleeping,
-    thread_layouts,
-    tried_layouts,
-)
+from ortdeploy.deployment.threads import sleeping, thread_layouts
 from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
@@ -40,6 +34,7 @@ from ortdeploy.manifest.spec import (
 )
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest, output_layout
+from ortdeploy.plan.thread_layout import BY_RULE, ThreadLayout, layout_of_name
 from ortdeploy.providers.catalogue import CPU, find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.providers.secrets import masked_options
@@ -382,10 +377,23 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         return not (self.is_finished or self.is_waiting)
 
     @property
-    def may_try_layouts(self) -> bool:
-        """Whether the job has whole batches of a known size, and enough of them to compare ways to use threads."""
-        size = None if self.batching.auto or self.pipeline is not None else self.batching.size
-        return size is not None and (self.input.rows is None or self.input.rows >= LEAST_BATCHES * size)
+    def layout_by_rule(self) -> str | None:
+        """The thread layout of new outputs, if rows give the same in any order and the manifest fixes none.
+
+        That is so on the CPU provider, in batches of a known size, of rows that are proven to be independent.
+        """
+        spec, batching = self.model.spec, self.batching
+        is_batched = self.pipeline is None and batching.size is not None and not batching.auto
+        is_on_cpu = all([provider.name for provider in one.chain] == [CPU] for one in self.model.usable)
+        is_proven = spec.checks_rows and spec.row_tolerance is None and not self.model.facts.draws
+        is_free = spec.free_threads and bool(self.model.usable)
+        return BY_RULE.name if is_free and is_batched and is_on_cpu and is_proven else None
+
+    @property
+    def thread_layout(self) -> ThreadLayout | None:
+        """The thread layout of its output: the one that it has, or by rule; None: as the manifest says."""
+        name = self.output.layout_or(self.layout_by_rule)
+        return None if name is None else layout_of_name(name)
 
     @property
     def is_current(self) -> bool:
@@ -474,21 +482,6 @@ class Deployment(Struct, frozen=True, kw_only=True):
             return ()
         limits = (job.spec.limits.threads for job in self.jobs if model in job.models)
         return thread_layouts(min([machine.usable_cores, *(limit for limit in limits if limit is not None)]))
-
-    def tried_layouts_of(self, model: ResolvedModel) -> tuple[ThreadLayout, ...]:
-        """Return the ways to use threads of which a model's jobs try some, if the manifest says nothing of threads.
-
-        Rows must give the same in any order: on the CPU provider, proven to be independent of their batch.
-        """
-        machine = self.facts.machine
-        jobs = [job for job in self.jobs if model in job.models]
-        on_cpu = all([provider.name for provider in one.chain] == [CPU] for one in model.usable)
-        checked = model.spec.checks_rows and model.spec.row_tolerance is None and not model.facts.draws
-        free = model.spec.free_threads and checked
-        if machine is None or not (free and on_cpu and model.usable and all(job.may_try_layouts for job in jobs)):
-            return ()
-        limits = [job.spec.limits.threads for job in jobs if job.spec.limits.threads is not None]
-        return tried_layouts(machine.usable_cores, min(limits, default=None))
 
 
 def _written(entry: ProviderSpec) -> list[Any]:

@@ -299,6 +299,7 @@ class OutputFacts(Struct, frozen=True, kw_only=True):
     `read_only` says why nothing can be written there, which matters only where something is left to do. `shards`
     says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
     `left_over`: a compact, a retry or a shard that was killed has left something in it, to complete or to delete.
+    `threads` names the thread layout with which its rows were made, if that was noted.
     """
 
     state: str = "absent"
@@ -315,3 +316,8 @@ class OutputFacts(Struct, frozen=True, kw_only=True):
     left_over: bool = False
     missing_package: Package | None = None
     problem: Problem | None = None
+    threads: str | None = None
+
+    def layout_or(self, first: str | None) -> str | None:
+        """Return the name of the thread layout of its next rows: that of its rows, or `first` if there are none."""
+        return self.threads if self.made and first is not None else first

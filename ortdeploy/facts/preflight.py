@@ -51,8 +51,8 @@ class MemoryForecast(Struct, frozen=True, kw_only=True):
 
     If its own batch does not fit, `fitting` is the largest one that its limits have room for, and `count` the largest
     number of each session. `disk` is what its output takes, if that does not depend on values. If thread layouts are to
-    be measured, `thread_layouts` are those that its limits have room for, with what it takes in each. `tried_layouts`
-    are those that it may try on its own rows, with what it takes while the sessions of all are open.
+    be measured, `thread_layouts` are those that its limits have room for, with what it takes in each. `callers` are as
+    many threads as may call its session at once, if that has one for each core; None: the manifest says how many.
     """
 
     parts: tuple[MemoryPart, ...]
@@ -62,17 +62,12 @@ class MemoryForecast(Struct, frozen=True, kw_only=True):
     count: int | None = None
     disk: int | None = None
     thread_layouts: Mapping[str, int] = field(default_factory=dict)
-    tried_layouts: Mapping[str, int] = field(default_factory=dict)
+    callers: int | None = None
 
     @property
     def total(self) -> int:
         """The sum of what is known."""
         return sum(part.size for part in self.parts)
-
-    @property
-    def run_bytes(self) -> int:
-        """What runs of the job's models read and make: weights and activations. What is not known counts nothing."""
-        return sum(part.size for part in self.parts if part.what in {"weights", "activations"})
 
     def total_of(self, layout: str | None) -> int:
         """Return the sum in one way to use threads."""

@@ -1,9 +1,15 @@
-"""Limits the blocks that are on their way at once: a few are always allowed, more while they are small."""
+"""Limits the blocks that are on their way at once: by their bytes, beyond what keeps every session busy."""
 
 import threading
 
+ALWAYS = 2
+"""Beside a block for each session that runs it: one that waits, and one that is read or written."""
+
 LEAST = 2
-"""For each session: one block that runs, one that waits for it; and one more that is read or written."""
+"""For each session, unless blocks are large: one that runs, one that waits for it; and one more in all."""
+
+LARGE_BYTES = 64 * 1024 * 1024
+"""Bytes of blocks from which on no more than one waits for all sessions together."""
 
 MOST = 8
 """For each session, of small blocks: what is through waits while a part is committed."""
@@ -13,6 +19,12 @@ BLOCK_BYTES = 2 * 1024 * 1024
 
 SMALL_BYTES = 8 * 1024 * 1024
 """Bytes of small blocks with their results."""
+
+
+def on_their_way(sessions: int, batch: int, row: int) -> int:
+    """Return how many rows are on their way at most, in blocks of a batch; `row` is what one takes, in bytes."""
+    in_least = min((LEAST * sessions + 1) * batch, LARGE_BYTES // row + batch)
+    return max((sessions + ALWAYS) * batch, in_least, SMALL_BYTES // row)
 
 
 def block_bytes(sessions: int) -> int:
@@ -35,17 +47,8 @@ class InFlight:
         self._blocks = self._bytes = 0
         self._results: int | None = None
         self._closed = False
-        self._serve(sessions)
-
-    def _serve(self, sessions: int) -> None:
         self._sessions = sessions
-        self._least, self._most = LEAST * sessions + 1, MOST * sessions
-
-    def serve(self, sessions: int) -> None:
-        """Let another number of sessions take blocks from now on."""
-        with self._changed:
-            self._serve(sessions)
-            self._changed.notify()
+        self._always, self._least, self._most = sessions + ALWAYS, LEAST * sessions + 1, MOST * sessions
 
     def lacks_blocks(self) -> bool:
         """Return whether there are fewer blocks than sessions."""
@@ -58,10 +61,12 @@ class InFlight:
             return not self._closed
 
     def _has_room(self) -> bool:
-        if self._blocks < self._least:
+        if self._blocks < self._always:
             return True
-        is_known = self._results is not None and self._blocks < self._most
-        return is_known and self._bytes + self._blocks * (self._results or 0) < SMALL_BYTES
+        taken = self._bytes + self._blocks * (self._results or 0)
+        if self._blocks < self._least:
+            return taken < LARGE_BYTES
+        return self._results is not None and self._blocks < self._most and taken < SMALL_BYTES
 
     def wait_for_none(self) -> None:
         """Wait until no block is on its way, or none is wanted."""

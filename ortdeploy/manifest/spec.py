@@ -84,7 +84,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     `has_providers_and_sessions`: the manifest wrote both. `cpu_fallback` is forbid, warn, allow, a number of nodes or a
     share of them. `probe` is the relative and absolute tolerance of the comparison with the CPU; None leaves it out.
     `auto_threads`: how many sessions of how many threads it gets is measured. `free_threads`: the manifest says nothing
-    of that, and its jobs may try. `unchecked`: the manifest says that there
+    of that, and a rule decides. `unchecked`: the manifest says that there
     are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
     None: by element type, if `checks_rows`. `external_data` are the digests of the files beside a model by URL.
     """

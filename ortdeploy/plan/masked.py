@@ -17,7 +17,6 @@ def masked_step(step: Step) -> Step:
             options=masked_settings("session", step.options),
             run_options=masked_settings("run", step.run_options),
             thread_layouts=tuple(map(_layout, step.thread_layouts)),
-            tried_layouts=tuple(map(_layout, step.tried_layouts)),
         )
     if isinstance(step, RunJob):
         return replace(

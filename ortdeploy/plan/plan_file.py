@@ -39,6 +39,7 @@ LATER: Mapping[type, Mapping[str, Any]] = {
     PlannedInput: {"narrowed_by": None},
     PlannedValue: {"narrowed_by": None},
     RowCheck: {"may_trap": False},
+    RunJob: {"thread_layout": None},
 }
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""
@@ -234,14 +235,16 @@ def plan_digest(plan: Plan, job: str) -> str:
     machine forecasts or will measure.
     """
     steps = [_lasting(step) for step in keep_jobs(plan, [job]).steps]
-    text = json.dumps([_without_hints(encode(masked_step(step))) for step in steps], sort_keys=True)
+    text = json.dumps([_as_digested(encode(masked_step(step))) for step in steps], sort_keys=True)
     return hashlib.sha256(without_folder(text, json.dumps(plan.folder)[1:-1]).encode()).hexdigest()
 
 
-def _without_hints(step: dict[str, Any]) -> dict[str, Any]:
-    """Return an encoded step without what only says how careful a run is."""
+def _as_digested(step: dict[str, Any]) -> dict[str, Any]:
+    """Return an encoded step without what only says how careful a run is, and with what plans in use have beside it."""
     if "row_check" in step:
         step["row_check"].pop("may_trap", None)
+    if "thread_layouts" in step:
+        step["tried_layouts"] = []
     return step
 
 
@@ -255,7 +258,7 @@ def without_folder(text: str, folder: str) -> str:
 def _lasting(step: Step) -> Step:
     """Return what of a step is the same however far the job is, whoever reads it, and whatever room there is."""
     if isinstance(step, OpenSession):
-        return replace(step, candidates=tuple(map(_named, step.candidates)), thread_layouts=(), tried_layouts=())
+        return replace(step, candidates=tuple(map(_named, step.candidates)), thread_layouts=())
     return _lasting_job(step) if isinstance(step, RunJob) else step
 
 
@@ -296,4 +299,5 @@ def _lasting_job(step: RunJob) -> RunJob:
         limits=replace(step.limits, forecast=None),
         retry=False,
         letters=None,
+        thread_layout=None,
     )

@@ -77,7 +77,6 @@ class OpenSession(Struct, frozen=True, kw_only=True):
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
     system. `thread_layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
-    `tried_layouts` are those that the first job tries on its own rows; it begins with the first, or a known one.
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
     `option_files` are libraries of providers, and files that options name. A session of op steps has a `graph` in place
     of a file; one with op steps in the model's graph has a `fusion`. `computes` says in which number
@@ -99,7 +98,6 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     shared_arena: Mapping[str, int] | None = None
     trim: bool = False
     thread_layouts: tuple[PlannedThreadLayout, ...] = ()
-    tried_layouts: tuple[PlannedThreadLayout, ...] = ()
     extensions: bool = False
     files: tuple[HashedFile, ...] = ()
     option_files: tuple[HashedFile, ...] = ()
@@ -336,6 +334,8 @@ class RunJob(Struct, frozen=True, kw_only=True):
     output the axes that count rows in the graph where that is not the first. `fetch` are the outputs that are wanted of
     a run. Two runs of equal `identity` give equal results. `retry`: the failed rows are run, and nothing else; with
     `letters`, those of another machine that these are. `trim`: freed memory goes back to the system, as of its model.
+    `thread_layout` names the one that its output begins with in place of what the model's step says; an output that was
+    begun keeps its own.
     """
 
     job: str
@@ -359,6 +359,7 @@ class RunJob(Struct, frozen=True, kw_only=True):
     values: tuple[PlannedConstant, ...] = ()
     row_check: RowCheck = RowCheck(counts=False)
     timing: JobTiming = ALWAYS
+    thread_layout: str | None = None
 
     @property
     def adapter_names(self) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class CheckedJob(Struct, frozen=True, kw_only=True):
 
     `input` is the digest of its input's facts, except its files and their number of rows. `identity` and `layout` are
     those of its output. Runs of `run_sizes` rows are known to fit the graph. Of the `forecasts`, the last one is first.
-    `memory_bound` is the memory that it may take, in bytes.
+    `memory_bound` is the memory that it may take, in bytes. `layout_by_rule` is the thread layout of a new output.
     """
 
     places: DataPlaces
@@ -73,6 +73,7 @@ class CheckedJob(Struct, frozen=True, kw_only=True):
     run_sizes: tuple[int, ...]
     forecasts: tuple[CheckedForecast, ...]
     memory_bound: int | None
+    layout_by_rule: str | None
 
 
 class CheckedPlan(Struct, frozen=True, kw_only=True):
@@ -168,7 +169,8 @@ def _require_same(job: CheckedJob, source: InputFacts, output: OutputFacts) -> N
 
 def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> RunJob:
     """Return a job with its data. Raises AnotherPlanError unless the data is clearly good."""
-    if not set(step.batching.sizes_run(source.rows)).issubset(job.run_sizes):
+    is_laid_out = step.thread_layout == output.layout_or(job.layout_by_rule)
+    if not is_laid_out or not set(step.batching.sizes_run(source.rows)).issubset(job.run_sizes):
         raise AnotherPlanError
     step = replace(
         step,

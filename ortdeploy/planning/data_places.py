@@ -384,6 +384,7 @@ def _own_output(places: DataPlaces, before: Before, digests: DigestCache, *, is_
         made=made,
         layout=before.layout,
         problem=damage,
+        threads=record.statistics.get("layout"),
     )
 
 

@@ -18,7 +18,7 @@ from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import Plan, RunJob, Step
 from ortdeploy.planning.checked_plan import KIND, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.preflight.memory_forecast import memory_bound, row_sizes, without_onnx
+from ortdeploy.planning.preflight.memory_forecast import as_run, memory_bound, row_sizes, without_onnx
 from ortdeploy.planning.preflight.row_sizes import runs_again
 from ortdeploy.planning.probe import data_places
 from ortdeploy.planning.rests_on import rests_on_beside_data
@@ -78,8 +78,8 @@ def _told(planned: Planned, before: Mapping[str, Any] | None) -> Mapping[str, An
 
 
 def _is_simple(job: ResolvedJob, deployment: Deployment) -> bool:
-    """Return whether a job only reads new files, or the next ones, and tries no layouts, which depend on rows too."""
-    if deployment.thread_layouts_of(job.model) or deployment.tried_layouts_of(job.model):
+    """Return whether a job only reads new files, or the next ones, and measures no layouts."""
+    if deployment.thread_layouts_of(job.model):
         return False
     found, output = job.input, job.output
     strange = found.changed or found.rerun or found.gone or found.unsettled or found.rows_before or found.rates
@@ -93,12 +93,7 @@ def _is_lasting(step: Step) -> bool:
         return True
     forecast = step.limits.forecast
     fits = forecast is not None and forecast.fitting is None and forecast.count is None
-    return (
-        fits
-        and not (forecast and (forecast.thread_layouts or forecast.tried_layouts))
-        and not step.op_lines
-        and not step.retry
-    )
+    return fits and not (forecast and forecast.thread_layouts) and not step.op_lines and not step.retry
 
 
 def _without_files(step: Step) -> Step:
@@ -129,13 +124,15 @@ def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, known: Checke
         run_sizes=tuple(sorted({*sizes_before, *job.batching.sizes_run(job.input.rows)})),
         forecasts=tuple(_forecasts(job, deployment, known))[:_MOST_FORECASTS],
         memory_bound=memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None),
+        layout_by_rule=job.layout_by_rule,
     )
 
 
 def _forecasts(job: ResolvedJob, deployment: Deployment, known: CheckedJob | None) -> Iterator[CheckedForecast]:
     """Yield a job's forecast, for a process that reads no graph, and those from before of runs of other sizes."""
-    sizes, forecast = row_sizes(job), deployment.preflight.memory.get(job.spec.name)
+    forecast = deployment.preflight.memory.get(job.spec.name)
     if forecast is not None:
+        sizes = row_sizes(as_run(job, forecast.callers))
         held, again = sizes.held_runs(job.input.rows), runs_again(job.batching, job.input.rows, sizes)
         yield CheckedForecast(forecast=without_onnx(forecast), row_sizes=sizes, held_runs=held, again=again)
     others = known.forecasts if known else ()

@@ -49,14 +49,14 @@ MAX_HASHED = 1024 * 1024 * 1024
 and time, so that a plan for terabytes is saved at once."""
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
-    RunJob: frozenset({"retry", "letters"}),
+    RunJob: frozenset({"retry", "letters", "thread_layout"}),
     UpstreamJob: frozenset({"digests", "superseded"}),
     JobInput: frozenset(
         {"files", "first_row", "rows", "rerun", "rerun_rows", "unreadable", "rows_before", "elsewhere", "types"}
     ),
     JobOutput: frozenset({"committed_rows", "replaces", "aside", "upgraded_at", "changed", "settled"}),
     JobLimits: frozenset({"forecast"}),
-    OpenSession: frozenset({"thread_layouts", "tried_layouts"}),
+    OpenSession: frozenset({"thread_layouts"}),
     PlannedSession: frozenset({"predicted"}),
     PlannedDevice: frozenset({"library"}),
     PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),

@@ -51,7 +51,7 @@ def _tried_job(job: JobSpec, folder: Path) -> JobSpec:
 
 def _tried_step(step: Step, rows: int) -> Step:
     if isinstance(step, OpenSession):
-        return replace(step, thread_layouts=(), tried_layouts=())
+        return replace(step, thread_layouts=())
     return _tried_run(step, rows) if isinstance(step, RunJob) else step
 
 

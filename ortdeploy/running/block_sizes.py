@@ -32,7 +32,7 @@ class BlockSizes:
 
     def __init__(self, job: RunJob, start: int, sessions: int) -> None:
         """Begin at a row with blocks of one batch, for some sessions."""
-        self.serve(sessions)
+        self._bytes = block_bytes(sessions)
         self._unit = job.batching.read_size
         self._grows = job.adapters.column is None  # else rows are sorted by adapter within a block
         self._job = job
@@ -45,10 +45,6 @@ class BlockSizes:
             size = min(self._unit * self._batches, part_border(self._job, self._row) - self._row)
             yield size
             self._row += size
-
-    def serve(self, sessions: int) -> None:
-        """Let another number of sessions take the blocks from now on."""
-        self._bytes = block_bytes(sessions)
 
     def learn(self, rows: int, seconds: float, size_bytes: int) -> None:
         """Note how long reading a block or its runs took, whichever was longer, and how large it was."""

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from ortdeploy.files.object_store import Upload
     from ortdeploy.plan.part_table import Shard
     from ortdeploy.running.fatal_runs import FatalRuns
-    from ortdeploy.running.layout_trial import LayoutTrial
     from ortdeploy.running.retry import RetryRun
     from ortdeploy.running.shards.shard_run import ShardRun
     from ortdeploy.running.shards.told import Told
@@ -69,7 +68,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call. `began`
     has by job when an earlier process began it, by the monotonic clock, which all processes share. `on_proof` is called
     before and after each run with which a job's rows are compared; `unproven` says by job why none are to be compared.
-    `digests` has by job that of what the plan says of it, if another process has read the plan.
+    `digests` has by job that of what the plan says of it, if another process has read the plan. `cores`: as many as an
+    engine has reserved for this process; None: it may use all.
     """
 
     plan: Plan
@@ -91,6 +91,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     on_proof: Callable[[str, bool], None] | None = None
     unproven: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -115,7 +116,7 @@ class Execution(Struct, frozen=True, kw_only=True):
             on_native_call=self._before_native_call,
             native_text=self.native_text,
         )
-        settings = self._settings(models)
+        settings = self._settings(models, known)
         for step in self.plan.steps:
             if isinstance(step, OpenSession | LoadAdapter) and step.session not in needed:
                 continue
@@ -128,7 +129,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                 case RunJob() if why_not is not None:
                     yield _refused(step, why_not)
                 case OpenSession():
-                    models.by_name[step.session] = self._opened(step, settings, known)
+                    models.by_name[step.session] = self._opened(step, settings)
                 case LoadAdapter():
                     models.load_adapter(step)
                 case RunJob():
@@ -154,24 +155,26 @@ class Execution(Struct, frozen=True, kw_only=True):
         for job in self.plan.finished:
             yield nothing_to_do(job) if self.shard is not None else completed(self.plan, job, self.ledger)
 
-    def _opened(self, step: OpenSession, settings: MeasuredSettings, known: dict[str, JobResult]) -> Opened:
+    def _opened(self, step: OpenSession, settings: MeasuredSettings) -> Opened:
         """Return the sessions of a model, or why there is none."""
         try:
-            laid_out = settings.laid_out(step, known)
+            laid_out = settings.laid_out(step)
         except OrtdeployError as error:
             return error
         except OSError as error:
             return OrtdeployError(failure_at(self.plan.folder, error))
         return settings.models.open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
 
-    def _settings(self, models: OpenedModels) -> MeasuredSettings:
+    def _settings(self, models: OpenedModels, known: dict[str, JobResult]) -> MeasuredSettings:
         return MeasuredSettings(
             models=models,
             tuning_cache=self.tuning_cache,
             ledger=self.ledger,
             record_of=self._record,
             stuck=self._stuck_result,
+            known=known,
             shard=self.shard,
+            cores=self.cores,
             is_watched=self.on_run is not None,
             fatal=self.fatal,
         )
@@ -248,24 +251,23 @@ class Execution(Struct, frozen=True, kw_only=True):
     def _run_job(self, step: RunJob, settings: MeasuredSettings) -> JobResult:
         """Run a job. If the provider fails during it, continue where it stopped, with the model's next session."""
         models, began = settings.models, self.began.get(step.job, time.monotonic())
+        try:
+            settings.open_for(step)
+        except OrtdeployError as error:
+            return _refused(step, error)
+        except OSError as error:
+            return _refused(step, OrtdeployError(failure_at(self.plan.folder, error)))
+        if step.job in settings.known:
+            return settings.known[step.job]
         while True:
             opened = models.of_job(step)
             if isinstance(opened, OrtdeployError):
                 return _refused(step, opened)
-            trial = settings.trial(step, opened) if step.pipeline is None else None
-            if trial is not None:
-                models.by_name[step.session] = opened = trial.opened  # nobody else holds what the trial may let go of
-            result = self._run_on(step, opened, settings, trial, began)
-            if trial is not None:
-                from ortdeploy.sessions.releasable import held  # noqa: PLC0415  loaded already, to try layouts
-
-                models.by_name[step.session] = opened = held(trial.opened)
+            result = self._run_on(step, opened, settings, began)
             if not models.go_on(step, opened, result):
                 return result
 
-    def _run_on(
-        self, step: RunJob, opened: OpenedModel, settings: MeasuredSettings, trial: "LayoutTrial | None", began: float
-    ) -> JobResult:
+    def _run_on(self, step: RunJob, opened: OpenedModel, settings: MeasuredSettings, began: float) -> JobResult:
         self.on_native_call({"model": step.model, "job": step.job})
         if step.batching.auto:
             from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
@@ -312,7 +314,6 @@ class Execution(Struct, frozen=True, kw_only=True):
                 most_rows=self.most_rows,
                 fatal=self.fatal.get(step.job, ()),
                 on_run=None if self.on_run is None else partial(self.on_run, step.job),
-                trial=trial,
             )
             if self.shard is None and context.upload is None and (context.folder / DECISIONS).is_dir():
                 return self._run_after_shards(context)

@@ -45,8 +45,7 @@ class JobRun:
         self._begun_part = BegunPart(
             context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
         )
-        tried = 0 if context.trial is None else context.trial.callers
-        self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + tried + 1, trim=step.trim)
+        self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         self._report = JobReport(context, self._stream.members, JobStatistics({}, self._stream, self._writer))
         self._blocks: CountedBlocks | None = None
         self._loop: PartLoop | None = None

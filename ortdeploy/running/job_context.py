@@ -21,7 +21,6 @@ from ortdeploy.sessions.row_proof import RowProof
 if TYPE_CHECKING:
     from ortdeploy.files.object_store import Upload
     from ortdeploy.running.fatal_runs import FatalRuns
-    from ortdeploy.running.layout_trial import LayoutTrial
 
 
 class JobContext(Struct, frozen=True, kw_only=True):
@@ -33,7 +32,7 @@ class JobContext(Struct, frozen=True, kw_only=True):
     native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch do
     not depend on each other. `most_rows`: only this number of rows runs, from the first on. `fatal` are the runs that
     ended an earlier process. `on_run` is called before and after each run, if an earlier process crashed. `trace` takes
-    spans. `trial` tries other thread layouts while the job runs.
+    spans.
     """
 
     plan: Plan
@@ -56,7 +55,6 @@ class JobContext(Struct, frozen=True, kw_only=True):
     fatal: "FatalRuns" = ()
     on_run: OnRun | None = None
     trace: JobTrace | None = None
-    trial: "LayoutTrial | None" = None
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -71,8 +69,8 @@ class JobContext(Struct, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> str | None:
-        """The name of the thread layout that the job has now, if the manifest does not fix it."""
-        return self.opened.layout if self.trial is None else self.trial.opened.layout
+        """The name of the thread layout that the job has, if the manifest does not fix it."""
+        return self.opened.layout
 
     @property
     def on_batch(self) -> OnBatch | None:
@@ -86,9 +84,9 @@ class JobContext(Struct, frozen=True, kw_only=True):
     def within_parts(self) -> "JobContext":
         """Return the context of rows that run to be put into committed parts.
 
-        None of its sessions may fail, because such a part is not kept unfinished; other thread layouts are not tried.
+        None of its sessions may fail, because such a part is not kept unfinished.
         """
-        return replace(self, opened=replace(self.opened, dispensable=False), trial=None)
+        return replace(self, opened=replace(self.opened, dispensable=False))
 
     def send(self, names: Collection[str]) -> None:
         """Upload files over the store's objects of the same names, if the output is on a store."""

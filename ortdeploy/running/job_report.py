@@ -67,7 +67,7 @@ class JobReport:
         """Return what the report says of sessions and memory, as JSON has it."""
         by_stage = {**self._memory_by_stage, "last_rows": memory_in_full()}
         ran = ran_on(self._context.plan, self._context.step, self.members, self._context.opened, by_stage)
-        return {**ran, "layout": self._context.layout, "machine": self.gauges.plain()}
+        return {**ran, "machine": self.gauges.plain()}
 
     def result(self, ending: Ending, pending: int = 0) -> JobResult:
         """Return how the job ended, with the ledger's counts; `pending` failed rows are not in the ledger."""

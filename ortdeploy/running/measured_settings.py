@@ -1,11 +1,16 @@
-"""Settings that a job finds by measuring on its rows: thread layouts and batch sizes, and which of them are known."""
+"""The thread layouts and batch sizes of jobs: by rule, as an output was begun, or measured where the manifest asks.
+
+A thread layout belongs to an output, because results may differ in a bit between runs of one thread and of several. It
+is decided when the output begins and noted in its statistics, and in `layout.json` among shards. Whoever adds rows to
+the output later, or runs some again, takes that one.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -13,26 +18,27 @@ from ortdeploy.events import bound
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.plan.steps import OpenSession, PlannedThreadLayout, RunJob
-from ortdeploy.process.cores import core_count
+from ortdeploy.plan.steps import OpenSession, RunJob
+from ortdeploy.plan.thread_layout import BY_RULE, ThreadLayout, layout_of_name
+from ortdeploy.process.cores import core_count, usable_cores
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.opened_models import OpenedModels, with_layout
+from ortdeploy.running.opened_models import OpenedModels, as_planned, with_layout, with_one_thread
 from ortdeploy.sessions.opening import OpenedModel
 
 if TYPE_CHECKING:
     from ortdeploy.plan.part_table import Shard
     from ortdeploy.running.fatal_runs import FatalRuns
-    from ortdeploy.running.layout_trial import LayoutTrial
     from ortdeploy.running.shards.told import Told
     from ortdeploy.sessions.trials import StuckTrialError
 
 
 class MeasuredSettings(Struct, frozen=True, kw_only=True):
-    """What measures settings for the jobs of a plan. `record_of` returns what the ledger knows of a job's output.
+    """What decides settings for the jobs of a plan. `record_of` returns what the ledger knows of a job's output.
 
-    `stuck` returns how a job ends whose trial hangs. `shard`: others may make rows of the same jobs. `is_watched`:
-    crashes are looked for. `fatal` has by job the runs that ended an earlier process.
+    `stuck` returns how a job ends whose trial hangs, and `known` has by job how it ended. `shard`: others may make rows
+    of the same jobs. `cores`: as many as an engine has reserved for this process. `is_watched`: crashes are looked for.
+    `fatal` has by job the runs that ended an earlier process. `names` are those of the thread layouts, by job.
     """
 
     models: OpenedModels
@@ -40,36 +46,82 @@ class MeasuredSettings(Struct, frozen=True, kw_only=True):
     ledger: Ledger
     record_of: Callable[[RunJob], OutputRecord | None]
     stuck: "Callable[[RunJob, StuckTrialError], JobResult]"
+    known: dict[str, JobResult]
     shard: "Shard | Told | None"
+    cores: int | None
     is_watched: bool
     fatal: "Mapping[str, FatalRuns]"
+    names: dict[str, str | None] = field(default_factory=dict)
 
-    def laid_out(self, step: OpenSession, known: dict[str, JobResult]) -> OpenSession:
-        """Return the step with the thread layout that is best for its first job, if the plan asks to measure it.
+    def laid_out(self, step: OpenSession) -> OpenSession:
+        """Return the step with the thread layout of its first job's output. Raises OrtdeployError, OSError."""
+        job = next((job for job in self.models.jobs_of(step) if job.job not in self.known), None)
+        return step if job is None else self._laid_out_for(step, job)
 
-        If a run hangs meanwhile, how that job ends is `known` from then on. If the job is to try layouts while it runs,
-        return the step with the one that it begins with. A shard keeps the layout of the first one. Raises
-        OrtdeployError if it cannot, OSError.
+    def open_for(self, job: RunJob) -> None:
+        """Open those sessions of a job again that are open with the thread layout of another job's output.
+
+        Raises OrtdeployError, OSError.
         """
-        jobs = [job for job in self.models.jobs_of(step) if job.job not in known]
-        if step.tried_layouts and jobs:
-            return with_layout(step, self._begun_layout(step, jobs[0]))
-        if not step.thread_layouts or not jobs:
-            return step
-        if self.shard is None:
-            name = self._measured(step, jobs[0], known)
-        else:
-            from ortdeploy.running.shards.kept_layout import kept_layout  # noqa: PLC0415  only for shards
+        openings = [one for one in self.models.plan.steps if isinstance(one, OpenSession)]
+        for step in (one for one in openings if one.session in job.sessions):
+            opened = self.models.by_name.get(step.session)
+            if isinstance(opened, OpenedModel):
+                laid_out = self._laid_out_for(step, job)
+                if opened.layout != (laid_out.thread_layouts[0].name if laid_out.thread_layouts else None):
+                    del opened  # its memory is for the others
+                    self.models.open_again(laid_out)
 
-            find = partial(self._measured, step, jobs[0], known)
-            name = kept_layout(self.models.plan, self.shard, jobs, self.ledger, find)
+    def _laid_out_for(self, step: OpenSession, job: RunJob) -> OpenSession:
+        if step.graph is not None:
+            return with_one_thread(step) if self._is_by_rule(job) else step
+        name = self._name(step, job)
         found = next((one for one in step.thread_layouts if one.name == name), None)
+        layout = layout_of_name(name) if found is None and name is not None else None
+        if layout is not None:
+            found = as_planned(step, layout, self._callers(layout, job), job.limits.threads)
         return replace(step, thread_layouts=()) if found is None else with_layout(step, found)
 
-    def _measured(self, step: OpenSession, job: RunJob, known: dict[str, JobResult]) -> str | None:
-        """Return the layout that is best for a job; None if that cannot be measured."""
-        from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
+    def _is_by_rule(self, job: RunJob) -> bool:
+        """Return whether callers run op steps too, each with the one thread that it has."""
+        return job.thread_layout is not None and self._name(None, job) == BY_RULE.name
+
+    def _name(self, step: OpenSession | None, job: RunJob) -> str | None:
+        """Return the name of the thread layout of a job's output; None: the step says it all."""
+        may_differ = job.thread_layout is not None or (step is not None and step.thread_layouts)
+        if job.job not in self.names and may_differ:
+            find = partial(self._found, step, job)
+            if self.shard is None:
+                self.names[job.job] = find()
+            else:
+                from ortdeploy.running.shards.kept_layout import kept_layout  # noqa: PLC0415  only for shards
+
+                self.names[job.job] = kept_layout(self.models.plan, self.shard, job, self.ledger, find)
+        return self.names.get(job.job)
+
+    def _found(self, step: OpenSession | None, job: RunJob) -> str | None:
+        """Return the layout with which an output was begun, or with which it begins now."""
+        record = self.record_of(job)
+        is_begun = record is not None and bool(record.origins)
+        kept = record.statistics.get("layout") if record is not None and is_begun else None
+        if step is None or not step.thread_layouts:
+            return kept if is_begun else job.thread_layout
+        return kept if kept in {one.name for one in step.thread_layouts} else self._measured(step, job)
+
+    def _callers(self, layout: ThreadLayout, job: RunJob) -> int:
+        """Return how many threads call each session: one for each core, unless the layout or the limits say less."""
+        forecast = job.limits.forecast
+        bounds = [job.limits.threads, forecast.callers if forecast else None]
+        wanted = layout.callers or self.cores or usable_cores()
+        return min([wanted, *(bound for bound in bounds if bound is not None)])
+
+    def _measured(self, step: OpenSession, job: RunJob) -> str | None:
+        """Return the layout that is best for a job; None if that cannot be measured.
+
+        If a run hangs meanwhile, how the job ends is known from then on.
+        """
         from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
+        from ortdeploy.tuning.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
 
         self.models.on_native_call({"model": step.model, "job": job.job})
         bound = MemoryBound(self.models.memory_limit(step), core_count())
@@ -86,35 +138,15 @@ class MeasuredSettings(Struct, frozen=True, kw_only=True):
                     may_measure=self._may_measure(job),
                 )
             except StuckTrialError as error:
-                known[job.job] = self.stuck(job, error)
+                self.known[job.job] = self.stuck(job, error)
             else:
                 return None if found is None else found.name
         return None
 
-    def trial(self, step: RunJob, opened: OpenedModel) -> "LayoutTrial | None":
-        """Return what tries the other layouts while the job runs; None if there are none, or the best one is known."""
-        opening = opened.step
-        if opening is None or not opening.tried_layouts or step.retry or self.shard is not None:
-            return None
-        if self.is_watched:
-            return None
-        key = tried_layouts_key(opening, step)
-        if self.tuning_cache.find(key) is not None:
-            return None
-        from ortdeploy.running.layout_trial import LayoutTrial  # noqa: PLC0415  only where layouts are tried
-
-        return LayoutTrial(
-            opened,
-            [one for one in opening.tried_layouts if one.name != opened.layout],
-            open_layout=partial(self.models.open_layout, opening),
-            keep=partial(self.tuning_cache.keep, key),
-            last_row=step.input.rows,
-        )
-
     def with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is measured on its first rows."""
-        from ortdeploy.autotune.batch_size import choose_batch  # noqa: PLC0415  only where it is measured
         from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
+        from ortdeploy.tuning.batch_size import choose_batch  # noqa: PLC0415  only where it is measured
 
         record = self.record_of(step)
         is_own = record is not None and dict(record.identity) == dict(step.identity)
@@ -130,26 +162,6 @@ class MeasuredSettings(Struct, frozen=True, kw_only=True):
             except OrtdeployError:  # the job itself says what is wrong with its input
                 return step
 
-    def _begun_layout(self, step: OpenSession, job: RunJob) -> PlannedThreadLayout:
-        """Return the layout with which a job begins: that of its parts, the one that was found here, or the predicted.
-
-        A shard begins with what is predicted, because others may make the rows beside its own.
-        """
-        record = self.record_of(job)
-        if record is not None and record.origins:
-            name = record.statistics.get("layout")
-        else:
-            name = self.tuning_cache.find(tried_layouts_key(step, job)) if self.shard is None else None
-        return next((one for one in step.tried_layouts if one.name == name), step.tried_layouts[0])
-
     def _may_measure(self, step: RunJob) -> bool:
         """Return whether settings of a job may be measured: not where a run might end the process."""
         return not self.is_watched and not self.fatal.get(step.job)
-
-
-def tried_layouts_key(step: OpenSession, job: RunJob) -> str:
-    """Return the key under which the best of the layouts that a job tries is remembered."""
-    from ortdeploy.autotune.thread_layout import layout_key  # noqa: PLC0415  only where layouts are free
-
-    layouts = sorted(step.tried_layouts, key=lambda one: one.name)
-    return layout_key("tried", replace(step, candidates=step.tried_layouts[0].candidates), job, layouts)

@@ -9,6 +9,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
 from ortdeploy.facts.preflight import ROOMY
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
+from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.process.cores import core_count
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
@@ -62,13 +63,15 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         """Open a model's sessions with one thread layout, to measure it. Raises OrtdeployError."""
         laid_out = replace(with_layout(step, layout), probe=None)
         with bound(trial=layout.name):
-            opened = self.open(laid_out, laid_out.candidates, trial=True)
-            for loading in self.plan.steps:
-                if isinstance(loading, LoadAdapter) and loading.session == step.session:
-                    opened = self._with_adapter(loading, opened, trial=True)
+            opened = self._with_adapters(self.open(laid_out, laid_out.candidates, trial=True), step, trial=True)
         if isinstance(opened, OrtdeployError):
             raise opened
         return opened
+
+    def open_again(self, step: OpenSession) -> None:
+        """Open a model's sessions by another step in place of those that are open, whose memory is free before."""
+        self.by_name.pop(step.session, None)
+        self.by_name[step.session] = self._with_adapters(self.open(step, step.candidates), step)
 
     def of_job(self, step: RunJob) -> Opened:
         """Return the sessions of a job: its model's, or those that a pipeline makes of its models'."""
@@ -103,7 +106,7 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         name = _failed_model(step, opened)
         failed = self.by_name.get(name)
         if result.provider_failed and isinstance(failed, OpenedModel) and failed.remaining:
-            self.by_name[name] = self._open_next(name, failed, result.reason or "")
+            self.by_name[name] = self._open_next(failed, result.reason or "")
             return True
         if step.pipeline is None:
             self.by_name[name] = opened.without(result.dropped)
@@ -152,6 +155,13 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
         return replace(opening, options={**without, **opening.options})
 
+    def _with_adapters(self, opened: Opened, opening: OpenSession, *, trial: bool = False) -> Opened:
+        """Return a model with the adapters of its sessions, or why one cannot be loaded."""
+        for step in self.plan.steps:
+            if isinstance(step, LoadAdapter) and step.session == opening.session:
+                opened = self._with_adapter(step, opened, trial=trial)
+        return opened
+
     def _with_adapter(self, step: LoadAdapter, opened: Opened, *, trial: bool = False) -> Opened:
         """Return a model with an adapter in each of its sessions, or why it cannot be loaded."""
         if isinstance(opened, OrtdeployError):
@@ -166,18 +176,30 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         (log.debug if trial else log.info)("adapter.loaded", adapter=step.adapter, model=step.session)
         return opened
 
-    def _open_next(self, session: str, failed: OpenedModel, reason: str) -> Opened:
+    def _open_next(self, failed: OpenedModel, reason: str) -> Opened:
         """Open the next candidate after one whose provider failed, with the adapters that jobs need."""
         name = failed.sessions[0].candidate.name
         opening = failed.step
         if opening is None:
             raise AssertionError("a model's sessions are opened by a step")
         log.warning("session.failed", model=opening.model, session=name, instance=0, reason=reason)
-        opened = self.open(opening, failed.remaining, (*failed.skipped, SkippedSession(session=name, reason=reason)))
-        for step in self.plan.steps:
-            if isinstance(step, LoadAdapter) and step.session == session:
-                opened = self._with_adapter(step, opened)
-        return opened
+        skipped = (*failed.skipped, SkippedSession(session=name, reason=reason))
+        return self._with_adapters(self.open(opening, failed.remaining, skipped), opening)
+
+
+def as_planned(step: OpenSession, layout: ThreadLayout, callers: int, limit: int | None) -> PlannedThreadLayout:
+    """Return a layout that its name alone tells, for a model on the CPU provider; `limit` bounds its threads.
+
+    With all threads, its sessions are those of the step.
+    """
+    candidates = tuple(replace(one, count=layout.sessions, callers=callers) for one in step.candidates)
+    threads = {"intra_op_num_threads": min(layout.threads, limit or layout.threads)} if layout.threads else {}
+    return PlannedThreadLayout(name=layout.name, candidates=candidates, options={**step.options, **threads})
+
+
+def with_one_thread(step: OpenSession) -> OpenSession:
+    """Return a step whose sessions have one thread."""
+    return replace(step, options={**step.options, "intra_op_num_threads": 1})
 
 
 def with_layout(step: OpenSession, layout: PlannedThreadLayout) -> OpenSession:

@@ -157,9 +157,9 @@ def _no_course(_one: Sequence[Any], _other: Sequence[Any]) -> list[Any]:
     return []
 
 
-def _first(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """Return the types of carried columns, which all shards have alike."""
-    return dict(one or other)
+def _first(one: Any, other: Any) -> Any:
+    """Return what all shards have alike: the types of carried columns, the thread layout."""
+    return one or other
 
 
 _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
@@ -177,6 +177,7 @@ _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
     "samples": (list, [], _no_course),
     "events": (list, [], _no_course),
     "types": (dict, {}, _first),
+    "layout": (str, "", _first),
 }
 """The statistics of a job by name: the type that `plain` gives each, its value if nothing ran, its sum over shards."""
 
@@ -201,7 +202,7 @@ def run_share(statistics: Mapping[str, Any]) -> float | None:
 
 def check_statistics(kept: Mapping[str, Any]) -> None:
     """Raise ValueError, TypeError, LookupError or AttributeError if numbers have not the form that `plain` returns."""
-    kinds = {"layout": str, **{name: kind for name, (kind, *_) in _STATISTICS.items()}}
+    kinds = {name: kind for name, (kind, *_) in _STATISTICS.items()}
     for name, kind in kinds.items():
         if name in kept and not isinstance(kept[name], kind):
             raise ValueError(f"{name} of a job is {kept[name]!r}")

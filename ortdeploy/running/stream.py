@@ -7,33 +7,38 @@ every session busy are on their way, so memory does not grow with the input.
 """
 
 import contextvars
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.events import log
 from ortdeploy.feeds.in_flight import InFlight
-from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.files.room import on_shortage
+from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.running.block_reader import BlockReader
 from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.job_context import JobContext
-from ortdeploy.running.lanes import Lane
 from ortdeploy.running.member import Finished, Member, Ticket
-from ortdeploy.running.row_runner import Outcome, RowRunner
+from ortdeploy.running.row_runner import RowRunner
 from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sources.protocol import Source
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
 PATIENCE = 1.0
 """Seconds to wait for the end of threads that are no longer needed, before they are left behind."""
+
+SECONDS_OF_PYTHON = 50e-6
+"""What a run takes of the interpreter lock, about: of shorter runs, other callers only wait for it."""
+
+LEAST_CALLERS = 2
+"""Callers that gain however short runs are: one prepares its next run while the other's computes."""
+
+SETTLING = 2
+"""Blocks that a caller has run before it may find that runs are too short for it."""
 
 OpenSource = Callable[[], AbstractContextManager[Source]]
 
@@ -49,12 +54,12 @@ class Stream:
         """
         self._context = context
         self._job = job = context.step
-        self._trial = context.trial
         sessions = context.opened.sessions
         self.members = [self._member(opened) for opened in sessions]
-        self.lane = Lane(self.members)
-        self.lane.begin()
-        self._lanes = [self.lane]
+        self._waiting: SimpleQueue[Ticket | None] = SimpleQueue()
+        self._began = time.perf_counter()
+        self._left: list[float] = []
+        self._quickest = math.inf
         self._threads: list[threading.Thread] = []
         self._dispensable = context.opened.dispensable
         self._stop = context.stop
@@ -73,12 +78,9 @@ class Stream:
 
         Raises what the source raises, ProviderFailedError when no session is left, StalledError, StuckRunError.
         """
-        sizes = BlockSizes(self._job, start, len(self.lane.members))
-        self._sizes = sizes
-        if self._trial is not None:
-            self._trial.begin(self)
+        sizes = BlockSizes(self._job, start, len(self.members))
         self._threads.append(self._thread("reader", self._read, open_source, sizes, start))
-        self._start(self.lane)
+        self._threads += [self._thread("session", self._serve, member, sizes) for member in self.members]
         try:
             while True:
                 ticket = self._next_ticket()
@@ -90,8 +92,6 @@ class Stream:
                     return
                 finished = self._result(ticket)
                 yield finished
-                if self._trial is not None:
-                    self._trial.finished(finished, ticket.prepared)
                 self._stall.progress()  # a slow disk is no session that hangs
                 self._in_flight.release(ticket.size_bytes)
                 del ticket, finished  # their memory is for the next block
@@ -99,52 +99,17 @@ class Stream:
             self._close()
 
     def _compare_last(self) -> None:
-        """Compare the last rows of each session in use, all of whose blocks are through. Raises as `RowRunner.run`."""
-        for member in self.lane.members:
+        """Compare the last rows of each session, all of whose blocks are through. Raises as `RowRunner.run`."""
+        for member in self.members:
             if member.failure is None:
                 with self._alone:
                     member.rows.finish()
 
-    def add_lane(self, sessions: Sequence[OpenedSession]) -> Lane:
-        """Add sessions of another thread layout, which wait until they get blocks."""
-        lane = Lane([self._member(opened) for opened in sessions])
-        self.members += lane.members
-        self._lanes.append(lane)
-        self._start(lane)
-        return lane
-
-    def use(self, lane: Lane) -> None:
-        """Give the blocks to the sessions of another lane from now on, those too that wait for one."""
-        with self._ending:
-            before, self.lane = self.lane, lane
-            lane.take_over(before)
-        self._in_flight.serve(len(lane.members))
-        self._sizes.serve(len(lane.members))
-
-    def in_background(self, work: Callable[[], Any]) -> "Future[Any]":
-        """Let a thread of the job do something beside its blocks."""
-        from concurrent.futures import Future  # noqa: PLC0415  few jobs try layouts
-
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(work())
-            except BaseException as error:  # noqa: BLE001  whoever wants the result raises it
-                future.set_exception(error)
-
-        self._threads.append(self._thread("layout", run))
-        return future
-
-    def run_again(self, opened: OpenedSession, prepared: Prepared) -> Outcome:
-        """Run a block once more, on one session; nobody counts it. Raises what running raises."""
-        rows = RowRunner(self._job, opened.session, None, None, opened.ops, fatal=self._context.fatal)
-        return rows.run(prepared)
-
     @property
     def session_seconds(self) -> float:
-        """Seconds in which sessions got blocks, of all sessions together."""
-        return sum(lane.session_seconds for lane in self._lanes)
+        """Seconds in which sessions were open to blocks, of all callers together."""
+        now = time.perf_counter()
+        return (now - self._began) * len(self.members) - sum(now - left for left in self._left)
 
     def _member(self, opened: OpenedSession) -> Member:
         context = self._context
@@ -160,10 +125,6 @@ class Stream:
         if context.on_batch is not None:
             rows.tell(context.on_batch)
         return Member(opened=opened, rows=rows)
-
-    def _start(self, lane: Lane) -> None:
-        """Start the threads of a lane's sessions."""
-        self._threads += [self._thread("session", self._serve, lane, member, self._sizes) for member in lane.members]
 
     @property
     def cpu_seconds(self) -> float:
@@ -181,11 +142,15 @@ class Stream:
         """End the threads; one that hangs in native code or on a file is left behind."""
         self._closed = True
         self._in_flight.close()
-        for lane in self._lanes:
-            lane.close()
+        self._end_sessions()
         patient_until = time.perf_counter() + PATIENCE
         for thread in self._threads:
             thread.join(max(patient_until - time.perf_counter(), 0))
+
+    def _end_sessions(self) -> None:
+        """Let the threads of the sessions end, once they are through with their blocks."""
+        for _ in self.members:
+            self._waiting.put(None)
 
     def _read(self, open_source: OpenSource, sizes: BlockSizes, start: int) -> None:
         """Body of the reader's thread: read blocks, prepare their tensors, pass them on."""
@@ -227,9 +192,9 @@ class Stream:
             return False
         return self._in_flight.wait()
 
-    def _serve(self, lane: Lane, member: Member, sizes: BlockSizes) -> None:
+    def _serve(self, member: Member, sizes: BlockSizes) -> None:
         """Body of a session's thread: run waiting blocks until there are no more or the provider fails."""
-        for ticket in lane.tickets():
+        while (ticket := self._waiting.get()) is not None:
             if self._closed or not ticket.begin():
                 return
             member.current = ticket
@@ -246,9 +211,17 @@ class Stream:
             if member.failure is not None:  # it was given up as hung, and another session has the block
                 return
             member.current = None
-            lane.ran(finished.block.count)
             ticket.finished.set_result(finished)
             del ticket, finished  # as in `run`
+            if self._is_too_many(member):
+                self._left.append(time.perf_counter())
+                return
+
+    def _is_too_many(self, member: Member) -> bool:
+        """Return whether runs are too short for as many callers as the cores have."""
+        if self._context.layout != BY_RULE.name or member.blocks < SETTLING:
+            return False
+        return member.opened.instance >= max(LEAST_CALLERS, self._quickest / SECONDS_OF_PYTHON)
 
     def _run_on(self, member: Member, ticket: Ticket, sizes: BlockSizes) -> Finished:
         block = ticket.prepared.block
@@ -258,6 +231,8 @@ class Stream:
         member.blocks += 1
         member.done += block.count
         member.cpu_seconds = time.thread_time()
+        runs = -(-block.count // (self._job.batching.size or 1))
+        self._quickest = min(self._quickest, seconds / max(runs, 1))
         sizes.learn(block.count, max(seconds, ticket.read_seconds), ticket.size_bytes + outcome.size_bytes)
         self._in_flight.learn(outcome.size_bytes)
         self._stall.progress()
@@ -265,7 +240,7 @@ class Stream:
 
     def _give_back(self, member: Member, ticket: Ticket, error: OrtdeployError) -> None:
         """Give the block of a failed session to another one; the job fails if none is left or none may fail."""
-        left = any(other.failure is None for other in self.lane.members)
+        left = any(other.failure is None for other in self.members)
         if not (self._dispensable and left):
             self._give_up(ticket, error)
             return
@@ -277,7 +252,7 @@ class Stream:
         """Offer a block to the sessions; if none takes blocks any more, end it with the error that ended the job."""
         with self._ending:
             if self._error is None:
-                self.lane.put(ticket)
+                self._waiting.put(ticket)
             elif ticket.begin():
                 ticket.finished.set_exception(self._error)
 
@@ -286,9 +261,13 @@ class Stream:
         with self._ending:
             self._error = error
             ticket.finished.set_exception(error)
-            for waiting in self.lane.taken_back():
-                if waiting.begin():
-                    waiting.finished.set_exception(error)
+            with suppress(Empty):
+                while True:
+                    waiting = self._waiting.get_nowait()
+                    if waiting is not None and waiting.begin():
+                        waiting.finished.set_exception(error)
+            if self._closed:
+                self._end_sessions()
 
     def _next_ticket(self) -> Ticket | None:
         """Return the next block on its way; None at the end, and once none has come since a stop was asked for.
@@ -338,7 +317,7 @@ class Stream:
         if hung is None:
             self._stall.check()
             return
-        others = [other for other in self.lane.members if other is not hung and other.failure is None]
+        others = [other for other in self.members if other is not hung and other.failure is None]
         if not (self._dispensable and others):
             self._stall.check()
         hung.failure = self._stall.describe()

@@ -6,6 +6,7 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,12 @@ class OrtSession:
             raise
         except Exception as error:  # every error of the binding is its own class, all derived from Exception
             raise self._translated(error) from error
+
+    def for_caller(self) -> "OrtSession":
+        """Return the session with run options of its own, by which one caller's runs are ended."""
+        own = copy(self)
+        own._plain, own._with_adapters = _run_options(self._run_options), {}  # noqa: SLF001  of the same class
+        return own
 
     def end_runs(self, *, early: bool) -> None:
         """Ask the run that goes on, and all later ones, to end; or let later ones run again. Thread-safe."""

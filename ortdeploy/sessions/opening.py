@@ -58,7 +58,7 @@ class OpenedModel(Struct, frozen=True, kw_only=True):
     """The open sessions of a model, the remaining candidates, and the skipped sessions.
 
     `dispensable`: the others go on when the provider of one fails. `step` is what they were opened by, `memory` that of
-    the process before and after, `seconds` how long that took.
+    the process before and after.
     """
 
     sessions: tuple[OpenedSession, ...]
@@ -67,7 +67,6 @@ class OpenedModel(Struct, frozen=True, kw_only=True):
     dispensable: bool = False
     step: OpenSession | None = None
     memory: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
-    seconds: float = 0.0
 
     @property
     def layout(self) -> str | None:
@@ -96,11 +95,11 @@ class ModelOpener(Struct, frozen=True, kw_only=True):
         self, step: OpenSession, candidates: Sequence[PlannedSession], skipped: tuple[SkippedSession, ...] = ()
     ) -> OpenedModel:
         """Open what `use` asks for among the candidates. Raises OrtdeployError if none, or not all, can be opened."""
-        begin, before = time.perf_counter(), memory_now()
+        before = memory_now()
         open_some = self._open_all if step.use == "all" else self._open_first
         opened = open_some(step, candidates, skipped)
         memory = {"before_opening": before, "opened": memory_now()}
-        return replace(opened, step=step, memory=memory, seconds=time.perf_counter() - begin)
+        return replace(opened, step=step, memory=memory)
 
     def _open_first(
         self, step: OpenSession, candidates: Sequence[PlannedSession], skipped: tuple[SkippedSession, ...]

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
-from weakref import WeakValueDictionary
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, TimedOutError
 from ortdeploy.runtime.protocol import Session
@@ -32,62 +31,23 @@ def end_runs(session: object, *, early: bool) -> None:
         session.end_runs(early=early)
 
 
-class _SharedRuns:
-    """The runs of all callers of one session: they share its run options, so a call to end one of them ends all."""
+@runtime_checkable
+class Shareable(Protocol):
+    """A session that several threads call at the same time."""
 
-    def __init__(self, session: Session) -> None:
-        """Take the session; as long as it is held, no other one has its id."""
-        self._session = session
-        self._changed = threading.Condition()
-        self._ending = self._calls = 0
-
-    def end(self) -> None:
-        """Ask the runs that go on to end, and those that begin, until `has_ended` was called as often."""
-        with self._changed:
-            self._ending += 1
-            self._calls += 1
-            end_runs(self._session, early=True)
-
-    def has_ended(self) -> None:
-        """Say that a run which was asked to end has done so; if it was the last one, others may run again."""
-        with self._changed:
-            self._ending -= 1
-            if not self._ending:
-                end_runs(self._session, early=False)
-                self._changed.notify_all()
-
-    def wait_until_free(self) -> int:
-        """Wait until a run may begin, and return how often runs were asked to end so far."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._ending)
-            return self._calls
-
-    def were_asked(self, since: int) -> bool:
-        """Return whether runs were asked to end since `wait_until_free` returned a number."""
-        with self._changed:
-            return self._calls > since
-
-
-_KNOWN: WeakValueDictionary[int, _SharedRuns] = WeakValueDictionary()
-_KNOWING = threading.Lock()
-
-
-def _shared_runs(session: Session) -> _SharedRuns:
-    """Return what the callers of a session share."""
-    with _KNOWING:
-        return _KNOWN.setdefault(id(session), _SharedRuns(session))
+    def for_caller(self) -> Session:
+        """Return the same session for one of them: a call to end its runs ends no others."""
 
 
 class LimitedSession:
     """A session whose runs have a limit in seconds. One thread runs, another one calls `end_late_run`.
 
-    Each caller of a session has its own. A run that ended because another caller's was late runs again.
+    Each caller of a session has its own.
     """
 
     def __init__(self, session: Session, seconds: float) -> None:
         """Take the session, and the longest time of a run."""
-        self._session = session
-        self._shared = _shared_runs(session)
+        self._session = session.for_caller() if isinstance(session, Shareable) else session
         self._seconds = seconds
         self._turn = threading.Lock()
         self._began: float | None = None
@@ -98,25 +58,22 @@ class LimitedSession:
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Run once, with the session's axes. Raises TimedOutError if it ended early, else what the session raises."""
-        while True:
-            calls = self._shared.wait_until_free()
-            with self._turn:
-                self._began = time.perf_counter()
-            try:
-                return self._session.run(outputs, feeds, adapters)
-            except ProviderFailedError:
+        with self._turn:
+            self._began = time.perf_counter()
+        try:
+            return self._session.run(outputs, feeds, adapters)
+        except ProviderFailedError:
+            raise
+        except OrtdeployError as error:
+            if self._asked is None:
                 raise
-            except OrtdeployError as error:
+            raise TimedOutError(f"the run took longer than {self._seconds:g} s and was ended") from error
+        finally:
+            with self._turn:
+                self._began = None
                 if self._asked is not None:
-                    raise TimedOutError(f"the run took longer than {self._seconds:g} s and was ended") from error
-                if not self._shared.were_asked(since=calls):
-                    raise
-            finally:
-                with self._turn:
-                    self._began = None
-                    if self._asked is not None:
-                        self._asked = None
-                        self._shared.has_ended()
+                    self._asked = None
+                    end_runs(self._session, early=False)
 
     def end_late_run(self) -> bool:
         """Ask a run that is late to end; return whether it was asked just now."""
@@ -124,7 +81,7 @@ class LimitedSession:
             if self._began is None or self._asked is not None or self._left() > 0:
                 return False
             self._asked = time.perf_counter()
-            self._shared.end()
+            end_runs(self._session, early=True)
             return True
 
     @property

@@ -161,6 +161,8 @@ def _of_job(step: RunJob) -> Iterator[Node]:
         within = "" if agree is None else f", within rtol {agree[0]:g} and atol {agree[1]:g}"
         text = f"a row's results may depend on the rows beside it: row_independence of {models}{within}"
         yield Node(label="rows", text=text)
+    if step.thread_layout is not None:
+        yield Node(label="threads", text=step.thread_layout)
     if step.timing.text:
         yield Node(label="runs", text=step.timing.text)
     if step.limits.forecast is not None:
@@ -197,9 +199,6 @@ def _session(step: OpenSession) -> Node:
     if step.thread_layouts:
         names = "; ".join(layout.name for layout in step.thread_layouts)
         children.append(Node(label="threads", text=f"the best of these is measured: {names}"))
-    if step.tried_layouts:
-        names = "; ".join(layout.name for layout in step.tried_layouts)
-        children.append(Node(label="threads", text=f"tried on the first job's rows: {names}"))
     if step.options:
         children.append(Node(label="session options", text=_options(step.options)))
     return Node(label="session", text=f"{step.session}: {model}{on}", children=tuple(children))

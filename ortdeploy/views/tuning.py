@@ -5,8 +5,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ortdeploy.durations import clock
+from ortdeploy.planning.overlay_search import AS_IT_IS, Bounds, noise
 from ortdeploy.terminal_text import printable, safe
-from ortdeploy.tuning.search import AS_IT_IS, Bounds, noise
 from ortdeploy.units import format_size
 from ortdeploy.views.live_line import Piece
 from ortdeploy.views.text import BOLD, GREEN, WIDTH, painter, wrapped
@@ -15,7 +15,7 @@ from ortdeploy.views.tree import DIM
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from ortdeploy.tuning.search import Setting, Trial
+    from ortdeploy.planning.overlay_search import Setting, Trial
 
 _STYLE = (
     "body{font:15px system-ui;margin:2rem;color:#222}table{border-collapse:collapse}td,th{padding:.3rem .8rem;"

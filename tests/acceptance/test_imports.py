@@ -21,7 +21,7 @@ WATCHED = {
     "ortdeploy.pipelines.component", "ortdeploy.pipelines.compose", "ortdeploy.planning.probe",
     "ortdeploy.planning.workflow", "ortdeploy.process.child", "ortdeploy.rules.protocol",
     "ortdeploy.sessions.cpu_comparison", "ortdeploy.sessions.fused", "ortdeploy.transforms.catalogue",
-    "ortdeploy.autotune.batch_size", "ortdeploy.operations.nms", "ortdeploy.presets.stable_diffusion",
+    "ortdeploy.tuning.batch_size", "ortdeploy.operations.nms", "ortdeploy.presets.stable_diffusion",
     "ortdeploy.running.reports.html", "ortdeploy.running.retry", "ortdeploy.sinks.csv", "ortdeploy.sources.csv",
     "ortdeploy.transforms.resize",
 }  # fmt: skip
@@ -52,12 +52,12 @@ MAY_LOAD = {
 """By command, what it may load of them where the model is one that was planned with before."""
 
 RARE = {
-    "ortdeploy.autotune", "ortdeploy.cli.children.endings", "ortdeploy.cli.targets", "ortdeploy.files.in_place",
+    "ortdeploy.tuning", "ortdeploy.cli.children.endings", "ortdeploy.cli.targets", "ortdeploy.files.in_place",
     "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.carried", "ortdeploy.ledger.letters",
     "ortdeploy.ledger.open_parts", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
     "ortdeploy.running.fatal_runs", "ortdeploy.running.finished_jobs", "ortdeploy.running.left_over",
     "ortdeploy.running.reports",
-    "ortdeploy.running.salvage", "ortdeploy.running.supervisor", "ortdeploy.sessions.releasable",
+    "ortdeploy.running.salvage", "ortdeploy.running.supervisor",
     "ortdeploy.sessions.rows_first", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.trials", "ortdeploy.sinks.png",
     "ortdeploy.sources.ahead", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
 }  # fmt: skip

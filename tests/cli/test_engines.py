@@ -1,21 +1,26 @@
 """What `--engine` takes, and what is said of the rest."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MANIFEST, Cli, read_rows
+from msgspec.structs import replace
 from support.crews import FakeCrew
+from support.jobs import plan_for
 
 from ortdeploy.cli import engines
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.running.shards import ray_crew
 
 pytestmark = pytest.mark.process
@@ -105,3 +110,32 @@ def test_there_are_as_many_workers_as_there_is_room_for(cpus: float, gpus: float
 def test_a_cluster_without_room_for_one_worker_is_refused() -> None:
     with pytest.raises(OrtdeployError, match="no node of the Ray cluster has 16 CPUs for a worker"):
         ray_crew.room(NODES, ray_crew.Needs(cpus=16, gpus=0))
+
+
+@pytest.mark.parametrize(("count", "cores", "workers"), [(None, 3, 3), (2, 3, 2), (4, 2, 4), (99, 1, 99)])
+def test_a_worker_with_a_caller_for_each_core_reserves_them(
+    monkeypatch: pytest.MonkeyPatch, count: int | None, cores: int, workers: int
+) -> None:
+    """Those of the smallest node, or its share of all, and it has no more callers than that."""
+    hired: list[tuple[int, float | None, Any]] = []
+
+    class Crew:
+        def __init__(self, _ray: object, count: int, needs: ray_crew.Needs, _module: str, request: Any) -> None:
+            hired.append((count, needs.cpus, request))
+
+        def dismiss(self) -> None:
+            """Do nothing."""
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: NODES))
+    monkeypatch.setattr(ray_crew, "RayCrew", Crew)
+    with ray_crew.hired(count, ray_crew.Needs(cpus=None, gpus=0), "m", {"run": "r"}):
+        assert hired == [(workers, cores, {"run": "r", "cores": cores})]
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_a_worker_needs_the_cores_of_its_callers(tmp_path: Path, threads: int | None) -> None:
+    plan = plan_for(tmp_path, 4)
+    (job,) = run_jobs(plan)
+    by_rule = replace(job, thread_layout=BY_RULE.name, limits=replace(job.limits, threads=threads))
+    assert ray_crew.needs_of(plan, by_rule) == ray_crew.Needs(cpus=threads, gpus=0)
+    assert ray_crew.needs_of(plan, job) == ray_crew.Needs(cpus=1, gpus=0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ortdeploy.feeds.in_flight import LEAST, MOST, SMALL_BYTES, InFlight
+from ortdeploy.feeds.in_flight import LARGE_BYTES, LEAST, MOST, SMALL_BYTES, InFlight, on_their_way
 
 
 class WaitsError(Exception):
@@ -23,13 +23,13 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def allowed(flight: InFlight, size_bytes: int) -> int:
     """Return how many blocks of a size get in."""
-    for count in range(2 * MOST):
+    for count in range(50):
         try:
             flight.wait()
         except WaitsError:
             return count
         flight.acquire(size_bytes)
-    return 2 * MOST
+    return 50
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,13 @@ def test_blocks_are_small_with_their_results(size_bytes: int, result_bytes: int 
     assert allowed(flight, size_bytes) == 1
     flight.close()
     assert not flight.wait()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "blocks"),
+    [(LARGE_BYTES // 64, 33), (LARGE_BYTES // 16 // 5 * 4, 21), (LARGE_BYTES, 18)],
+    ids=["one that waits for each session", "by their bytes", "one that waits for all"],
+)
+def test_blocks_that_wait_for_many_sessions_are_bounded_by_their_bytes(size_bytes: int, blocks: int) -> None:
+    assert allowed(InFlight(16), size_bytes) == blocks
+    assert blocks <= on_their_way(16, 1, size_bytes) <= blocks + 1

@@ -568,7 +568,7 @@ def test_what_data_decides_is_known_here() -> None:
         "unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (
-        "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state"
+        "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state threads"
     )
     assert _fields(JobInput) == (
         "dialect elsewhere files first_row format gone key missing on_change patterns rerun rerun_rows row_type rows "
@@ -580,7 +580,7 @@ def test_what_data_decides_is_known_here() -> None:
     )
     assert _fields(RunJob) == (
         "adapters batching errors fetch identity input inputs job letters limits model output pipeline postprocess "
-        "retry row_axes row_check session timing trim values"
+        "retry row_axes row_check session thread_layout timing trim values"
     )
 
 

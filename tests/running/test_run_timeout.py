@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_field
 from pathlib import Path
 from typing import Any
 
@@ -69,38 +70,30 @@ def test_a_late_run_is_ended_and_the_slow_row_fails_alone(tmp_path: Path) -> Non
 
 @dataclass
 class Shared(FakeSession):
-    """A session as ONNX Runtime's: a call to end runs ends those of all callers, and all that begin until it is taken back.
-
-    A run over a negative number takes for ever, one over another number until it was ended once.
-    """
+    """A session of several callers; a run over a negative number takes for ever, one over another until `free`."""
 
     asked: threading.Event = field(default_factory=threading.Event)
     inside: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    running: list[float] = field(default_factory=list)
-    running_when_taken_back: list[list[float]] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)
+    free: threading.Event = field(default_factory=threading.Event)
+
+    def for_caller(self) -> "Shared":
+        return replace_field(self, asked=threading.Event())
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
-        value = float(feeds["x"].min())
-        self.running.append(value)
+        is_late = float(feeds["x"].min()) < 0
         self.inside.release()
-        try:
-            if (value < 0 or value not in self.ended) and self.asked.wait(ENDLESS):
-                self.ended.append(value)
-                raise OrtdeployError("Exiting due to terminate flag being set to true.")
-            return super().run(outputs, feeds, adapters)
-        finally:
-            self.running.remove(value)
+        assert (self.asked if is_late else self.free).wait(ENDLESS)
+        if self.asked.is_set():
+            raise OrtdeployError("Exiting due to terminate flag being set to true.")
+        return super().run(outputs, feeds, adapters)
 
     def end_runs(self, *, early: bool) -> None:
-        if not early:
-            self.running_when_taken_back.append([one for one in self.running if one < 0])
         (self.asked.set if early else self.asked.clear)()
 
 
-def run_together(session: Shared, late: Sequence[float], good: Sequence[float]) -> list[object]:
-    """Run numbers at once, each by a caller of its own; return the results, or the errors, in their order."""
-    callers = [run_limit.LimitedSession(session, 0.0 if number in late else ENDLESS) for number in (*late, *good)]
+def test_a_late_run_ends_no_run_of_another_caller() -> None:
+    session, numbers = Shared(double), (-1.0, -2.0, 3.0, 4.0)
+    callers = [run_limit.LimitedSession(session, 0.0 if number < 0 else ENDLESS) for number in numbers]
 
     def run(number: float, caller: run_limit.LimitedSession) -> object:
         try:
@@ -109,20 +102,14 @@ def run_together(session: Shared, late: Sequence[float], good: Sequence[float]) 
             return type(error)
 
     with ThreadPoolExecutor(len(callers)) as pool:
-        found = [pool.submit(run, number, caller) for number, caller in zip((*late, *good), callers, strict=True)]
+        found = [pool.submit(run, number, caller) for number, caller in zip(numbers, callers, strict=True)]
         assert all(session.inside.acquire(timeout=ENDLESS) for _ in callers)
-        assert [caller.end_late_run() for caller in callers] == [True] * len(late) + [False] * len(good)
-        return [one.result() for one in found]
-
-
-def test_runs_of_other_callers_that_end_with_a_late_one_run_again() -> None:
-    assert run_together(Shared(double), [-1], [1, 2]) == [TimedOutError, 2.0, 4.0]
-
-
-def test_a_call_to_end_runs_is_taken_back_when_the_last_late_one_has_ended() -> None:
-    session = Shared(double)
-    assert run_together(session, [-1, -2], [3]) == [TimedOutError, TimedOutError, 6.0]
-    assert session.running_when_taken_back == [[]]
+        assert [caller.end_late_run() for caller in callers] == [True, True, False, False]
+        assert [one.result() for one in found[:2]] == [TimedOutError, TimedOutError]
+        session.free.set()
+        assert [one.result() for one in found[2:]] == [6.0, 8.0]
+    session.inside.release()
+    assert run(1.0, callers[0]) == 2.0  # the call to end is taken back
 
 
 def test_an_error_of_a_caller_s_own_is_not_tried_again() -> None:

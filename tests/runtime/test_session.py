@@ -15,6 +15,7 @@ from ortdeploy.providers.options import serialise
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.runtime.session import OrtRuntime
 from ortdeploy.schemas import schema_text
+from ortdeploy.sessions.run_limit import Shareable, end_runs
 
 CPU = (PlannedProvider(name="CPUExecutionProvider", options={}),)
 
@@ -48,6 +49,18 @@ def test_a_session_runs_and_its_placement_is_what_was_recorded(tmp_path: Path) -
     assert session.placement == {"CPUExecutionProvider": 1}
     (result,) = session.run(["y"], {"x": np.ones((2, 4), np.float32)}, ())
     assert result.tolist() == [[2.0] * 4] * 2
+
+
+def test_runs_of_one_caller_are_ended_and_those_of_others_are_not(tmp_path: Path) -> None:
+    session, feeds = open_session(scale_model(tmp_path / "m.onnx")), {"x": np.ones((2, 4), np.float32)}
+    assert isinstance(session, Shareable)
+    one, other = session.for_caller(), session.for_caller()
+    end_runs(one, early=True)
+    with pytest.raises(OrtdeployError, match="terminate"):
+        one.run(["y"], feeds, ())
+    assert other.run(["y"], feeds, ())[0].tolist() == session.run(["y"], feeds, ())[0].tolist()
+    end_runs(one, early=False)
+    assert one.run(["y"], feeds, ())[0].tolist() == [[2.0] * 4] * 2
 
 
 def test_every_session_option_is_taken(tmp_path: Path) -> None:

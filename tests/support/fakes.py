@@ -15,9 +15,10 @@ Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 def without_row_checks(plan: Plan) -> Plan:
-    """A plan whose sessions are run for the job's batches alone, so that a test can count them."""
+    """A plan whose sessions are run for the job's batches alone, one after the other, so that a test can count them."""
     steps = (
-        replace(step, row_check=RowCheck(counts=False)) if isinstance(step, RunJob) else step for step in plan.steps
+        replace(step, row_check=RowCheck(counts=False), thread_layout=None) if isinstance(step, RunJob) else step
+        for step in plan.steps
     )
     return replace(plan, steps=tuple(steps))
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.terminals import Clock, shown_of
 
 from ortdeploy.checks.run import CheckResult
-from ortdeploy.tuning.search import Bounds, Setting, Trial
+from ortdeploy.planning.overlay_search import Bounds, Setting, Trial
 from ortdeploy.views.checks import ChecksLine
 from ortdeploy.views.tuning import SearchLine, render_numbered, render_table
 

@@ -137,6 +137,7 @@ def execute(
     on_proof: Callable[[str, bool], None] | None = None,
     unproven: Mapping[str, str] | None = None,
     digests: Mapping[str, str] | None = None,
+    cores: int | None = None,
 ) -> Iterator[JobResult]:
     """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
@@ -170,6 +171,7 @@ def execute(
             on_proof=on_proof,
             unproven=unproven or {},
             digests=digests or {},
+            cores=cores,
         )
         ended: dict[str, str] = {}
         for result in execution.results():

@@ -84,6 +84,7 @@ def _serve(asked: Asked, native: NativeOutput) -> None:
             native=native,
             shard=told,
             fatal=decode_fatal_runs(request["fatal"]),
+            cores=request.get("cores"),
             on_run=(lambda _job, rows: asked.say(kind="running", rows=list(rows))) if request["closely"] else None,
         ):
             asked.say(**result_message(result))

@@ -27,6 +27,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.disk import make_folders
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
+from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
@@ -34,7 +35,6 @@ from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.native_output import appended_reason
 from ortdeploy.shell import command
 from ortdeploy.state import memo
-from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, tuning
 from ortdeploy.views.live_line import AboveLine

@@ -22,7 +22,7 @@ from ortdeploy.planning.make.fusions import FusedStep, fused_steps, opening_of_f
 from ortdeploy.planning.make.job import planned_job, planned_output
 from ortdeploy.planning.make.op_lines import op_lines, opening_of
 from ortdeploy.planning.make.pipeline import plan_pipeline
-from ortdeploy.planning.make.sessions import planned_adapter, planned_layouts, planned_opening, planned_trials
+from ortdeploy.planning.make.sessions import planned_adapter, planned_layouts, planned_opening
 
 
 def make_plan(
@@ -128,8 +128,7 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
             opening, varying = _opening(model, jobs)
             shared_arena = (spec.shared_arena or {}) if model.spec.memory.shared_arena else None
             layouts = tuple(planned_layouts(model, deployment, jobs, varying=varying))
-            tried = tuple(planned_trials(model, opening, deployment, jobs, varying=varying))
-            yield replace(opening, shared_arena=shared_arena, thread_layouts=layouts, tried_layouts=tried)
+            yield replace(opening, shared_arena=shared_arena, thread_layouts=layouts)
             opened.add(model.spec.name)
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield planned_adapter(adapter, job.adapter_facts[adapter.name])

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ortdeploy.deployment.number_formats import compared_within, details_of
 from ortdeploy.deployment.resolved import (
     Deployment,
@@ -12,11 +10,9 @@ from ortdeploy.deployment.resolved import (
     ResolvedProvider,
 )
 from ortdeploy.deployment.threads import (
-    ThreadLayout,
     provider_with_threads,
     with_threads,
     without_spinning,
-    worth_trying,
 )
 from ortdeploy.facts.models import AdapterFacts
 from ortdeploy.manifest.spec import AdapterSpec
@@ -41,33 +37,6 @@ def planned_layouts(
         if all(forecast is None or layout.name in forecast.thread_layouts for forecast in forecasts):
             opening = planned_opening(model.laid_out(layout), layout.threads, varying=varying)
             yield PlannedThreadLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
-
-
-def planned_trials(
-    model: ResolvedModel,
-    opening: OpenSession,
-    deployment: Deployment,
-    jobs: Sequence[ResolvedJob],
-    *,
-    varying: bool,
-) -> Iterator[PlannedThreadLayout]:
-    """Yield the thread layouts that the first job tries on its rows and has memory for; it begins with the first."""
-    found = deployment.tried_layouts_of(model)
-    own = [job for job in jobs if model in job.models]
-    known = [deployment.preflight.memory.get(job.spec.name) for job in own]
-    fitting = [one for one in found if all(need is not None and one.name in need.tried_layouts for need in known)]
-    if all(one.threads != 1 for one in fitting):  # the wide session, or nothing
-        return
-    for layout in worth_trying(fitting, max(need.run_bytes for need in known if need is not None)):
-        laid_out = model.laid_out(layout)
-        made = planned_opening(laid_out, 1, varying=varying) if layout.threads == 1 else _as_wide(opening, layout)
-        yield PlannedThreadLayout(name=layout.name, candidates=made.candidates, options=made.options)
-
-
-def _as_wide(opening: OpenSession, layout: ThreadLayout) -> OpenSession:
-    """Return how the wide session is opened, with as many callers as the given layout has."""
-    candidates = tuple(replace(one, callers=layout.callers) for one in opening.candidates)
-    return replace(opening, candidates=candidates)
 
 
 def planned_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:

@@ -6,7 +6,7 @@ versions of `versions.TESTED_WITH`; of another version, findings that rest on th
 """
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import takewhile
@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
-from ortdeploy.deployment.threads import ThreadLayout, worth_trying
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.models import FoldedConstants
 from ortdeploy.facts.preflight import ROOMY, MemoryForecast, MemoryPart
 from ortdeploy.files.room import PROCESS
 from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
+from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.planning.known_graphs import Running, Runs, buffer_bytes, folded_constants
 from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
@@ -92,8 +92,8 @@ _TEXT_VALUE = 64
 _LINE_NUMBERS = 16
 """The numbers of its row and its item, int64, in each line of an output that explodes."""
 
-_TRIAL_SHARE = 0.5
-"""Of the machine's memory, for sessions that are opened to be tried."""
+_SHARE = 0.5
+"""Of the machine's memory, for runs of several callers at once."""
 
 _CANDIDATES = tuple(2**power for power in range(12, -1, -1))
 """Batch sizes that are tried for advice."""
@@ -113,13 +113,15 @@ def without_onnx(forecast: MemoryForecast) -> MemoryForecast:
 
 def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
     taken = _Taken(job=job, late=_late_bytes(deployment, job))
+    callers = taken.fitting_callers(deployment.facts.machine)
+    taken = taken.with_callers(callers)
+    job = taken.job
     parts, unknown = taken.parts(job.batching.run_size)
     disk = row_sizes(job).disk(job.input.first_row, job.input.rows, job.output.rows)
     limit = job.spec.limits.memory
     machine = deployment.facts.machine
     bound = memory_bound(limit, machine.memory_bytes if machine else None)
-    bare = MemoryForecast(parts=tuple(parts))
-    total = bare.total
+    total = sum(part.size for part in parts)
     fitting, count = None, None
     if bound is not None and total > bound:
         if job.batching.fixed is None and job.batching.size:
@@ -128,20 +130,24 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
         count = next((most for most in fewer if taken.with_sessions(most).total() <= bound), None)
     layouts = {layout.name: taken.laid_out(layout).total() for layout in deployment.thread_layouts_of(job.model)}
-    free = deployment.tried_layouts_of(job.model)  # the wide session first: begun with if a second caller has no room
-    worth = dict.fromkeys((*free[:1], *worth_trying(free, bare.run_bytes))) if free else ()
-    tried = {} if unknown else taken.fitting_trials(worth, machine)
-    more = max(tried.values(), default=total) - total
     return MemoryForecast(
-        parts=(*parts, *((MemoryPart(what="layouts to try", size=more),) if more > 0 else ())),
+        parts=parts,
         unknown=unknown,
         limit=limit,
         fitting=fitting,
         count=count,
         disk=disk,
         thread_layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
-        tried_layouts=tried,
+        callers=callers,
     )
+
+
+def as_run(job: ResolvedJob, callers: int | None) -> ResolvedJob:
+    """Return a job with the sessions of its thread layout, and as many callers if that has one for each core."""
+    layout = job.thread_layout
+    if layout is None:
+        return job
+    return replace(job, model=job.model.laid_out(replace(layout, callers=layout.callers or callers or 1)))
 
 
 def memory_bound(limit: int | None, machine: int | None) -> int | None:
@@ -159,6 +165,28 @@ class _Taken(Struct, frozen=True, kw_only=True):
         """Return the same for a thread layout."""
         return replace(self, job=replace(self.job, model=self.job.model.laid_out(layout)))
 
+    def with_callers(self, callers: int | None) -> "_Taken":
+        """Return the same for a number of callers of its session; None: as many as the manifest says."""
+        return replace(self, job=as_run(self.job, callers))
+
+    def fitting_callers(self, machine: MachineFacts | None) -> int | None:
+        """Return how many threads may call its session: one for each core, or fewer if memory has no room for them.
+
+        None: the manifest says how many. A job that comes near its limit opens its sessions otherwise, and half of the
+        machine is left to others.
+        """
+        layout = self.job.thread_layout
+        if layout is None or layout.callers or machine is None:
+            return None
+        limits = self.job.spec.limits
+        most = min(machine.usable_cores, limits.threads or machine.usable_cores)
+        if limits.memory and self.parts(self.job.batching.run_size)[1] is not None:  # nobody knows what a run takes
+            return 1
+        rooms = [limits.memory and limits.memory * ROOMY, machine.memory_bytes and machine.memory_bytes * _SHARE]
+        room = min((one for one in rooms if one), default=None)
+        fewer = range(most, 1, -1)
+        return next((some for some in fewer if room is None or self.with_callers(some).total() <= room), 1)
+
     def with_sessions(self, most: int) -> "_Taken":
         """Return the same if at most this number of each of the model's sessions are opened."""
         model = self.job.model
@@ -170,32 +198,6 @@ class _Taken(Struct, frozen=True, kw_only=True):
     def total(self, batch: int | None = None) -> int:
         """Return the bytes with batches of the job's size, or of another one."""
         return sum(part.size for part in self.parts(batch or self.job.batching.run_size)[0])
-
-    def fitting_trials(self, layouts: Collection[ThreadLayout], machine: MachineFacts | None) -> dict[str, int]:
-        """Return the layouts that a job has room to try, each with all that is open then; none if only wide ones fit.
-
-        Sessions of one thread stand beside the wide one, and beside each other. A job that comes near its limit opens
-        its sessions otherwise, and half of the machine is left to others.
-        """
-        limit = self.job.spec.limits.memory
-        rooms = [limit and limit * ROOMY, machine and machine.memory_bytes and machine.memory_bytes * _TRIAL_SHARE]
-        room = min((one for one in rooms if one), default=None)
-        found: dict[str, int] = {}
-        for layout in layouts:
-            one = self.laid_out(layout)
-            opened = max(found.values(), default=0)
-            taken = one.total() if layout.threads != 1 else opened + one.beside_others()
-            if room is None or taken <= room:
-                found[layout.name] = taken
-            elif not found:  # the wide session, which the others stand beside
-                break
-        return found if any(one.threads == 1 and one.name in found for one in layouts) else {}
-
-    def beside_others(self) -> int:
-        """Return what its sessions take beside those that are open already."""
-        sizes = {part.what: part.size for part in self.parts(self.job.batching.run_size)[0]}
-        runs = sizes["activations"] + sizes[ROWS_AND_RESULTS]
-        return _kept_bytes(self.job.model) + max(_opening_bytes(self.job), runs)
 
     def parts(self, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
         """Return the parts of a job's memory with batches of a size, and which of them are unknown."""

@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.facts.preflight import RowRoom
-from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES, block_bytes
+from ortdeploy.feeds.in_flight import LEAST, block_bytes, on_their_way
 from ortdeploy.plan.batching import Batching
 
 _PROVEN = 3
@@ -66,7 +66,7 @@ class RowSizes(Struct, frozen=True, kw_only=True):
         total = rows or self.batch
         result = self.result or 0
         row = max(self.read + result, 1)
-        on_their_way = min(max((LEAST * self.runs + 1) * self.batch, SMALL_BYTES // row), total)
+        under_way = min(on_their_way(self.runs, self.batch, row), total)
         batch_read = max(self.batch * self.read, 1)
         requests = self.read_ahead // batch_read
         pieces = 2 * requests * batch_read if requests > 1 else 0  # one that is being used up, and the next one
@@ -76,7 +76,7 @@ class RowSizes(Struct, frozen=True, kw_only=True):
         beside = min(self.beside, (total - at_once) * (self.read + self.made + self.scratch))
         decoding = max(self.decoding, 2 * at_once * self.read if self.joined else 0)
         for_a_while = decoding + preparing + beside if beside else max(decoding, preparing)
-        read = min(on_their_way * self.read + pieces, total * self.read) + for_a_while
+        read = min(under_way * self.read + pieces, total * self.read) + for_a_while
         of_part = self._rows_of_part(total)
         written_at_once = (of_part if self.gathered else at_once) * result
         if limit := self.gathered or self.piece:
@@ -84,7 +84,7 @@ class RowSizes(Struct, frozen=True, kw_only=True):
         written = written_at_once * self.block_copies
         if self._in_arena:
             return read + written
-        held = min(on_their_way + of_part * self.part_copies, max(self.part_copies, 1) * total)
+        held = min(under_way + of_part * self.part_copies, max(self.part_copies, 1) * total)
         return read + held * result + (written_at_once if self.gathered else 0) + written
 
     def held_runs(self, rows: int | None) -> int:

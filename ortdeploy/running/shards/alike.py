@@ -36,7 +36,7 @@ def facts_of_this_worker(plan: Plan, step: RunJob) -> dict[str, Any]:
     packages = {**found, **{name: package_version(name) for name in _OF_PARTS}}
     python = ".".join(machine.python.split(".")[:2])
     sessions = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
-    has_threads = all(int(one.options.get("intra_op_num_threads", 0)) for one in sessions)
+    has_threads = step.thread_layout or all(int(one.options.get("intra_op_num_threads", 0)) for one in sessions)
     return {
         "host": platform.node(),
         "versions": {**packages, "python": python, "architecture": machine.architecture},

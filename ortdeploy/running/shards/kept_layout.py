@@ -1,12 +1,12 @@
-"""The thread layout that all processes of a plan keep: what the first of them finds, or remembers, to be the best.
+"""The thread layout that all processes of a plan keep for a job: the one with which the first of them begins.
 
-Layouts may differ in the last digits of results, and another process would find another one to be the best.
+Layouts may differ in the last digits of results, and another process may measure another one to be the best.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
-from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.steps import Plan, RunJob
@@ -20,32 +20,23 @@ KEPT = "layout.json"
 
 
 def kept_layout(
-    plan: Plan, shard: Shard | Told, jobs: Sequence[RunJob], ledger: Ledger, find: Callable[[], str | None]
+    plan: Plan, shard: Shard | Told, job: RunJob, ledger: Ledger, find: Callable[[], str | None]
 ) -> str | None:
-    """Return the layout of a session for its `jobs`; None if it is opened as the plan says.
+    """Return the layout of a job's parts; None if its sessions are opened as the plan says.
 
-    If none is kept yet, `find` finds one. Raises RefusedError if parts of the jobs were begun with different ones,
-    OrtdeployError, OSError.
+    If none is kept yet, `find` finds one. Raises OrtdeployError, OSError.
     """
-    all_decisions = list(_begun(plan, shard, jobs, ledger))
-    if not all_decisions:
+    decisions = _begun(plan, shard, job, ledger)
+    if decisions is None:
         return None
-    kept = next(filter(None, (one.settled(KEPT) for one in all_decisions)), None) or {"layout": find()}
-    names = set()
-    for one in all_decisions:
-        with suppress(ClosedError):  # others have finished the job since
-            kept = one.settle(KEPT, kept)
-            names.add(kept.get("layout"))
-    if len(names) > 1:
-        raise RefusedError(
-            f"jobs that use this model were begun with different layouts of threads, of which {one.shown(KEPT)} "
-            "names one. Run them one at a time, with --job"
-        )
-    return next(iter(names), None)
+    kept = decisions.settled(KEPT) or {"layout": find()}
+    with suppress(ClosedError):  # others have finished the job since
+        kept = decisions.settle(KEPT, kept)
+    return kept.get("layout")
 
 
-def _begun(plan: Plan, shard: Shard | Told, jobs: Sequence[RunJob], ledger: Ledger) -> Iterator[CommitLog]:
-    """Begin the parts of the jobs; a job that cannot begin, or whose parts are all made, says so when it runs."""
-    for step in jobs:
-        with suppress(OrtdeployError, OSError):
-            yield begun(plan, step, ledger, shard, facts_of_this_worker(plan, step))
+def _begun(plan: Plan, shard: Shard | Told, job: RunJob, ledger: Ledger) -> CommitLog | None:
+    """Begin the parts of a job; one that cannot begin, or whose parts are all made, says so when it runs."""
+    with suppress(OrtdeployError, OSError):
+        return begun(plan, job, ledger, shard, facts_of_this_worker(plan, job))
+    return None

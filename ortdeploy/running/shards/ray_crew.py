@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, UsageError
 from ortdeploy.events import log
@@ -51,17 +52,20 @@ class WorkerActor:
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """The resources that Ray reserves for a worker."""
+    """The resources that Ray reserves for a worker; None: all cores of its node, for as many callers of its session."""
 
-    cpus: float
+    cpus: float | None
     gpus: float
 
 
 def needs_of(plan: Plan, step: RunJob) -> Needs:
     """Return what a worker of a job needs: a core for each thread of its sessions, a GPU if one runs on NVIDIA's.
 
-    Without a number of threads, ONNX Runtime uses all cores of a machine, and Ray reserves one.
+    If its session has a caller for each core, those are the threads. Without a number of threads, ONNX Runtime uses all
+    cores of a machine, and Ray reserves one.
     """
+    if step.thread_layout is not None:
+        return Needs(cpus=step.limits.threads, gpus=0)
     openings = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     names = {provider.name for one in openings for session in one.candidates for provider in session.providers}
     known = [provider for provider in map(find_provider, names) if provider is not None]
@@ -158,6 +162,9 @@ def hired(count: int | None, needs: Needs, module: str, request: Mapping[str, An
     """Start workers for the block: `count`, or as many as the cluster has room for. Raises OrtdeployError."""
     import ray  # noqa: PLC0415  as above
 
+    if needs.cpus is None:
+        cores = cores_of_worker(ray.nodes(), count)
+        needs, request = replace(needs, cpus=cores), {**request, "cores": cores}
     crew = RayCrew(ray, count or room(ray.nodes(), needs), needs, module, request)
     try:
         yield crew
@@ -165,18 +172,28 @@ def hired(count: int | None, needs: Needs, module: str, request: Mapping[str, An
         crew.dismiss()
 
 
+def cores_of_worker(nodes: Sequence[Mapping[str, Any]], count: int | None) -> int:
+    """Return the cores of a worker that may have all of its node: those of the smallest one.
+
+    Of `count` workers, if somebody has said how many, each gets no more than its share of all.
+    """
+    found = [cores for one in nodes if one["Alive"] and (cores := int(one["Resources"].get("CPU", 0)))]
+    shares = [] if count is None else [sum(found) // count]
+    return max(min([*found, *shares], default=1), 1)
+
+
 def room(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> int:
     """Return how many workers there is room for: one on each node, or more if their needs are known."""
     alive = [one["Resources"] for one in nodes if one["Alive"]]
     if needs.gpus:
         places = [int(one.get("GPU", 0)) for one in alive]
-    elif needs.cpus > 1:
+    elif needs.cpus is not None and needs.cpus > 1:
         places = [int(one.get("CPU", 0) // needs.cpus) for one in alive]
     else:
         places = [min(int(one.get("CPU", 0)), 1) for one in alive]
     if sum(places) == 0:
         gpus = " and a GPU" if needs.gpus else ""
-        raise OrtdeployError(f"no node of the Ray cluster has {needs.cpus:g} CPUs{gpus} for a worker")
+        raise OrtdeployError(f"no node of the Ray cluster has {needs.cpus or 1:g} CPUs{gpus} for a worker")
     return sum(places)
 
 

@@ -244,13 +244,14 @@ class ShardRun:
                 self._dropped = tuple(member.name for member in stream.members if member.failure is not None)
             marks = decisions.stage(path)
         made = replace(totals.part(part.number, decisions.name(part)), deployment=context.made_by.digest)
+        layout = {} if context.layout is None else {"layout": context.layout}
         statistics.committed(blocks.done, 0.0)
         return Receipt(
             part=made,
             staged=None if made.file is None else path.name,
             failed=tuple(blocks.pending),
             origin=dict(writer.origin),
-            statistics={**statistics.plain(), **kept_types(step)},
+            statistics={**statistics.plain(), **kept_types(step), **layout},
             ran=report.ran(),
             worker=self._worker(),
             spans=totals.spans,

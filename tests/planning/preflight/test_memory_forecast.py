@@ -20,6 +20,7 @@ from support.models import save_model
 
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.models import FilterFacts
+from ortdeploy.facts.preflight import ROOMY
 from ortdeploy.feeds import feeder
 from ortdeploy.feeds.in_flight import LEAST
 from ortdeploy.graph.activations import most_at_once, plan_buffers, weigh
@@ -284,9 +285,10 @@ def test_opening_takes_no_copy_of_a_weight_in_a_branch_beside_those_that_stay(
 
 
 def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: Cli) -> None:
-    full = predicted(write(wide), cli)
+    fixed = ", session: {intra_op_num_threads: 1}"
+    full = predicted(write(wide, model=fixed), cli)
     np.save(wide / "data.npy", np.ones((5, 512), dtype=np.float32))
-    path = write(wide)
+    path = write(wide, model=fixed)
     path.write_text(path.read_text().replace("size: 256", "size: 256, last: pad"))
     assert predicted(path, cli)["activations"] == full["activations"]
 
@@ -342,33 +344,29 @@ def test_ways_to_use_threads_that_memory_has_no_room_for_are_not_measured(wide: 
     assert "is measured: 1 session of 2 threads; 1 session of 1 thread with 2 callers; 2 sess" in planned.out
 
 
-def test_layouts_to_try_are_in_the_forecast_and_only_those_that_have_room(
+def test_callers_are_in_the_forecast_and_fewer_if_there_is_no_room(
     wide: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MachineFacts, "usable_cores", 2)
+    monkeypatch.setattr(MachineFacts, "usable_cores", 4)
 
-    def planned(size: int = 16, **settings: Any) -> tuple[str, int]:
-        result = cli("plan", write(wide, size=size, **settings), "--format", "json")
+    def planned(limit: float | None = None, **settings: Any) -> tuple[int | None, int]:
+        top = "" if limit is None else f"limits: {{memory: {int(limit / ROOMY)}}}"
+        result = cli("plan", write(wide, size=16, top=top, **settings), "--format", "json")
         assert result.code == 0, result.out
-        opening, job = json.loads(result.out)["steps"]
-        parts = {one["what"]: one["size"] for one in job["limits"]["forecast"]["parts"]}
-        return "; ".join(one["name"] for one in opening["tried_layouts"]), parts.get("layouts to try", 0)
+        forecast = json.loads(result.out)["steps"][1]["limits"]["forecast"]
+        return forecast["callers"], sum(one["size"] for one in forecast["parts"])
 
-    wide_session, shared = "1 session of all threads", "1 session of all threads with 2 callers"
-    callers, narrow = "1 session of 1 thread with 2 callers", "2 sessions of 1 thread"
-    names, free = planned()
-    assert names == f"{wide_session}; {callers}; {narrow}"
-    assert planned(size=1)[0] == f"{shared}; {callers}; {narrow}"  # as little weight, and short runs
-    assert free > 4 * 4 * MIB  # a run of each caller, and one of each narrow session
-    assert planned(model=", session: {execution_mode: sequential}") == ("", 0)
-    fixed = forecast_of(wide, cli)
-    room = fixed + free
-    assert planned(top=f"limits: {{memory: {int(room / 0.85) + MIB}}}") == (names, free)
-    names, less = planned(top=f"limits: {{memory: {int(room / 0.85) - MIB}}}")
-    assert names == f"{wide_session}; {callers}"
-    assert 0 < less < free
-    assert planned(top=f"limits: {{memory: {int((fixed + less) / 0.85) - MIB}}}") == ("", 0)
-    assert planned(top=f"limits: {{memory: {int(fixed / 0.85) - MIB}}}") == ("", 0)
+    callers, most = planned()
+    assert callers == 4
+    one = forecast_of(wide, cli)
+    assert one + 3 * 4 * MIB < most  # a run of each
+    assert planned(model=", session: {execution_mode: sequential}") == (None, one)
+    assert planned(most + MIB) == (4, most)
+    three = planned(most - MIB)
+    assert three[0] == 3
+    assert one < three[1] < most
+    assert planned(one + MIB) == (1, one)
+    assert planned(one - MIB) == (1, one)
 
 
 def forecast_of(folder: Path, cli: Cli) -> int:

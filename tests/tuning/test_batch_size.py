@@ -12,8 +12,6 @@ from support.jobs import plan_for, rows, save
 from support.logs import capture_logs
 from support.memo_files import memo_files, rewrite
 
-from ortdeploy.autotune import batch_size
-from ortdeploy.autotune.batch_size import SIZES
 from ortdeploy.diagnostics import OutOfMemoryError
 from ortdeploy.files.remembered import KIND, TuningCache
 from ortdeploy.ledger.opening import open_ledger, read_outputs
@@ -21,6 +19,8 @@ from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.state import memo
+from ortdeploy.tuning import batch_size
+from ortdeploy.tuning.batch_size import SIZES
 
 FIXED = 0.002  # seconds that every run takes, however many rows it has
 

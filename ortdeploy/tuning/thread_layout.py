@@ -1,6 +1,6 @@
-"""Finds the best numbers of sessions, callers and threads for a model with `threads: auto`.
+"""Finds the best numbers of sessions, callers and threads for a job whose model says `threads: auto`.
 
-Each way is opened and run on the first rows of the first job for some tenths of a second, as many batches at once as
+Each way is opened and run on the first rows of the job for some tenths of a second, as many batches at once as
 the job would run; the good ones several times in turn, for machines are busy by the second. What is found is kept per
 machine, model and batch.
 """
@@ -23,12 +23,12 @@ from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first
 from ortdeploy.sessions.trials import Trials
 from ortdeploy.tensors.columns import OpRunners
+from ortdeploy.tuning.better import first_of_the_fastest
 
 PATIENCE_SECONDS = 10.0
 _ROUNDS = 8
 _SECONDS = 0.2  # for each layout and round at least
 _HOPELESS = 0.8  # of the best so far
-_WORTH = 1.02  # a layout that is tried later, and takes more memory, must be so much faster
 _RUNS = 16  # that are fed different rows
 
 OpenLayout = Callable[[PlannedThreadLayout], OpenedModel]
@@ -56,7 +56,7 @@ def choose_layout(
         rates = _rates(opening, job, first_runs(plan, job, _RUNS, ops or {}), open_layout) if may_measure else {}
         if not rates:
             return None
-        name = _best(rates)
+        name = first_of_the_fastest(rates)
         shown = {one: round(rate, 1) for one, rate in rates.items()}
         log.info("threads.chosen", model=opening.model, layout=name, rows_per_second=shown)
         tuning_cache.keep(key, name)
@@ -134,9 +134,3 @@ def _call(
             session.run(job.fetch, fed, job.adapters.always)
             rows += _rows(job, fed)
     return rows / (time.perf_counter() - begin)
-
-
-def _best(rates: Mapping[str, float]) -> str:
-    """Return the first layout that is nearly as fast as the fastest."""
-    fastest = max(rates.values())
-    return next(name for name, rate in rates.items() if rate * _WORTH >= fastest)

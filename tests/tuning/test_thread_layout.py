@@ -16,9 +16,8 @@ from support.jobs import plan_for, rows, save
 from support.logs import capture_logs
 from support.specs import make_spec
 
-from ortdeploy.autotune import thread_layout
 from ortdeploy.deployment.resolve import resolve
-from ortdeploy.deployment.threads import ThreadLayout, thread_layouts
+from ortdeploy.deployment.threads import thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.files.names import REPORT
@@ -26,11 +25,13 @@ from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
+from ortdeploy.tuning import thread_layout
 
 WIDE, CALLERS, SESSIONS, NARROW = (
     ThreadLayout(threads=2).name,

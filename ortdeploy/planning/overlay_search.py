@@ -10,14 +10,13 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import asdict, replace
 
-from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts
+from ortdeploy.deployment.threads import sleeping, thread_layouts
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
+from ortdeploy.plan.thread_layout import ThreadLayout
+from ortdeploy.tuning.better import is_better
 
 BATCHES = tuple(2**power for power in range(11))
 _PATIENCE = 2  # one slower size may be noise
-WORTH = 1.03
-"""A setting must be so much faster to replace one that was tried before: machines are noisy."""
-
 
 AS_IT_IS = "as it is"
 
@@ -134,7 +133,7 @@ class Search(Struct, kw_only=True):
     def _is_better(self, trial: Trial, than: Trial) -> bool:
         if not self.bounds.allow(trial):
             return False
-        return not self.bounds.allow(than) or trial.rows_per_second > than.rows_per_second * WORTH
+        return not self.bounds.allow(than) or is_better(trial.rows_per_second, than.rows_per_second)
 
     def _try(self, setting: Setting) -> Trial:
         if setting not in self.trials:

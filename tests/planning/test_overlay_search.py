@@ -8,7 +8,7 @@ from support.specs import make_spec
 
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.write import block
-from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, noise, overlay_of
+from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, noise, overlay_of
 from ortdeploy.views.tuning import render_table
 
 MANIFEST = """\

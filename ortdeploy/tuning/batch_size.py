@@ -20,6 +20,7 @@ from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first
 from ortdeploy.sessions.trials import Trials
 from ortdeploy.tensors.columns import Array, OpRunners
+from ortdeploy.tuning.better import first_of_the_fastest, is_better
 
 SIZES = tuple(2**power for power in range(11))
 """What is tried: 1 to 1024 rows."""
@@ -27,7 +28,6 @@ SIZES = tuple(2**power for power in range(11))
 PATIENCE_SECONDS = 3.0
 _RUN_SECONDS = 0.05  # for each size at least, and three runs
 _RUNS = 3
-_WORTH = 1.05  # a larger size must be so much faster
 _SHARE_OF_MEMORY, _SHARE_OF_LIMIT = 0.25, 0.8
 
 
@@ -48,7 +48,7 @@ def choose_batch(
     size = begun_with or tuning_cache.find(key)
     if size not in SIZES:
         rates = _rates(plan, step, opened.sessions[0]) if may_measure else {}
-        size = _best(rates) if rates else step.batching.run_size
+        size = first_of_the_fastest(rates) if rates else step.batching.run_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
         if rates:
             tuning_cache.keep(key, size)
@@ -91,7 +91,7 @@ def _measure(plan: Plan, step: RunJob, session: Session, ops: OpRunners, trials:
         except (OutOfMemoryError, MemoryError, OrtdeployError):
             return
         yield size, rate
-        worse = 0 if rate > best * _WORTH else worse + 1
+        worse = 0 if is_better(rate, best) else worse + 1
         best = max(best, rate)
         grown = (resident_memory() or 0) - before
         too_large = room is not None and grown > room * _SHARE_OF_MEMORY
@@ -111,9 +111,3 @@ def _seconds_of_a_run(session: Session, step: RunJob, feeds: Mapping[str, Array]
         shortest = min(shortest, time.perf_counter() - before)
         runs += 1
     return max(shortest, 1e-9)
-
-
-def _best(rates: Mapping[int, float]) -> int:
-    """Return the smallest size that is nearly as fast as the fastest: it takes the least memory."""
-    fastest = max(rates.values())
-    return next(size for size, rate in rates.items() if rate * _WORTH >= fastest)
