@@ -28,6 +28,7 @@ from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position, resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
+from ortdeploy.running.unreadable_files import UnreadableFiles
 
 if TYPE_CHECKING:
     from ortdeploy.facts.contents import FileContent
@@ -76,8 +77,6 @@ class JobRun:
         self._withdraw()
         self._contents = loop.contents_of_rest()
         if context.step.input.unreadable:
-            from ortdeploy.running.unreadable_files import UnreadableFiles  # noqa: PLC0415  only if there are some
-
             UnreadableFiles(context).note()
         if context.step.output.keep is not None:
             from ortdeploy.running.forgetting import forget_old_parts  # noqa: PLC0415  only for jobs with `keep`

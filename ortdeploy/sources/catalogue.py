@@ -33,6 +33,7 @@ from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.names import is_folder, is_there
+from ortdeploy.files.nearby import advice_on_path
 from ortdeploy.files.packed import Names, Packer
 from ortdeploy.files.room import RoomError
 from ortdeploy.files.urls import is_url
@@ -437,8 +438,6 @@ def _unmatched(folder: str, patterns: Sequence[str]) -> str:
 
 
 def _near(folder: str, pattern: str) -> str:
-    from ortdeploy.files.nearby import advice_on_path  # noqa: PLC0415  only after a mistake
-
     return "" if is_url(pattern) else advice_on_path(pattern, str(Path(folder) / pattern))
 
 
