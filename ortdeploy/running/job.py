@@ -24,8 +24,9 @@ from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_loop import PartLoop
 from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.position import Position
 from ortdeploy.running.provenance import provenance
-from ortdeploy.running.resume import Position, resume
+from ortdeploy.running.resume import resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.running.unreadable_files import UnreadableFiles

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import (
-    load_options,
     result_from_here,
     start_logging,
     terminal_width,
@@ -33,6 +32,7 @@ from ortdeploy.cli.exit_codes import (
     worst_of,
 )
 from ortdeploy.cli.faults import fault_of_the_machine
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, UsageError, has_errors

@@ -9,15 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.commands.shared import (
-    log_outcome,
-    plan_root,
-    start_logging,
-    use_color,
-    write_diagnostics,
-    write_plan,
-)
+from ortdeploy.cli.commands.shared import log_outcome, start_logging, use_color, write_diagnostics, write_plan
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.manifest_options import plan_root
 from ortdeploy.cli.plans import plan_as_asked
 from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors

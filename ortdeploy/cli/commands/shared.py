@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from msgspec.structs import replace
 
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.streams import failure_of, lasting
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.events import log
-from ortdeploy.files.names import is_folder, is_there
+from ortdeploy.files.names import is_there
 from ortdeploy.files.urls import path_from_here
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.terminal_text import safe
@@ -22,7 +23,6 @@ from ortdeploy.views import github, sarif, text
 if TYPE_CHECKING:
     from ortdeploy.cli.log import KeptLog
     from ortdeploy.facts.models import ModelFacts
-    from ortdeploy.manifest.loader import LoadOptions
     from ortdeploy.manifest.spec import JobSpec, Spec
     from ortdeploy.plan.steps import Plan
     from ortdeploy.results.results import JobResult
@@ -30,21 +30,6 @@ if TYPE_CHECKING:
 
 
 _LOG_OPTIONS = ("log_format", "log_file", "color")
-
-
-def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "LoadOptions":
-    """Return the options for reading manifests that the command line gives."""
-    from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  brings yaml
-
-    sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
-    return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
-
-
-def plan_root(root: str | None, plan: Path) -> Path:
-    """Return the folder that the paths of a plan file are relative to: --root, or the file's own."""
-    if root is not None and not is_folder(root):
-        raise UsageError(f"--root: there is no folder {root}")
-    return Path(os.path.abspath(root if root is not None else plan.parent))  # noqa: PTH100  without following links
 
 
 def use_color(arguments: argparse.Namespace) -> bool:
