@@ -143,9 +143,9 @@ def commits_predicted(alone: Mapping[str, float], processes: int) -> float:
     return min(processes * alone["rate"], CORES / alone["cpu"])
 
 
-BEGIN_READS, BEGIN_WRITES = 4, 3
-"""Requests with which a process joins a plan that is begun: it asks whether the plan is closed, for its parts and for
-the facts of the first process, and tries whether the store decides.
+BEGIN_READS, BEGIN_WRITES = 5, 3
+"""Requests with which a process joins a plan that is begun: it asks whether the plan is closed, for its parts, for
+the facts of the first process and for rows in doubt, and tries whether the store decides.
 """
 PLANS_BEFORE = 1000
 """Finished plans of an output, such as those of three years, one a day."""
@@ -154,8 +154,7 @@ PLANS_BEFORE = 1000
 def start_seconds(parts: int, workers: int) -> float:
     """Return how long a process on the object store takes to its first part: its own requests, or all that come."""
     own = (BEGIN_READS + BEGIN_WRITES) * S3.median + parts / workers * S3.median / _ASKED_AT_ONCE
-    reads, writes = parts + workers * BEGIN_READS, workers * BEGIN_WRITES
-    return max(own, reads / S3.reads_per_second, writes / S3.writes_per_second)
+    return max(own, (parts + workers * BEGIN_READS) / S3.reads_per_second)  # writes are fewer for what a prefix takes
 
 
 def begin_seconds() -> float:

@@ -35,14 +35,14 @@ def test_the_text_has_the_numbers_of_the_model() -> None:
 
 
 def test_a_process_that_joins_makes_the_requests_of_the_text() -> None:
-    assert scale.BEGIN_READS + scale.BEGIN_WRITES == 7
-    assert "A process that joins a plan makes seven requests" in PAGE
+    assert scale.BEGIN_READS + scale.BEGIN_WRITES == 8
+    assert "A process that joins a plan makes eight requests" in PAGE
 
 
 def test_the_start_is_limited_by_own_requests_or_by_the_prefix() -> None:
-    assert scale.start_seconds(10**6, 10) == pytest.approx(7 * 0.03 + 10**5 * 0.03 / 16)
-    assert scale.start_seconds(10**6, 10_000) == pytest.approx((10**6 + 4 * 10_000) / 5500)
-    assert scale.start_seconds(100, 10_000) == pytest.approx(3 * 10_000 / 3500)
+    assert scale.start_seconds(10**6, 10) == pytest.approx(8 * 0.03 + 10**5 * 0.03 / 16)
+    assert scale.start_seconds(10**6, 10_000) == pytest.approx((10**6 + 5 * 10_000) / 5500)
+    assert scale.start_seconds(100, 10_000) == pytest.approx((100 + 5 * 10_000) / 5500)
 
 
 def test_the_model_gives_the_same_each_time_and_other_numbers_for_another_store() -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.checks.golden import GoldenSet, difference, in_folder, read_set, write_outputs
+from ortdeploy.checks.proof import Tolerances, why_not_proven, within
 from ortdeploy.checks.synthetic_inputs import synthetic_feeds
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.files.golden_sets import find_sets
@@ -22,7 +24,8 @@ PASSED, FAILED, ERROR = "passed", "failed", "error"
 class CheckResult(Struct, frozen=True, kw_only=True):
     """How one data set ended on one session, with an adapter or without: passed, failed or error.
 
-    `max_abs_diff` is the largest difference where numbers differ.
+    `max_abs_diff` is the largest difference where numbers differ. `not_proven` says why a data set that passed proves
+    nothing.
     """
 
     model: str
@@ -32,6 +35,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     max_abs_diff: float | None = None
     message: str | None = None
     adapter: str | None = None
+    not_proven: str | None = None
 
 
 def run_check(check: PlannedCheck, opener: ModelOpener, roots: Sequence[str]) -> Iterator[CheckResult]:
@@ -99,7 +103,7 @@ def _run_set(
     session: Session,
     path: Path,
     shown: str,
-    tolerances: Mapping[str, Any],
+    tolerances: Tolerances,
     roots: Sequence[str],
 ) -> CheckResult:
     try:
@@ -111,11 +115,29 @@ def _run_set(
         unknown = (golden.outputs.keys() - {value.name for value in check.outputs}) or None
         if unknown:
             return result_of(check, shown, ERROR, f"the model has no output {', '.join(sorted(unknown))}")
-        names = list(golden.outputs)
-        values = dict(zip(names, session.run(names, golden.inputs, _adapters(check)), strict=True))
+        result = _compare(check, shown, golden, _run(session, golden, _adapters(check)), tolerances)
     except (OrtdeployError, ProviderFailedError) as error:
         return result_of(check, shown, ERROR, str(error))
-    return _compare(check, shown, golden, values, tolerances)
+    if result.status != PASSED:
+        return result
+    why = why_not_proven(golden, tolerances) or _without_adapter(check, session, golden, tolerances)
+    return replace(result, not_proven=why)
+
+
+def _run(session: Session, golden: GoldenSet, adapters: tuple[str, ...]) -> Mapping[str, Any]:
+    names = list(golden.outputs)
+    return dict(zip(names, session.run(names, golden.inputs, adapters), strict=True))
+
+
+def _without_adapter(check: PlannedCheck, session: Session, golden: GoldenSet, tolerances: Tolerances) -> str | None:
+    """Return why nothing is proven of an adapter: the model alone passes too. A model may not run alone."""
+    if check.adapter is None:
+        return None
+    try:
+        alone = _compare(check, "", golden, _run(session, golden, ()), tolerances)
+    except (OrtdeployError, ProviderFailedError):
+        return None
+    return "all results were equal without the adapter" if alone.status == PASSED else None
 
 
 def _record(
@@ -151,13 +173,15 @@ def discard(_values: object) -> None:
 
 
 def _compare(
-    check: PlannedCheck, shown: str, golden: GoldenSet, values: Mapping[str, Any], tolerances: Mapping[str, Any]
+    check: PlannedCheck, shown: str, golden: GoldenSet, values: Mapping[str, Any], tolerances: Tolerances
 ) -> CheckResult:
     largest: float | None = None
     problems = []
     for name, expected in golden.outputs.items():
-        rtol, atol = tolerances.get(name, tolerances[""])
-        apart, problem = difference(values[name], expected, rtol, atol)
+        apart, problem = difference(values[name], expected, *within(tolerances, name))
         largest = apart if largest is None else max(largest, apart or 0.0)
         problems += [f"output {name}: {problem}"] if problem else []
-    return result_of(check, shown, FAILED if problems else PASSED, "; ".join(problems) or None, largest)
+    if not problems:
+        return result_of(check, shown, PASSED, None, largest)
+    why = ". ".join(("; ".join(problems), *check.opening.computes)).removesuffix(".")
+    return result_of(check, shown, FAILED, why, largest)

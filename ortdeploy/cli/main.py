@@ -44,12 +44,15 @@ MEANT = {
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
 
-def main(argv: "Sequence[str] | None" = None) -> int:
-    """Run one command and return its exit code. Nothing that a user can cause ends in a traceback."""
+def main(argv: "Sequence[str] | None" = None, begin: "Callable[[str], None] | None" = None) -> int:
+    """Run one command and return its exit code. Nothing that a user can cause ends in a traceback.
+
+    `begin` is called with the command's name before it is loaded, if its answer is not known already.
+    """
     open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -59,17 +62,19 @@ def main(argv: "Sequence[str] | None" = None) -> int:
             streams.enter_context(private_streams())
         except OSError as error:  # as if a process may open no more files
             return _fail(error)
-        code, unwritten = _run(argv), _unwritten()
+        code, unwritten = _run(argv, begin), _unwritten()
         return code or unwritten
 
 
-def _run(argv: "Sequence[str] | None") -> int:
+def _run(argv: "Sequence[str] | None", begin: "Callable[[str], None] | None") -> int:
     try:
         arguments = _parse(sys.argv[1:] if argv is None else list(argv))
         answer = _answer_before_planning(arguments)
         if answer is not None:
             sys.stdout.write(answer)
             return EXIT_OK
+        if begin is not None:
+            begin(arguments.command)
         command = importlib.import_module(f"ortdeploy.cli.commands.{arguments.command}")
         from ortdeploy.cli.commands.shared import logged_warnings  # noqa: PLC0415  not where the arguments are wrong
 
@@ -110,7 +115,8 @@ def run() -> None:
         set_up_libraries()
         spare_pandas()
         gc.set_threshold(_ALLOCATIONS)
-        code = _watched_main(sys.argv[1:])
+        interrupt_again()
+        code = main(begin=_be_watched)
         others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
         if any(thread.name.startswith("ortdeploy-") for thread in others) or all(thread.daemon for thread in others):
             _end(code)
@@ -120,14 +126,10 @@ def run() -> None:
     sys.exit(code)
 
 
-def _watched_main(argv: "Sequence[str]") -> int:
-    """Run the command; whatever ends this process before it has answered, its watcher says so."""
-    interrupt_again()
-    open_missing()
-    if argv and argv[0] in COMMANDS:
-        last_words.begin(argv[0])
-        atexit.register(last_words.leave)
-    return main()
+def _be_watched(command: str) -> None:
+    """Have a watcher say what ends this process before it has answered; one with nothing to do needs none."""
+    last_words.begin(command)
+    atexit.register(last_words.leave)
 
 
 def _end(code: int) -> "NoReturn":

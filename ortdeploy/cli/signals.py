@@ -41,6 +41,7 @@ class StopFlag:
         finally:
             for number, action in before.items():
                 signal.signal(number, action)
+            last_words.have_requests_told()
 
     def _set(self, number: int, _frame: FrameType | None) -> None:
         self.forward(number)

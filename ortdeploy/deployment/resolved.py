@@ -106,12 +106,9 @@ class ResolvedModel(Struct, frozen=True, kw_only=True):
         return () if needs_all and len(usable) < len(self.sessions) else usable
 
     @property
-    def compared(self) -> tuple[float, float] | None:
-        """How much results may differ from the CPU's; None if they are not compared.
-
-        The CPU cannot open a model that a provider has compiled.
-        """
-        return None if self.facts.compiled_by else self.spec.probe
+    def is_compared(self) -> bool:
+        """Whether results are compared with the CPU's, which cannot open a model that a provider has compiled."""
+        return self.spec.probe is not None and not self.facts.compiled_by
 
     def laid_out(self, layout: ThreadLayout) -> "ResolvedModel":
         """Return the model with as many sessions and callers as a layout has; threads that wait do not spin."""

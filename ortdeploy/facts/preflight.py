@@ -113,7 +113,8 @@ class FirstRows(Struct, frozen=True, kw_only=True):
     """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite.
 
     `transparent` are pictures with pixels that are not opaque, if nothing says what lies behind them; `windowless` are
-    shorter than a window, of a job that drops what fills none.
+    shorter than a window, of a job that drops what fills none. `narrowed` says which inputs have numbers that their
+    provider may change.
 
     `first` is the number of the first of them: those before it have run. `complete`: there are no others. `stopped`:
     the last of `refused` is where reading ends for good.
@@ -125,6 +126,7 @@ class FirstRows(Struct, frozen=True, kw_only=True):
     not_finite: tuple[int, ...] = ()
     transparent: tuple[int, ...] = ()
     windowless: tuple[int, ...] = ()
+    narrowed: tuple[str, ...] = ()
     complete: bool = False
     stopped: bool = False
     room: RowRoom = field(default_factory=RowRoom)

@@ -15,9 +15,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.facts.data import Dialect
+from ortdeploy.feeds.narrowed import NarrowedCheck, log_narrowed
 from ortdeploy.files.room import room
 from ortdeploy.files.urls import is_url
-from ortdeploy.plan.narrowed import because_narrowed
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.process.cores import usable_cores
@@ -30,6 +30,7 @@ from ortdeploy.sources.protocol import DATA, DECODING, Source, Wanted
 from ortdeploy.sources.renamed import Renamed, in_files
 from ortdeploy.tensors.arrow_types import innermost
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
+from ortdeploy.tensors.conversion import rounded_places
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
 from ortdeploy.transforms.sample_rates import RATE, needs_rate
@@ -194,8 +195,8 @@ class Made(NamedTuple):
 class Feeder:
     """Makes the tensors of one job's runs."""
 
-    def __init__(self, job: RunJob, ops: OpRunners | None = None) -> None:
-        """Build every prepare step once; `ops` run those that are operators."""
+    def __init__(self, job: RunJob, ops: OpRunners | None = None, tell: Callable[[str], None] = log_narrowed) -> None:
+        """Build every prepare step once; `ops` run those that are operators. `tell` gets what a provider may change."""
         self._pad_to = job.batching.pad_to
         self._size = job.batching.run_size
         self._one_by_one = job.batching.size is None
@@ -203,7 +204,9 @@ class Feeder:
         self._planned = job.inputs
         free = job.pipeline is not None and job.pipeline.preset is None
         self._inputs = [
-            _PreparedInput(planned, ops or {}, whole_rows=self._one_by_one, ragged=free and _leaves_sizes_open(planned))
+            _PreparedInput(
+                planned, ops or {}, tell, whole_rows=self._one_by_one, ragged=free and _leaves_sizes_open(planned)
+            )
             for planned in job.inputs
         ]
         self._accepted: list[list[tuple[int, ...]]] = []
@@ -394,7 +397,9 @@ def _is_even(step: PlannedStep) -> bool:
 class _PreparedInput:
     """One model input: its steps, and the check that protects native code from tensors that do not fit."""
 
-    def __init__(self, planned: PlannedInput, ops: OpRunners, *, whole_rows: bool, ragged: bool) -> None:
+    def __init__(
+        self, planned: PlannedInput, ops: OpRunners, tell: Callable[[str], None], *, whole_rows: bool, ragged: bool
+    ) -> None:
         self.name = planned.name
         self.ragged = ragged
         self._planned = planned
@@ -405,6 +410,8 @@ class _PreparedInput:
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
         self._needs_rates = _need_rates(planned)
+        narrowed = planned.narrowed_by
+        self._narrowed = NarrowedCheck(f"input {planned.name}", narrowed, tell) if narrowed else None
         self.made, self.scratch = Made(), 0
 
     def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
@@ -447,11 +454,9 @@ class _PreparedInput:
 
     def _refuse_rounded(self, arrays: Sequence[Array], dtype: "np.dtype[Any]") -> None:
         """Raise StageError if whole numbers change in the floating type of all columns; large ones become float64."""
-        from ortdeploy.tensors.written_numbers import rounded_places  # noqa: PLC0415  few inputs stack columns
-
         for name, array in zip(self._planned.columns, arrays, strict=True):
             whole = array.reshape(-1)
-            place = next(iter(rounded_places(whole)), None) if array.dtype.kind in "iu" else None
+            place = next(iter(rounded_places(whole, dtype.name)), None) if array.dtype.kind in "iu" else None
             if place is not None:
                 message = (
                     f"{name} is {whole[place]}, which {dtype} would round; input {self.name} stacks its columns as that"
@@ -495,6 +500,9 @@ class _PreparedInput:
             message = f"input {self.name} takes {wanted} and gets {array.dtype}; prepare it with cast: {wanted}"
             raise StageError("contract", "element-type", message)
         self._check_limits(array)
+        problem = self._narrowed.problem(array) if self._narrowed else None
+        if problem:
+            raise StageError("contract", "range", problem)
         return np.ascontiguousarray(array) if array.ndim else array
 
     def check_shape(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
@@ -521,7 +529,6 @@ class _PreparedInput:
         if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
             first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
             message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
-            message += because_narrowed(self._planned.dtype, limits)
             raise StageError("contract", "range", message)
 
 

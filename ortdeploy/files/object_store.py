@@ -322,10 +322,10 @@ class Upload:
             from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  it imports this
 
             SharedStore(self._url.full).create(MARKER, read_whole(path))
-        self._check_owner()
+        self.check_owner()
         self.send(MARKER.__eq__)
 
-    def _check_owner(self) -> None:
+    def check_owner(self) -> None:
         """Raise OrtdeployError if the file there has another claim than the one here: another machine's output.
 
         Outputs that an earlier version began have no claim.
@@ -368,14 +368,18 @@ class Upload:
                 "save a plan (ortdeploy plan --out PLAN), then ortdeploy apply PLAN --shard 0/1 and ortdeploy finish "
                 "PLAN. Or start over with --new-run"
             )
-        self._check_owner()
+        self.check_owner()
 
     def check(self, *, known: bool) -> None:
-        """Raise OrtdeployError if the store has files there that no run of this ledger wrote."""
+        """Raise OrtdeployError if the store has files there that no run of this ledger wrote.
+
+        Shards have been looked for; what is left of a plan that did not begin is in nobody's way.
+        """
 
         def has_files() -> bool:
             system, path = open_store(self._url)
-            return bool(system.exists(path) and system.ls(path, detail=False))
+            found = system.ls(path, detail=False) if system.exists(path) else ()
+            return any(str(one).rstrip("/").rpartition("/")[2] != DECISIONS for one in found)
 
         if not known and self._asked(has_files):
             raise OrtdeployError(

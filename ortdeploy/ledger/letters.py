@@ -80,6 +80,8 @@ def failed_before(row: Any, text: str) -> FailedBefore:
         sha256=entry.get("sha256"),
         run=entry.get("run", ""),
         unreadable=entry["code"] == UNREADABLE,
+        source=entry["source"],
+        message=entry["message"],
     )
 
 

@@ -3,10 +3,12 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import make_durable_folder
+from ortdeploy.events import log
+from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, sync_folder
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import MARKER, is_there_now
 from ortdeploy.files.opening import open_regular, regular_path
@@ -35,8 +37,27 @@ def open_ledger(state_dir: Path) -> Iterator[Ledger]:
             connection.execute(f"PRAGMA journal_size_limit = {_MOST_OF_A_JOURNAL}")
             connection.execute("PRAGMA foreign_keys = ON")
             if version_of(connection) != LEDGER_VERSION:
-                bring_up_to_date(connection)
+                bring_up_to_date(connection, partial(_keep_old, path))
             yield Ledger(connection, state_dir)
+
+
+def _keep_old(path: Path, version: int) -> None:
+    """Copy a ledger that is about to be migrated, for the ortdeploy that wrote it. Raises OrtdeployError.
+
+    A copy of that name is of an earlier migration, perhaps of one that was killed. SQLite copies, because its locks on
+    the ledger would end when this process closes the file.
+    """
+    copy = path.with_stem(f"{path.stem}-v{version}")
+    waiting = path.with_name(f".{copy.name}{TEMPORARY}")
+    try:
+        waiting.unlink(missing_ok=True)
+        with closing(sqlite3.connect(_uri(path), uri=True)) as old, closing(sqlite3.connect(waiting)) as new:
+            old.backup(new)
+        waiting.replace(copy)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OrtdeployError(f"{copy} cannot be written, and the ledger was not migrated: {error.strerror}") from error
+    log.warning("ledger.kept", ledger=str(path), version=version, now=LEDGER_VERSION, kept=copy.name)
 
 
 @contextmanager

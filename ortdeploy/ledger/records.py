@@ -325,6 +325,7 @@ def failed_part(record: OutputRecord, rows: int, deployment: str) -> Part:
 class FailedBefore(Struct, frozen=True, kw_only=True):
     """How often a failed row was tried, its file, its number in the file, and the digest of the file's content.
 
+    `source` is the file with the row's place in it, as messages have it, and `message` why the row failed.
     `run` is the run in which it failed last, or which took it over from another machine. `unreadable`: it stands for a
     file that could not be read.
     """
@@ -335,6 +336,8 @@ class FailedBefore(Struct, frozen=True, kw_only=True):
     sha256: str | None = None
     run: str = ""
     unreadable: bool = False
+    source: str = ""
+    message: str = ""
 
 
 class Repair(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The tables of the ledger, and the migration of those that an older version wrote.
 
-Format version 7. A ledger of version 2 to 6 is migrated when it is opened for writing, in one transaction; a reader
-migrates a copy in memory. Version 3 added to version 2:
+Format version 8. A ledger of version 2 to 7 is migrated when it is opened for writing, in one transaction. It is copied
+first, for an older ortdeploy, which refuses the migrated one. A reader migrates a copy in memory. Version 3 added to
+version 2:
 
 - outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
   `inputs_seal`, see `ledger.cells`.
@@ -36,11 +37,14 @@ Version 6 added to version 5 the table `contents`: what input files held, see `l
 ran have no entries.
 
 Version 7 packs the entries of `contents`, and added the index `unreadable`, of the failed rows that stand for files.
+
+Version 8 has the same tables. What `outputs.statistics` may hold is more, which version 7 would call damage.
 """
 
 import os
 import sqlite3
 import zlib
+from collections.abc import Callable
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.contents import FileContents
@@ -57,7 +61,8 @@ from ortdeploy.ledger.cells import (
 from ortdeploy.ledger.contents import put_contents
 from ortdeploy.ledger.damage import FILE, undamaged
 
-LEDGER_VERSION = 7
+LEDGER_VERSION = 8
+_OLDER = frozenset({2, 3, 4, 5, 6, 7})
 
 _SINCE_VERSION_3 = """
 CREATE TABLE deployments (
@@ -180,11 +185,16 @@ _NEW = _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7
 _NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
 
-def bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """Make the tables, or migrate older ones, in one transaction, because a kill may come at any moment."""
+def bring_up_to_date(connection: sqlite3.Connection, keep: Callable[[int], None] = lambda _: None) -> None:
+    """Make the tables, or migrate older ones, in one transaction, because a kill may come at any moment.
+
+    An older ledger is kept first by `keep`, which gets its version; nobody else writes meanwhile.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = version_of(connection)  # another run may have been quicker
+        if version in _OLDER:
+            keep(version)
         migrations = {
             0: _NEW,
             2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
@@ -192,6 +202,7 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
             4: _TO_VERSION_5 + _TO_VERSION_7,
             5: _TO_VERSION_7,
             6: _PUT_VERSION_6_ASIDE + _TO_VERSION_7,
+            7: "",
             LEDGER_VERSION: "",
         }
         for statement in migrations[version].split(";"):
@@ -259,7 +270,7 @@ def _seal_all(db: sqlite3.Connection) -> None:
 def version_of(connection: sqlite3.Connection) -> int:
     """Return the version of a ledger; 0 if it has no tables yet. Raises OrtdeployError for an unknown version."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in {0, 2, 3, 4, 5, 6, LEDGER_VERSION}:
+    if version not in {0, LEDGER_VERSION} | _OLDER:
         raise OrtdeployError(
             f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}. Use "
             "the ortdeploy that wrote it, or a newer one"

@@ -16,8 +16,6 @@ from ortdeploy.manifest.memory import arena_config, read_memory
 from ortdeploy.manifest.pipelines import component_models, read_pipeline
 from ortdeploy.manifest.spec import (
     ALL_COLUMNS,
-    PROBE_ATOL,
-    PROBE_RTOL,
     AdapterChoice,
     AdapterSpec,
     BatchSpec,
@@ -33,15 +31,13 @@ from ortdeploy.manifest.spec import (
     Spec,
     StepSpec,
     TensorSpec,
+    Written,
 )
 from ortdeploy.plan.timing import Hours, JobTiming, PauseLimits
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.units import parse_size
 
 DEFAULT_ROWS_PER_PART = 100_000
-
-CHECK_RTOL, CHECK_ATOL = 1e-3, 1e-5
-"""Default tolerances of golden checks."""
 
 ROWS_ATOL = 1e-5
 """Default absolute tolerance beside a declared `row_independence: {rtol: …}`."""
@@ -158,7 +154,7 @@ def _fixes_threads(data: Mapping[str, Any]) -> bool:
 
 def _check(entry: Any, at: Path) -> CheckSpec:
     data: Mapping[str, Any] = {"path": entry} if isinstance(entry, str) else entry
-    tolerance = data.get("rtol", CHECK_RTOL), data.get("atol", CHECK_ATOL)
+    tolerance = data.get("rtol"), data.get("atol")
     outputs = {
         name: (own.get("rtol", tolerance[0]), own.get("atol", tolerance[1]))
         for name, own in data.get("outputs", {}).items()
@@ -185,10 +181,8 @@ def _session(name: str, providers: Any, at: Path, chain_at: Path) -> SessionSpec
     return SessionSpec(name=name, chain_name=None, chain=_chain(providers, chain_at), at=at)
 
 
-def _probe(value: Any) -> tuple[float, float] | None:
-    if value is False:
-        return None
-    return float(value.get("rtol", PROBE_RTOL)), float(value.get("atol", PROBE_ATOL))
+def _probe(value: Any) -> Written | None:
+    return None if value is False else (value.get("rtol"), value.get("atol"))
 
 
 def _row_tolerance(value: Any) -> tuple[float, float] | None:

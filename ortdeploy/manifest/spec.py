@@ -18,8 +18,8 @@ from ortdeploy.plan.timing import ALWAYS, JobTiming
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import LINE_COLUMNS, TensorType
 
-PROBE_RTOL, PROBE_ATOL = 0.05, 0.001
-"""Default tolerances of the probe run: float16 and int8 arithmetic pass, zeros and noise do not."""
+Written = tuple[float | None, float | None]
+"""A relative and an absolute tolerance; None: not said, so that the formats that are computed in decide."""
 
 RESULT_OPTIONS = ("as", "value_as", "values_as")
 """Options of postprocess steps that name a result."""
@@ -73,8 +73,8 @@ class CheckSpec(Struct, frozen=True, kw_only=True):
     """A folder of golden inputs and outputs; tolerances, relative and absolute, for all outputs and for single ones."""
 
     path: str
-    tolerance: tuple[float, float]
-    outputs: Mapping[str, tuple[float, float]]
+    tolerance: Written
+    outputs: Mapping[str, Written]
     at: Path
 
 
@@ -97,7 +97,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     use: str
     on_unavailable: str
     cpu_fallback: str | int
-    probe: tuple[float, float] | None
+    probe: Written | None
     session: Mapping[str, Any]
     run: Mapping[str, Any]
     memory: MemorySpec

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.feeds.narrowed import NarrowedCheck
 from ortdeploy.operations.protocol import as_column
 from ortdeploy.pipelines.component import Component
-from ortdeploy.plan.narrowed import because_narrowed
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.sessions.rows_first import not_by_row, of_rows, to_axis, to_front
 from ortdeploy.tensors.columns import Array, Column, pick
@@ -41,7 +41,7 @@ class ModelStep:
         ]
         self._constants = [(one, as_array(one.content, one.dtype, one.shape)) for one in step.constants]
         self._fed_last: tuple[int, dict[str, Array]] = (0, {})
-        self._limited = any(port.limits is not None for port in step.takes)
+        self._limited = any(port.limits is not None or port.narrowed_by is not None for port in step.takes)
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Return the columns that the model makes of these rows, [rows, …] each. Raises OrtdeployError."""
@@ -199,6 +199,8 @@ class _Port:
         self._dtype = None if planned.dtype is None else numpy_dtype(planned.dtype)
         self._sizes = None if planned.shape is None else tuple(planned.shape[1:])
         self._limits = planned.limits
+        narrowed = planned.narrowed_by
+        self._narrowed = NarrowedCheck(self._what, narrowed) if narrowed else None
         self._held: tuple[Any, tuple[int, ...]] | None = None
 
     def check(self, array: Array) -> None:
@@ -211,8 +213,10 @@ class _Port:
             low, high = float(array.min()), float(array.max())
             if not (low >= self._limits[0] and high <= self._limits[1]):
                 first, last = (f"{value:g}" for value in self._limits)
-                why = because_narrowed(self._planned.dtype, self._limits)
-                raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}{why}")
+                raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}")
+        problem = self._narrowed.problem(array) if self._narrowed else None
+        if problem:
+            raise OrtdeployError(problem)
 
     def _check_look(self, array: Array) -> None:
         """Check a tensor's type and shape against the input."""

@@ -1,20 +1,16 @@
-"""What is said of a whole number that a provider would narrow from 64 bits to 32."""
+"""Numbers of an input that its provider cannot hold in the format that it computes in."""
 
-Limits = tuple[float, float]
-
-IN_32_BITS: dict[str, Limits] = {
-    "int64": (float(-(2**31)), float(2**31 - 1)),
-    "uint64": (0.0, float(2**32 - 1)),
-}
-"""The values of an element type that are the same in 32 bits."""
+from msgspec import Struct
 
 
-def because_narrowed(dtype: str | None, limits: Limits) -> str:
-    """Return the rest of a message on limits that follow from a provider; empty if they do not."""
-    narrow = IN_32_BITS.get(dtype or "")
-    if narrow is None or limits[1] != narrow[1]:
-        return ""
-    return (
-        ": a provider of its model computes whole numbers of 64 bits with 32, and gives others without an error. Feed "
-        "smaller numbers, such as the difference from a first one, or run the model on the CPU"
-    )
+class Narrowed(Struct, frozen=True, kw_only=True):
+    """Finite numbers beyond `limits`, and numbers nearer to zero than `smallest`, become others; `why` says so.
+
+    `fails`: they do so at once, and a row with one fails; else they may, and the first one is told. A `smallest` of 0
+    leaves numbers near zero as they are.
+    """
+
+    limits: tuple[float, float] | None
+    smallest: float
+    fails: bool
+    why: str

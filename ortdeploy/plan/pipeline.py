@@ -7,20 +7,19 @@ from msgspec import Struct, field
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.plan.constants import PlannedConstant
+from ortdeploy.plan.narrowed import Narrowed
 from ortdeploy.tensors.types import Shape, TensorType
 
 
 class PlannedValue(Struct, frozen=True, kw_only=True):
-    """A value by its name, with what is known of it; `limits` are those of an index into a constant table.
-
-    They may also be those of a provider that computes whole numbers of 64 bits with 32.
-    """
+    """A value by its name, with what is known of it; `limits` are those of an index into a constant table."""
 
     name: str
     dtype: str | None
     shape: Shape | None
     layout: str | None
     limits: tuple[float, float] | None = None
+    narrowed_by: Narrowed | None = None
 
     @property
     def tensor(self) -> TensorType:

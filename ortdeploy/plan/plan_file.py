@@ -35,6 +35,7 @@ _STEPS: Mapping[str, type[Struct]] = {"open-session": OpenSession, "load-adapter
 LATER: Mapping[type, Mapping[str, Any]] = {
     JobInput: {"dialect": PLAIN, "types": {}},
     JobOutput: {"types": {}, "settled": {}},
+    OpenSession: {"computes": ()},
     PlannedInput: {"narrowed_by": None},
     PlannedValue: {"narrowed_by": None},
     RowCheck: {"may_trap": False},

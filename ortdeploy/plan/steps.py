@@ -12,6 +12,7 @@ from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, Unreadab
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
+from ortdeploy.plan.narrowed import Narrowed
 from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep
 from ortdeploy.plan.timing import ALWAYS, JobTiming
@@ -79,7 +80,8 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     `tried_layouts` are those that the first job tries on its own rows; it begins with the first, or a known one.
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
     `option_files` are libraries of providers, and files that options name. A session of op steps has a `graph` in place
-    of a file; one with op steps in the model's graph has a `fusion`.
+    of a file; one with op steps in the model's graph has a `fusion`. `computes` says in which number
+    formats its providers compute that are coarser than the graph's.
     """
 
     session: str
@@ -103,6 +105,7 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     option_files: tuple[HashedFile, ...] = ()
     graph: OpGraph | None = None
     fusion: Fusion | None = None
+    computes: tuple[str, ...] = ()
 
 
 class LoadAdapter(Struct, frozen=True, kw_only=True):
@@ -165,6 +168,7 @@ class PlannedInput(Struct, frozen=True, kw_only=True):
     dtype: str
     shape: Shape | None
     limits: tuple[float, float] | None
+    narrowed_by: Narrowed | None = None
 
 
 class RowCheck(Struct, frozen=True, kw_only=True):

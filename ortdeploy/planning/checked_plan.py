@@ -177,7 +177,7 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
     )
     least = dropped_below(step.pipeline.steps) if step.pipeline else {}
     found = look(step, source.files, job.places.input.folder, source.rows, dict, least)
-    if found.rows == 0 or found.refused or found.not_finite or found.windowless or found.stopped:
+    if found.rows == 0 or found.refused or found.not_finite or found.windowless or found.narrowed or found.stopped:
         raise AnotherPlanError
     forecast = _forecast(job, step, source, output, found.room)
     return replace(step, limits=replace(step.limits, forecast=forecast))

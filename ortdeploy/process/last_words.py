@@ -1,12 +1,13 @@
 """Says why this process ended if it can no longer say so itself: native code crashed, or the system killed it.
 
-A **watcher** is forked before anything is loaded. It waits at a pipe, takes no time, and shares a page with this
+A **watcher** is forked before a command is loaded. It waits at a pipe, takes no time, and shares a page with this
 process. This process writes into that page what it does; the end of the pipe tells the watcher that it is gone. If it
 has not taken its leave, the watcher says what it was doing, how it ended and what to do next, on standard error. So an
 exit status stays what it was: 128 and the number of the signal, as shells have it.
 
-How native code has crashed stands in the pipe, or in the file of `crash_note` while a job runs. Windows has no fork,
-and so no watcher; the first process of a container takes its watcher with it.
+How native code has crashed stands in the pipe, or in the file of `crash_note` while a job runs. If nobody handles the
+signals that ask a process to end, faulthandler writes into the pipe that one came, and lets it end the process. Windows
+has no fork, and so no watcher; the first process of a container takes its watcher with it.
 """
 
 import faulthandler
@@ -40,6 +41,8 @@ _SIGNALS = {
 }
 """The signal that faulthandler names in other words."""
 _MARK = "Fatal Python error: "
+_ASKING = ("SIGTERM", "SIGHUP")
+"""The signals that ask a process to end, and do so where nobody handles them."""
 
 
 class _Watched:
@@ -79,6 +82,7 @@ def begin(command: str) -> None:
     _watched = _Watched(page, writing)
     os.register_at_fork(after_in_child=_forget)
     have_crashes_told()
+    have_requests_told()
 
 
 def have_crashes_told() -> None:
@@ -91,6 +95,26 @@ def have_crashes_told() -> None:
 def has_crashes_told() -> bool:
     """Return whether the watcher is told how native code crashes."""
     return _watched is not None and _watched.is_told
+
+
+def have_requests_told() -> None:
+    """Let the watcher know of signals that ask this process to end, as long as nobody handles them."""
+    if _watched is not None:
+        for number in _unhandled():
+            faulthandler.unregister(number)  # a handler that has gone took the place of this one
+            faulthandler.register(number, _watched.pipe, all_threads=False, chain=True)
+
+
+def _unhandled() -> "list[int]":
+    """Return the signals that would end this process, and do not reach a handler of Python's."""
+    numbers = (getattr(signal, name) for name in _ASKING)
+    return [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+
+
+def _tell_no_requests() -> None:
+    """Let signals that ask this process to end do so without a word."""
+    for number in _unhandled():
+        faulthandler.unregister(number)
 
 
 def doing(**what: str) -> None:
@@ -153,6 +177,7 @@ def leave() -> None:
     """Tell the watcher that this process ends, and says itself what there is to say."""
     global _watched  # noqa: PLW0603
     if _watched is not None:
+        _tell_no_requests()
         with suppress(OSError):
             os.write(_watched.pipe, _LEAVE)
         _watched = None
@@ -177,6 +202,7 @@ def _forget() -> None:
     if _watched is not None:
         if _watched.is_told:
             faulthandler.disable()
+        _tell_no_requests()
         os.close(_watched.pipe)
         _watched = None
 
@@ -214,7 +240,7 @@ def _say(said: bytes, page: bytes, command: str, *, ran_out: bool) -> None:
             note += file.read(1 << 16).decode(errors="replace")
     numbers = memoryview(page)[:_TEXT].cast("q").tolist()
     rows = sorted({run for run in zip(numbers[::2], numbers[1::2], strict=True) if run[0] >= 0})
-    words = last_words(command, doing, rows, crash=_crash_in(note), ran_out=ran_out)
+    words = last_words(command, doing, rows, crash=_crash_in(note), was_asked=bool(said), ran_out=ran_out)
     start = "\n" if os.isatty(2) else ""  # a live line may stand there
     os.write(2, f"{start}ortdeploy: {words}\n".encode(errors="replace"))
 
@@ -228,19 +254,27 @@ def _crash_in(note: str) -> str | None:
 
 
 def last_words(
-    command: str, doing: "Mapping[str, str]", rows: "list[tuple[int, int]]", *, crash: str | None, ran_out: bool
+    command: str,
+    doing: "Mapping[str, str]",
+    rows: "list[tuple[int, int]]",
+    *,
+    crash: str | None,
+    was_asked: bool,
+    ran_out: bool,
 ) -> str:
     """Return in sentences how a process ended that runs a command, what it was doing, and what to do next.
 
     `rows` are the first and last rows of the runs that had begun. `crash` is the signal by which native code ended it,
-    None if somebody killed it; `ran_out`: the system did, for memory.
+    None if a signal came from outside. `was_asked`: by such a one to end; `ran_out`: the system killed it for memory.
     """
     if crash is not None:
         how = f"was ended by {crash}, as native code is that crashes"
+    elif was_asked:
+        how = f"was ended by {' or '.join(_ASKING)}, which ask a process to end"
     elif ran_out:
         how = "was killed by the system, because memory ran out"
     else:
-        how = "was killed; the system does that with SIGKILL if memory runs out, see its log"
+        how = "was killed, as by SIGKILL; the system does that if memory runs out, see its log"
     what = f"the process that {what_it_did(doing, rows, command)} {how}."
     return f"{what} {_next(command, crash, is_run='job' in doing)}"
 

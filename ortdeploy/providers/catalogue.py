@@ -35,9 +35,6 @@ class Provider(Struct, frozen=True, kw_only=True):
       (layout_transformation.cc). Of older graphs it gets no node.
     - `shares_cpu_memory_on`: the device on which it allocates a part of the CPU's memory that providers with
       `mistakes_shared_memory` take for their own (tests/runtime/test_incompatible_pairs.py).
-    - `narrows_int64`: it computes whole numbers of 64 bits with 32, and loses the rest without an error: "always", or
-      with this option; None: never, or nobody knows. QNN casts inputs and constants (onnxruntime PR 24351 and 25745;
-      seen on its simulator). WebGPU keeps two words and computes with the lower one (int64 in its WGSL variables).
     - `devices`: the device nodes that it opens, as DeviceAllow= of systemd names them; None if they are not known.
     """
 
@@ -55,7 +52,6 @@ class Provider(Struct, frozen=True, kw_only=True):
     oldest_opset: int = 1
     shares_cpu_memory_on: str | None = None
     mistakes_shared_memory: bool = False
-    narrows_int64: str | None = None
     devices: tuple[str, ...] | None = None
 
     @property
@@ -116,7 +112,6 @@ PROVIDERS: tuple[Provider, ...] = (
         static_shapes=True,
         plugin=Plugin("onnxruntime_qnn", "onnxruntime-qnn"),
         mistakes_shared_memory=True,
-        narrows_int64="always",
     ),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu", compiles=True),
     Provider(
@@ -146,7 +141,6 @@ PROVIDERS: tuple[Provider, ...] = (
         concurrent_runs=False,
         plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
         mistakes_shared_memory=True,
-        narrows_int64="enableInt64",
     ),
     Provider(
         name="XnnpackExecutionProvider",
@@ -275,9 +269,6 @@ def render_page(provider: Provider) -> str:
         lines.append(f"  Sessions at a time on its device: {provider.sessions_per_device}.")
     if not provider.concurrent_runs:
         lines.append("  A session of it runs one batch at a time.")
-    if provider.narrows_int64:
-        when = "" if provider.narrows_int64 == "always" else f" with {provider.narrows_int64}"
-        lines.append(f"  It computes whole numbers of 64 bits with 32{when}: others that are fed fail their row.")
     if not provider.claims_nodes:
         lines.append("  It takes no node of a graph.")
     if provider.plugin:

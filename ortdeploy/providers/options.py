@@ -35,6 +35,12 @@ def model_caches(provider: Provider | None) -> dict[str, dict[str, Any]]:
     return {option: facts["x-cache"] for option, facts in known.items() if "x-cache" in facts}
 
 
+def computed_formats(provider: Provider | None) -> list[dict[str, Any]] | None:
+    """Return the formats in which a provider computes; None if nobody knows. `deployment/number_formats` reads them."""
+    found: list[dict[str, Any]] | None = options_schema(provider).get("x-computes") if provider else None
+    return found
+
+
 def serialise(provider: Provider | None, options: Mapping[str, Any]) -> dict[str, str]:
     """Return options as the text that this provider parses: its booleans, sizes in bytes, mappings as JSON.
 
@@ -61,9 +67,11 @@ def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:
 def render_options(provider: Provider, *, with_sources: bool = True) -> str:
     """Return the options part of a provider's page; the sources stand at its end, each once, with a number."""
     options = options_schema(provider)["properties"]
+    lines = [one["detail"] for one in computed_formats(provider) or ()]
+    lines = ["Numbers:", *(f"  {one}" for one in lines), ""] if lines else []
     if not options:
-        return "It has no provider options."
-    lines = ["Options:"]
+        return "\n".join([*lines, "It has no provider options."])
+    lines.append("Options:")
     sources = list(dict.fromkeys(facts["x-source"] for facts in options.values())) if with_sources else []
     for name, facts in options.items():
         number = f" [{sources.index(facts['x-source']) + 1}]" if with_sources else ""

@@ -75,6 +75,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "missing-locale": (Stage.FACTS, Area.MACHINE),
     "missing-package": (Stage.FACTS, Area.MACHINE),
     "mixed-provider-routes": (Stage.FACTS, Area.PROVIDERS),
+    "narrowed-numbers": (Stage.PREFLIGHT, Area.INPUT),
     "not-finite-rows": (Stage.PREFLIGHT, Area.INPUT),
     "old-runtime": (Stage.FACTS, Area.MACHINE),
     "optimized-elsewhere": (Stage.FACTS, Area.MODELS),

@@ -93,14 +93,14 @@ class BatchRunner:
             self._refuse_fatal(prepared.block, rows)
             lost = self.lost_key(prepared.block, rows)
             if lost is not None:
-                raise unwritable(self._job.output.format, "a key", lost)
+                raise unwritable(self._job.output.format, lost)
             run.results = self._run_told(run.feeds, prepared.block, rows, adapters)
         except StageError as error:
             run.error = error
         return run
 
     def lost_key(self, block: Block, rows: Sequence[int] | None = None) -> str | None:
-        """Return what the output's format does not hold of the keys of a block, or of some of its rows, in words."""
+        """Return which key of a block, or of some of its rows, the output's format does not hold, in words."""
         return lost_key(self._sink, {name: block.key(name) for name in self._job.input.key}, rows)
 
     def _refuse_fatal(self, block: Block, rows: Sequence[int]) -> None:
@@ -159,7 +159,7 @@ class BatchRunner:
         for name in self._job.output.columns:
             lost = why_lost(self._sink, results[name])
             if lost is not None:
-                raise unwritable(self._job.output.format, f'"{name}"', lost)
+                raise unwritable(self._job.output.format, f'"{name}" is {lost}')
         return results
 
     def finite(self, results: dict[str, Column], rows: int) -> Array | None:

@@ -26,7 +26,7 @@ from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.running.position import Position
-from ortdeploy.running.proven import first_in_doubt, in_doubt
+from ortdeploy.running.proven import doubt_of, in_doubt
 from ortdeploy.running.settled import kept_types
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.sessions.evidence import DisagreementError
@@ -172,10 +172,9 @@ class PartLoop:
         """Return an error that says which rows are in doubt: those committed or kept since the last good comparison."""
         record = self._context.ledger.output(self._context.output)
         done = 0 if record is None else record.begun.end if record.begun is not None else record.rows
-        since = first_in_doubt(error, self._statistics.plain()["proven"])
-        if since is None or since >= done:
+        self._doubt = doubt_of(error, self._statistics.plain()["proven"], done)
+        if self._doubt is None:
             return OrtdeployError(str(error))
-        self._doubt = {"first": since, "last": done - 1}
         return OrtdeployError(f"{error}. {in_doubt(self._doubt, self._step.output.shown)}")
 
     def _add_contents(self, totals: Totals) -> None:

@@ -72,6 +72,15 @@ def first_in_doubt(error: DisagreementError, proven: Proven) -> int | None:
     return min((since for since in (error.since, before) if since is not None), default=None)
 
 
+def doubt_of(error: DisagreementError, proven: Proven, done: int) -> dict[str, int] | None:
+    """Return which of the rows before `done` are in doubt after a comparison that disagrees, as kept; None if none is.
+
+    `proven` is of all runs of the job.
+    """
+    since = first_in_doubt(error, proven)
+    return None if since is None or since >= done else {"first": since, "last": done - 1}
+
+
 def in_doubt(doubt: Mapping[str, int], output: str) -> str:
     """Say that rows are in doubt, and what to do."""
     return (
@@ -85,9 +94,22 @@ def reported(step: RunJob, openings: Iterable[OpenSession], statistics: Mapping[
     nothing = {"rows": 0, "looks": 0, "since": None, "remembered": False}
     why = step.row_check.why_not or "no rows have run beside each other"
     entry = {ROWS: {**nothing, "not_proven": why}}
-    if any(one.probe is None and not _is_on_cpu(one) for one in openings if one.session in step.sessions):
+    own = [one for one in openings if one.session in step.sessions and not _is_on_cpu(one)]
+    if any(one.probe is None for one in own):
         entry[CPU] = {**nothing, "not_proven": "probe: false, or a model that its provider has compiled"}
-    return {**entry, **statistics.get("proven", {})}
+    found: Proven = {**entry, **statistics.get("proven", {})}
+    if CPU in found:
+        found[CPU] = {**found[CPU], **_allowed(own)}
+    return found
+
+
+def _allowed(openings: Iterable[OpenSession]) -> dict[str, Any]:
+    """Return how much results could differ from the CPU's, and because of which number formats."""
+    found = [(one, one.probe) for one in openings if one.probe is not None]
+    if not found:
+        return {}
+    rtol, atol = max(within for _, within in found)
+    return {"rtol": rtol, "atol": atol, "because": list(dict.fromkeys(why for one, _ in found for why in one.computes))}
 
 
 def _is_on_cpu(opening: OpenSession) -> bool:

@@ -33,6 +33,7 @@ from ortdeploy.running.member import Finished
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
+from ortdeploy.running.row_numbers import hold_place
 from ortdeploy.running.row_places import Found, RowPlaces, Segment, open_segments
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
@@ -228,6 +229,7 @@ class RetryRun:
             missing = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
             again.recovered += [row for row in finished.block.rows if row not in missing]
             again.failed += finished.outcome.failed
+            self._hold_places(finished, failed, found)
             self._done += finished.block.count
             context.observer.rows_done(self._done, len(again.failed))
             return finished
@@ -253,6 +255,15 @@ class RetryRun:
             part.number,
             [_counted_on(row, failed[row.row]) for row in letters.completed(again.failed)],
         )
+
+    def _hold_places(self, finished: Finished, failed: Mapping[int, FailedBefore], found: Found) -> None:
+        """Raise OrtdeployError if a row of a file that is as it was is another one than that which failed."""
+        block, repaired = finished.block, {state.path for state in found.repairs}
+        now = {row: block.source(place) for place, row in enumerate(block.rows)}
+        now |= {one.row: one.source for one in block.failed}
+        for row, source in now.items():
+            if failed[row].path not in {"", *repaired}:
+                hold_place(row, failed[row].source, source)
 
     def _stays(self, part: Part) -> bool:
         """Return whether a part's file stays as it is, so that new rows get a file of their own.

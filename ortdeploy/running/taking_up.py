@@ -1,5 +1,6 @@
 """Goes on with the output of an earlier run: completes what that has left, and finds where the job continues."""
 
+from collections.abc import Container
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.merges import complete_merges, complete_replacements
-from ortdeploy.ledger.records import Begun, OutputRecord
+from ortdeploy.ledger.records import Begun, FailedBefore, OutputRecord
 from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_parts
@@ -17,6 +18,7 @@ from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.position import Position
 from ortdeploy.running.proven import in_doubt
+from ortdeploy.running.row_numbers import check_numbers
 
 if TYPE_CHECKING:
     from ortdeploy.pipelines.state import State
@@ -65,6 +67,8 @@ def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -
         raise plan_again(context.step)
     begun_part.revision = known.revision
     begun = begun_part.take_up(known)
+    failed = _failed(context, begun)
+    check_numbers(context, failed)
     known = replace(known, begun=begun)
     done = known.rows if begun is None else begun.end
     with undamaged():
@@ -75,7 +79,7 @@ def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -
         part=known.next_part,
         part_digits=known.part_digits,
         failed=known.failed,
-        failed_last=_failed_last(context, done, begun),
+        failed_last=0 if context.step.errors.max_consecutive is None else _failed_last(failed, done),
         statistics=known.statistics if dict(known.identity) == dict(context.step.identity) or known.rows else {},
         state=unpacked,
     )
@@ -87,11 +91,13 @@ def _unpacked(state: str) -> "State":
     return unpack_state(state)
 
 
-def _failed_last(context: JobContext, done: int, begun: Begun | None) -> int:
+def _failed(context: JobContext, begun: Begun | None) -> dict[int, FailedBefore]:
+    """Return the rows that failed before the row with which the job continues."""
+    of_parts = context.ledger.failed_rows(context.output).values()
+    of_begun = {} if begun is None else context.ledger.failed_of_begun(context.output, begun)
+    return {row: one for rows in (*of_parts, of_begun) for row, one in rows.items()}
+
+
+def _failed_last(failed: Container[int], done: int) -> int:
     """Return how many rows in a row failed just before the row with which the job continues."""
-    if context.step.errors.max_consecutive is None:
-        return 0
-    failed = {row for rows in context.ledger.failed_rows(context.output).values() for row in rows}
-    if begun is not None:
-        failed.update(context.ledger.failed_of_begun(context.output, begun))
     return next(number for number in count() if done - 1 - number not in failed)

@@ -69,13 +69,15 @@ def _is_listed(value: Any) -> bool:
 class CpuComparison(Struct):
     """A CPU session of the same model to compare with, and how much floating outputs may differ.
 
-    `is_lean`: the session is let go of once it is proven that the provider is right: a model is not kept twice.
+    `because`: in which coarser formats the provider computes. `is_lean`: the session is let go of once it is proven
+    that the provider is right: a model is not kept twice.
     """
 
     session: Session | None
     rtol: float
     atol: float
     is_lean: bool = False
+    because: Sequence[str] = ()
     evidence: Evidence = field(default_factory=Evidence)
     _first: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
     _latest: _Batch | None = None
@@ -160,7 +162,8 @@ class CpuComparison(Struct):
         for name, value, expected in zip(names, values, reference, strict=True):
             problem = self._difference(value, expected)
             if problem:
-                raise ProviderFailedError(f"output {name} is not what the CPU provider computes: {problem}")
+                why = ". ".join((problem, *self.because)).removesuffix(".")
+                raise ProviderFailedError(f"output {name} is not what the CPU provider computes: {why}")
 
     def _difference(self, value: Any, expected: Any) -> str | None:
         if not isinstance(expected, np.ndarray):

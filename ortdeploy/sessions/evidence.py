@@ -70,7 +70,7 @@ class Evidence(Struct):
 
     `ran` rows have run. `varied` are the inputs and outputs whose values differed between compared rows, of the known
     `inputs` and `outputs`. `since` is the first row since the last look that passed without one. `trouble` says why the
-    last look could not be made.
+    last look could not be made. `of` is what was compared.
     """
 
     varied: set[str] = field(default_factory=set)
@@ -92,6 +92,7 @@ class Evidence(Struct):
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     is_remembered: bool = False
+    of: str = "rows"
 
     @property
     def is_proven(self) -> bool:
@@ -191,7 +192,7 @@ class Evidence(Struct):
         if self.trouble is not None:
             return f"rows could not run again: {self.trouble}"
         if self.varied.isdisjoint(self.inputs):
-            return "all rows were equal"
+            return f"all {self.of} were equal"
         return "all results were equal, or differed by less than the comparison allows"
 
 

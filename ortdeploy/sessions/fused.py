@@ -14,9 +14,9 @@ from ortdeploy.sessions.evidence import Evidence, varying
 from ortdeploy.sessions.run_limit import end_runs
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import widened
+from ortdeploy.tensors.tolerances import TOLERANCES
 
-_RTOL, _ATOL = 1e-3, 1e-5
-_COARSE_RTOL, _COARSE_ATOL = 2e-2, 1e-3
+_FINE, _COARSE = TOLERANCES["float32"], TOLERANCES["float16"]
 """How much floating results may differ, relative to the largest: of float32 on the CPU, and of anything else."""
 
 _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them is close
@@ -57,7 +57,7 @@ class FusedSession:
         """Compare a run with the parts side by side, and let go of these once it is proven. Raises as `run`."""
         evidence, values = self._evidence, dict(zip(outputs, found, strict=True))
         evidence.note_block(len(next(iter(feeds.values()), ())), 0.0, feeds, values)
-        agree = (_COARSE_RTOL, _COARSE_ATOL) if self._coarse else (_RTOL, _ATOL)
+        agree = _COARSE if self._coarse else _FINE
         new = varying(feeds, values, agree, but=evidence.varied)
         if not evidence.is_due(is_new=bool(new)) and not evidence.repeats:
             return
@@ -83,7 +83,7 @@ class FusedSession:
                 raise self._differs(name, "other values")
             return
         coarse = self._coarse or expected.dtype == np.float16
-        rtol, atol = (_COARSE_RTOL, _COARSE_ATOL) if coarse else (_RTOL, _ATOL)
+        rtol, atol = _COARSE if coarse else _FINE
         allowed = atol + rtol * float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
         if not np.allclose(value, expected, rtol=0, atol=allowed, equal_nan=True):
             raise self._differs(name, f"more than {allowed:.3g} away")

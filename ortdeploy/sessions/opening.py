@@ -193,7 +193,7 @@ class ModelOpener(Struct, frozen=True, kw_only=True):
         session = self.runtime.open_session(reference, reference.candidates[0])
         from ortdeploy.sessions.cpu_comparison import CpuComparison  # noqa: PLC0415  not for the CPU alone
 
-        return CpuComparison(session=session, rtol=rtol, atol=atol, is_lean=step.trim)
+        return CpuComparison(session=session, rtol=rtol, atol=atol, is_lean=step.trim, because=step.computes)
 
 
 def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:

@@ -40,16 +40,15 @@ def why_lost(sink: Holds, column: Column, name: str = "") -> str | None:
     return _why(sink, column, name)
 
 
-def unwritable(form: str, what: str, lost: str) -> StageError:
-    """Return the error of a row of which a value would be lost; `what` and `lost` are the value in words."""
-    message = f"{what} is {lost}, which {form} loses; use another format"
-    return StageError("postprocess", "unwritable-text", message)
+def unwritable(form: str, lost: str) -> StageError:
+    """Return the error of a row that has a value which a format loses; `lost` says what is what."""
+    return StageError("postprocess", "unwritable-text", f"{lost}, which {form} loses; use another format")
 
 
 def lost_key(sink: Holds, keys: Mapping[str, Column], rows: Sequence[int] | None = None) -> str | None:
-    """Return what of the keys of a block, or of some of its rows, a format does not hold, in words."""
-    of_keys = (why_lost(sink, key if rows is None else pick(key, rows), name) for name, key in keys.items())
-    return next((found for found in of_keys if found is not None), None)
+    """Return which key of a block, or of some of its rows, a format does not hold, and what of it, in words."""
+    of_keys = ((name, why_lost(sink, key if rows is None else pick(key, rows), name)) for name, key in keys.items())
+    return next((f'key "{name}" is {found}' for name, found in of_keys if found is not None), None)
 
 
 def _why(sink: Holds, values: Sequence[Any], name: str) -> str | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.tensors.columns import Array, Column
-from ortdeploy.tensors.conversion import convert, joint_type
+from ortdeploy.tensors.conversion import convert, joint_type, rounded_places
 from ortdeploy.tensors.types import FLOATING
 
 RowShape = tuple[int | None, ...] | None
@@ -103,11 +103,8 @@ def of_one_type(name: str, arrays: Sequence[Array]) -> list[Array]:
         dtype = joint_type(value for array in arrays for value in _ends_of(array)) or "float64"
     else:
         dtype = np.result_type(*dtypes).name
-    if dtype in FLOATING:
-        from ortdeploy.tensors.written_numbers import rounded_places  # noqa: PLC0415  few columns have two types
-
-        if any(rounded_places(array.reshape(-1)) for array in whole):
-            raise ValueError(f"no element type holds all values of {name} as they are; use jsonl")
+    if dtype in FLOATING and any(rounded_places(array.reshape(-1), dtype) for array in whole):
+        raise ValueError(f"no element type holds all values of {name} as they are; use jsonl")
     return [convert(array, dtype) for array in arrays]
 
 

@@ -21,7 +21,7 @@ from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
-from ortdeploy.sources.pixels import GROUNDS, element_type, pillow, pixels_of, uses_transparency
+from ortdeploy.sources.pixels import GROUNDS, element_type, pillow, pixels_of, scale_transparency, uses_transparency
 from ortdeploy.sources.protocol import TRANSPARENT, Setting, Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.rows import TOO_LARGE, RowError
@@ -70,6 +70,7 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles
             limit = wanted.memory_limit
             pixel = _DECODED if BACKGROUND.of(wanted.settings) is None else _LAID
             check_room(pixel * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
+            scale_transparency(image)
             dtype = element_type(image)
             upright = _upright(image) if EXIF.of(wanted.settings) else image
             pixels = pixels_of(upright, dtype, BACKGROUND.of(wanted.settings))

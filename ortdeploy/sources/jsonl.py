@@ -25,8 +25,9 @@ from ortdeploy.sources.row_index import START, Mark
 from ortdeploy.sources.rows import RowError
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.carried import TEXT, type_of_values
+from ortdeploy.tensors.conversion import exact_up_to
 from ortdeploy.tensors.types import ROWS, TensorType
-from ortdeploy.tensors.written_numbers import JsonNumber
+from ortdeploy.tensors.written_numbers import JsonNumber, rounded_wholes
 
 SUFFIXES = (".jsonl", ".ndjson")
 FIRST_ROWS = 64
@@ -36,6 +37,7 @@ SETTINGS = ()
 SAMPLED_ROWS, MOST_SAMPLED_FILES = 1024, 16
 """Rows that tell the types of carried columns, and files whose first rows these are."""
 
+_EXACT = exact_up_to("float64")
 
 _OF_EACH_ROW = ("path", "row")
 """Keys that every row has, whatever its file holds."""
@@ -187,18 +189,41 @@ def _decode_row(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
             row[name] = None
         else:
             raise RowError(f'the line has no "{name}"', "missing-value", known=dict(row))
-    infinite = [name for name in wanted.keys if isinstance(row.get(name), float) and math.isinf(row[name])]
-    if infinite:
-        _refuse_too_large(infinite, raw)
+    if any(_may_be_rounded(row.get(name)) for name in wanted.keys):
+        _refuse_rounded(row, wanted.keys, raw)
     return row
 
 
-def _refuse_too_large(keys: Sequence[str], raw: RawRow) -> None:
-    """Raise RowError for keys that are written as numbers, which became infinite when they were read."""
-    row = _parse(raw.value, _decode_as_written)
+def _may_be_rounded(value: Any) -> bool:
+    """Return whether a value has floating numbers that may stand for other whole ones, or for more than they hold."""
+    if isinstance(value, float):
+        return abs(value) >= _EXACT
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, list) and any(map(_may_be_rounded, value))
+
+
+def _refuse_rounded(row: dict[str, Any], keys: Sequence[str], raw: RawRow) -> None:
+    """Raise RowError for a key with a number that became another whole one when it was read, or infinite."""
+    written = _parse(raw.value, _decode_as_written)
     for name in keys:
-        if isinstance(row[name], JsonNumber):
-            raise RowError(f'"{name}" is {row[name]}, more than any floating number holds', "not-a-number")
+        for number in _written_in(written.get(name)):
+            if math.isinf(float(number)):
+                why = f'"{name}" is {number}, more than any floating number holds'
+            elif any(True for _ in rounded_wholes(np.array([number], dtype=object), "float64")):
+                why = f'"{name}" is {number}, which a floating number rounds; write it without a point, or in quotes'
+            else:
+                continue
+            raise RowError(why, "not-a-number", known=row | {name: written[name]})
+
+
+def _written_in(value: Any) -> Iterator[JsonNumber]:
+    """Yield the numbers with a point or an exponent in a value."""
+    if isinstance(value, JsonNumber):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _written_in(one)
 
 
 def _decode_exactly(raw: RawRow, wanted: Wanted) -> dict[str, Any]:

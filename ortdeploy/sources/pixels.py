@@ -17,10 +17,13 @@ from ortdeploy.tensors.conversion import convert
 GROUNDS = ("white", "black")
 """What transparent pictures may be laid on."""
 
-_SAMPLES, _BITS, _SAMPLE_FORMAT = 277, 258, 339
-"""Tags of a TIFF: samples a pixel, the bits of each, and whether they are unsigned (1), signed (2) or floating (3)."""
-_SIGNED = 2
+_SAMPLES, _BITS, _SAMPLE_FORMAT, _PHOTOMETRIC = 277, 258, 339, 262
+"""Tags of a TIFF: samples a pixel, the bits of each, whether they are unsigned (1), signed (2) or floating (3), and
+what they mean: 0 is white (0), black (1), or they are colours."""
+_SIGNED, _WHITE_IS_ZERO = 2, 0
 _BYTE, _WORD, _LONG = 8, 16, 32
+_FACTORS = {"L;2": 85, "L;4": 17}
+"""By what Pillow multiplies grey samples of 2 and of 4 bits, to make bytes of them."""
 _REMEDY = "write the picture as .npy, or in 8 bits and three channels"
 
 
@@ -30,6 +33,9 @@ def element_type(image: Any) -> str:
     Of a loaded or turned picture, Pillow no longer knows how its file has it.
     """
     tags: Mapping[int, Any] = getattr(image, "tag_v2", None) or {}
+    if image.mode.startswith(("F", "I")) and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        told = "its 0 is white, and Pillow turns such values round in pictures of at most 8 bits alone"
+        raise RowError(f"{told}; write it with 0 as black, or as .npy", "white-is-zero")
     if image.mode == "F":
         return "float32"
     if image.mode.startswith("I"):
@@ -68,6 +74,14 @@ def _most_bits(image: Any, tags: Mapping[int, Any]) -> int:
         return max((_WORD for one in told if isinstance(one, int) and one > 255), default=_BYTE)  # noqa: PLR2004
     is_wide = any(isinstance(one, str) and one.endswith(";16B") for one in told)
     return _WORD if is_wide else _BYTE
+
+
+def scale_transparency(image: Any) -> None:
+    """Let the transparent sample of an opened grey PNG be one of its pixels: of these alone, Pillow makes bytes."""
+    told = image.info.get("transparency")
+    if image.format == "PNG" and image.mode == "L" and isinstance(told, int) and image.tile:
+        factor = _FACTORS.get(image.tile[0][3], 1)
+        image.info["transparency"] = told * factor if told * factor <= 255 else told  # noqa: PLR2004  already a byte
 
 
 def pixels_of(image: Any, dtype: str, background: str | None) -> Array:

@@ -1,4 +1,4 @@
-"""The chunks of WAV and AIFF files, and the last page of Ogg files: how much of a recording its file says there is."""
+"""How much of a recording its file says there is: by chunks, a header, or the last page of an Ogg file."""
 
 import os
 import struct
@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec import Struct
 
-OPEN_SIZES = frozenset({0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF, 2**64 - 1})
+OPEN_SIZES = frozenset({0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF, 2**63 - 1, 2**64 - 1})
 """Sizes that ffmpeg and sox write into pipes, where nobody can go back and write how much came."""
 
 _PCM, _EXTENSIBLE = 1, 0xFFFE
@@ -19,6 +19,32 @@ _MOST_CHUNKS = 4096
 _IN_DS64, _DS64_DATA = 0xFFFFFFFF, 28
 """The size that samples of RF64 files have, which may be larger than 4 GiB; and where the file has the right one."""
 _OGG_PAGE, _LARGEST_PAGE = 27, 65307
+
+
+class _Container(NamedTuple):
+    """How a kind of files has its chunks: where the first one begins, what is in front of a content, and the rest.
+
+    Each chunk begins at a multiple of `step` behind the first. `holds_head`: its size is that of its head as well.
+    """
+
+    begin: int
+    head: str
+    step: int = 1
+    holds_head: bool = False
+
+
+_RIFF = _Container(12, "<4sI", step=2)
+_CONTAINERS = {
+    b"RIFF": _RIFF,
+    b"RF64": _RIFF,
+    b"FORM": _Container(12, ">4sI", step=2),
+    b"caff": _Container(8, ">4sQ"),
+    b"riff": _Container(40, "<16sQ", step=8, holds_head=True),  # Wave64
+}
+_SAMPLES = frozenset({b"data", b"SSND", b"BODY"})
+"""How the names of chunks with samples begin."""
+_AU = {b".snd": ">II", b"dns.": "<II"}
+"""Where the samples of such files begin, and their size, stand behind these letters."""
 
 
 class Chunk(NamedTuple):
@@ -51,7 +77,7 @@ def read_wav(file: BinaryIO) -> Wav:
     if head[8:] != b"WAVE":
         raise ValueError("not a WAVE file")
     found: tuple[int, int, int] | None = None
-    for chunk in _chunks(file, "<"):
+    for chunk in _chunks(file, _RIFF):
         if chunk.name == b"fmt ":
             found = _samples(file.read(min(chunk.size, _WITH_GUID)))
         elif chunk.name == b"data":
@@ -78,16 +104,18 @@ def _samples(content: bytes) -> tuple[int, int, int]:
     return channels, rate, -(-bits // 8)
 
 
-def _chunks(file: BinaryIO, order: str) -> Iterator[Chunk]:
-    """Yield the chunks behind the first twelve bytes; whoever takes one may read in it."""
-    begin = 12
+def _chunks(file: BinaryIO, container: _Container) -> Iterator[Chunk]:
+    """Yield the chunks of a file; whoever takes one may read in it."""
+    begin, length = container.begin, struct.calcsize(container.head)
     for _ in range(_MOST_CHUNKS):  # a file of zeros would have millions
-        head = _at(file, begin, 8)
-        if len(head) < 8:  # noqa: PLR2004  a name and a size
+        head = _at(file, begin, length)
+        if len(head) < length:
             return
-        name, size = struct.unpack(f"{order}4sI", head)
-        yield Chunk(name, begin + 8, size)
-        begin += 8 + size + size % 2
+        name, size = struct.unpack(container.head, head)
+        if container.holds_head and size not in OPEN_SIZES:
+            size = max(size - length, 0)
+        yield Chunk(name, begin + length, size)
+        begin += length + size + -size % container.step
 
 
 def _at(file: BinaryIO, place: int, size: int) -> bytes:
@@ -104,16 +132,25 @@ def missing_end(file: BinaryIO) -> str | None:
     head = _at(file, 0, 12)
     if head[:4] == b"OggS":
         return "its last page is cut off" if _is_page_cut(file, size) else None
-    kinds = {b"RIFF": ("<", b"data"), b"RF64": ("<", b"data"), b"FORM": (">", b"SSND")}
-    if head[:4] not in kinds:
+    begin, told = _told_samples(file, head)
+    if told in OPEN_SIZES or begin + told <= size:
         return None
-    order, wanted = kinds[head[:4]]
-    chunk = next((one for one in _chunks(file, order) if one.name == wanted), None)
-    if chunk is not None and head[:4] == b"RF64" and chunk.size == _IN_DS64:
-        chunk = chunk._replace(size=int.from_bytes(_at(file, _DS64_DATA, 8), "little"))
-    if chunk is None or chunk.size in OPEN_SIZES or chunk.begin + chunk.size <= size:
-        return None
-    return f"it holds {size - chunk.begin:,} of {chunk.size:,} bytes of samples"
+    return f"it holds {max(size - begin, 0):,} of {told:,} bytes of samples"
+
+
+def _told_samples(file: BinaryIO, head: bytes) -> tuple[int, int]:
+    """Return where a file that begins so has its samples, and how many bytes it says that they are; 0 and 0 if not."""
+    if head[:4] in _AU and len(head) == 12:  # noqa: PLR2004  letters and two numbers
+        begin, size = struct.unpack(_AU[head[:4]], head[4:])
+        return begin, size
+    if head[:4] not in _CONTAINERS:
+        return 0, 0
+    chunk = next((one for one in _chunks(file, _CONTAINERS[head[:4]]) if one.name[:4] in _SAMPLES), None)
+    if chunk is None:
+        return 0, 0
+    if head[:4] == b"RF64" and chunk.size == _IN_DS64:
+        return chunk.begin, int.from_bytes(_at(file, _DS64_DATA, 8), "little")
+    return chunk.begin, chunk.size
 
 
 def _is_page_cut(file: BinaryIO, size: int) -> bool:

@@ -16,14 +16,10 @@ from ortdeploy.retries import try_again
 from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.tensors.columns import Array, Column, pick
-from ortdeploy.tensors.conversion import convert
+from ortdeploy.tensors.conversion import convert, exact_up_to
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.types import FLOATING, INTEGERS, USUAL
 from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers, rounded_wholes
-
-_EXACT = 2**24
-"""Up to here, the usual type, float32, holds all whole numbers."""
-
 
 TOO_LARGE = "too-large"
 """The code of a row for which there is too little memory."""
@@ -226,7 +222,7 @@ def _plain_column(values: list[Any], dtype: str | None) -> Column | None:
         return None
     if dtype is None and column is not None:
         arrays = column if isinstance(column, list) else [column]
-        return None if any((np.abs(array) > _EXACT).any() for array in arrays) else column
+        return None if any((np.abs(array) > exact_up_to(USUAL)).any() for array in arrays) else column
     return column
 
 
@@ -317,7 +313,7 @@ def read_array(value: Any, dtype: str | None) -> Array:
         if any(item is None or item == "" for item in array.flat):
             raise RowError("a value is empty where a number is wanted", "empty-value")
         numbers = read_numbers(array, name)
-        rounded = next(rounded_wholes(array, numbers), None) if dtype is None else None
+        rounded = next(rounded_wholes(array, name), None) if dtype is None else None
     except (ValueError, TypeError, OverflowError) as error:
         raise RowError(f"{_short(value)} is not {name}: {error}", "not-a-number") from error
     if rounded is None:

@@ -24,15 +24,16 @@ from ortdeploy.tensors.arrow_types import (
     joint_arrow_type,
     named_type,
     plain_type,
+    rounded_rows,
     type_name,
 )
 from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
+from ortdeploy.tensors.conversion import rounded_places
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.nanoseconds import Nanoseconds
 from ortdeploy.tensors.types import FLOATING, ROWS, USUAL, TensorType
-from ortdeploy.tensors.written_numbers import rounded_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +42,6 @@ PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 FIRST_ROWS = 64
 
 _TIMES = ("timestamp[", "time32[", "time64[", "duration[")
-_EXACT = 2**53
-"""Below this, float64 holds all whole numbers."""
 _INT64_DIGITS = 18
 """Digits of whole numbers that int64 always holds."""
 
@@ -185,6 +184,7 @@ class TableSource(Struct, frozen=True):
             return Block(start=start, count=count, rows=rows, columns=columns, failed=[], carried=carried)
         kept = [place for place in range(count) if place not in table.without]
         paths = [shown(piece.path, self.folder) for piece in pieces for _ in range(piece.batch.num_rows)]
+        known = {name: keys[name] if name in keys else self._key(name, pieces, table) for name in self.wanted.keys}
         failed = [
             FailedRow(
                 row=start + place,
@@ -192,7 +192,7 @@ class TableSource(Struct, frozen=True):
                 stage="read",
                 code=code,
                 message=message,
-                key={name: json_value(one[place]) for name, one in (keys | carried).items() if name not in HIDDEN},
+                key={name: json_value(one[place]) for name, one in known.items() if name not in HIDDEN},
                 path=paths[place],
                 file_row=int(keys[FILE_ROW][place]) if FILE_ROW in keys else None,
             )
@@ -358,41 +358,44 @@ class _Columns(Struct):
             check_room(_decoded_bytes(part), f'"{name}" of {len(part)} rows', limit)
 
     def _parts(self, name: str) -> "list[pa.Array]":
-        return [piece.batch.column(name) for piece in self.pieces]
+        return [_runs_as_dictionary(piece.batch.column(name)) for piece in self.pieces]
 
     def _cast(self, name: str, part: "pa.Array", wanted: "pa.DataType", before: int) -> "pa.Array":
         """Return some rows, which others are `before`, in another type; rows that it does not hold are noted."""
         import pyarrow as pa  # noqa: PLC0415
 
+        why = f"which does not fit {wanted}, the type that it has with other files"
         try:
-            return part.cast(wanted)
+            cast = part.cast(wanted)
         except pa.ArrowNotImplementedError as error:
-            raise TableError(f'"{name}" is {part.type}, and {wanted} in other files; write it as one type') from error
+            raise TableError(f'"{name}" is {part.type}, which cannot be read as {wanted}; write it as that') from error
         except pa.ArrowInvalid:
-            cast = []
+            found = []
             for place, value in enumerate(part):
                 try:
-                    cast.append(value.cast(wanted))
+                    found.append(value.cast(wanted))
                 except pa.ArrowInvalid:
-                    cast.append(None)
-                    why = f'"{name}" is {value}, which does not fit {wanted}, the type that it has with other files'
-                    self.without.setdefault(before + place, ("unfit-value", why))
-            return pa.array(cast, wanted)
+                    found.append(None)
+                    self.without.setdefault(before + place, ("unfit-value", f'"{name}" is {value}, {why}'))
+            return pa.array(found, wanted)
+        for place, number in rounded_rows(part, cast).items():
+            self.without.setdefault(before + place, ("unfit-value", f'"{name}" is {number}, {why}'))
+        return cast
 
     def _as_numbers(self, name: str, column: "pa.Array") -> "pa.Array":
-        """Return a column of decimals as whole or floating numbers; rows whose whole numbers these round are noted."""
+        """Return decimals, perhaps in lists, as whole or floating numbers; rows that get other whole ones are noted.
+
+        Other columns stay as they are.
+        """
         import pyarrow as pa  # noqa: PLC0415
 
-        if not pa.types.is_decimal(column.type):
+        kind = _innermost(column.type)
+        if not pa.types.is_decimal(kind):
             return column
-        if _element_type(column.type) == "int64":
-            return column.cast(pa.int64())
-        numbers = column.cast(pa.float64())
-        for place in np.flatnonzero(np.abs(np.asarray(numbers.fill_null(0))) >= _EXACT):
-            exact = column[int(place)].as_py()
-            if exact == exact.to_integral_value() and int(numbers[int(place)].as_py()) != exact:
-                why = f'"{name}" is {exact}, which float64 would round; decimals with decimals are read as that'
-                self.without.setdefault(int(place), ("not-a-number", why))
+        numbers = column.cast(_typed(column.type, _element_type(kind) or USUAL))
+        for place, exact in rounded_rows(column, numbers).items():
+            why = f'"{name}" is {exact}, which float64 would round; decimals with decimals are read as that'
+            self.without.setdefault(place, ("not-a-number", why))
         return numbers
 
     def _as_floating(self, name: str, column: "pa.Array") -> "pa.Array":
@@ -480,7 +483,7 @@ def _innermost(kind: "pa.DataType") -> "pa.DataType":
 
 
 def _typed(kind: "pa.DataType", dtype: str) -> "pa.DataType":
-    """Return a type of nulls, perhaps in lists, as one of elements of a type."""
+    """Return a type of nulls or decimals, perhaps in lists, as one of elements of a type."""
     import pyarrow as pa  # noqa: PLC0415
 
     if not is_list(kind):
@@ -530,6 +533,21 @@ def _nanoseconds(column: "pa.Array") -> list[Any]:
     rounded = pa.array([None if count is None else count // 1000 for count in counts], pa.int64()).view(rough)
     pairs = zip(counts, rounded.to_pylist(), strict=True)
     return [None if count is None else Nanoseconds(count, kind, value) for count, value in pairs]
+
+
+def _runs_as_dictionary(column: "pa.Array") -> "pa.Array":
+    """Return a column of runs as one of a dictionary, in which each run has its value; others as they are.
+
+    Runs of lists, maps or structs are written out: pyarrow reads no dictionaries of these.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    if not pa.types.is_run_end_encoded(column.type):
+        return column
+    rows = np.arange(column.offset, column.offset + len(column))
+    runs = pa.array(np.searchsorted(np.asarray(column.run_ends), rows, side="right"))
+    values = column.values.cast(plain_type(column.type))
+    return values.take(runs) if pa.types.is_nested(values.type) else pa.DictionaryArray.from_arrays(runs, values)
 
 
 def _decoded_bytes(column: "pa.Array") -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortdeploy.tensors.carried import TEXT
+from ortdeploy.tensors.conversion import exact_up_to, rounds
 from ortdeploy.tensors.nanoseconds import Nanoseconds
 from ortdeploy.tensors.types import ELEMENT_TYPES, WIDER
 
@@ -219,7 +220,12 @@ def _at_once(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
     if is_whole or pa.types.is_decimal(kind) or pa.types.is_date64(kind):
         return pa.array(values, kind)
     found = pa.array(values)
-    return found if found.type == kind else _without_infinities(found, found.cast(kind))
+    if found.type == kind:
+        return found
+    cast = found.cast(kind)
+    for number in rounded_rows(found, cast).values():
+        raise TypeError(f"{kind} would round {number}")
+    return _without_infinities(found, cast)
 
 
 def _times(values: Sequence[Any], counted: "pa.DataType", kind: "pa.DataType") -> "pa.Array":
@@ -292,6 +298,32 @@ def _held_kinds() -> "list[tuple[Callable[[pa.DataType], bool], set[type]]]":
         (types.is_duration, {timedelta}),
         (lambda kind: types.is_binary(kind) or types.is_fixed_size_binary(kind), {bytes}),
     ]
+
+
+def rounded_rows(decimals: "pa.Array", numbers: "pa.Array") -> dict[int, Any]:
+    """Return the whole numbers that were rounded when decimals, perhaps in lists, became floating, by their places.
+
+    pyarrow tells that of its own whole numbers. Of other types, none is returned.
+    """
+    import pyarrow as pa  # noqa: PLC0415  as above
+
+    exact, held = decimals, numbers
+    while is_list(exact.type):
+        exact, held = exact.flatten(), held.flatten()
+    if not (pa.types.is_decimal(exact.type) and pa.types.is_floating(held.type)):
+        return {}
+    name = arrow_element_name(held.type) or "float64"
+    if not (np.abs(np.asarray(held.fill_null(0))) >= exact_up_to(name)).any():
+        return {}
+    found = {place: _first_rounded(value, name) for place, value in enumerate(decimals.to_pylist())}
+    return {place: number for place, number in found.items() if number is not None}
+
+
+def _first_rounded(value: Any, name: str) -> Any:
+    """Return the first number, in a value or its lists, that a floating type rounds; None if there is none."""
+    if isinstance(value, list):
+        return next((found for one in value if (found := _first_rounded(one, name)) is not None), None)
+    return value if rounds(value, name) else None
 
 
 def _without_infinities(numbers: "pa.Array", cast: "pa.Array") -> "pa.Array":

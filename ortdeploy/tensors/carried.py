@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.tensors.columns import Array, Column
-from ortdeploy.tensors.conversion import ConversionError, convert, joint_type
+from ortdeploy.tensors.conversion import ConversionError, convert, joint_type, rounded_places, rounds
 from ortdeploy.tensors.json_values import as_text
 from ortdeploy.tensors.types import FLOATING, INTEGERS
 
@@ -103,11 +103,8 @@ def fit_elements(column: Column, name: str) -> tuple[Column, dict[int, str]]:
 
 def _converted(numbers: Array, name: str) -> Array | None:
     """Return numbers […] in an element type; None if one does not fit it, or a whole one would be rounded."""
-    if name in FLOATING and numbers.dtype.kind in "iu":
-        from ortdeploy.tensors.written_numbers import rounded_places  # noqa: PLC0415  only where files differ
-
-        if rounded_places(numbers.reshape(-1)):
-            return None
+    if name in FLOATING and numbers.dtype.kind in "iu" and rounded_places(numbers.reshape(-1), name):
+        return None
     try:
         return convert(numbers, name)
     except ConversionError:
@@ -139,14 +136,9 @@ def _fitted(value: Any, name: str) -> Any:
             return int(convert(np.array([whole], dtype=object), name)[0])
     elif is_number:
         number = convert(np.array([float(value)]), name)[0].item()
-        if not _is_exact(value) or int(number) == value:
+        if not rounds(value, name):
             return number
     raise ValueError(value)
-
-
-def _is_exact(value: Any) -> bool:
-    """Return whether a number is a whole one that is no floating one: it stays the same number."""
-    return isinstance(value, int) or (hasattr(value, "to_integral_value") and value == value.to_integral_value())
 
 
 def _parsed(value: Any, name: str) -> Any:
@@ -159,7 +151,7 @@ def _parsed(value: Any, name: str) -> Any:
 
     written = np.array([value], dtype=object)
     numbers = read_numbers(written, name)
-    if any(True for _ in rounded_wholes(written, numbers)):
+    if any(True for _ in rounded_wholes(written, name)):
         raise ValueError(value)
     return numbers[0].item()
 

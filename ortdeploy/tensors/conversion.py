@@ -19,8 +19,6 @@ from ortdeploy.tensors.elements import is_narrow, numpy_dtype, widened
 from ortdeploy.tensors.types import INTEGERS, WIDER
 
 _WHOLE = frozenset({*INTEGERS, *(name for name, wider in WIDER.items() if wider in INTEGERS)})
-_EXACT = 2**53
-"""Up to here, float64 holds all whole numbers."""
 _LONGEST = 60
 
 
@@ -70,7 +68,7 @@ def joint_type(values: Iterable[Any]) -> str | None:
         low, high = min(values), max(values)
         limits = {name: whole_limits(name) for name in ("int64", "uint64")}
         return next((name for name, (least, most) in limits.items() if least <= low and high <= most), None)
-    return "float64" if kinds == {"int", "float64"} and all(map(_is_float64, values)) else None
+    return "float64" if kinds == {"int", "float64"} and not any(map(rounds, values)) else None
 
 
 def _kind(kind: type) -> str | None:
@@ -84,12 +82,28 @@ def _kind(kind: type) -> str | None:
     return "string" if issubclass(kind, str) else None
 
 
-def _is_float64(value: Any) -> bool:
-    """Return whether float64 holds a number as it is."""
-    try:
-        return _kind(type(value)) == "float64" or int(float(value)) == int(value)
-    except OverflowError:
+def rounds(value: Any, name: str = "float64") -> bool:
+    """Return whether a value is a whole number, Python's, numpy's or a decimal, that a floating type makes another."""
+    is_decimal = hasattr(value, "to_integral_value") and value == value.to_integral_value()
+    if not is_decimal and not isinstance(value, int | np.integer):
         return False
+    try:
+        with np.errstate(over="ignore"):
+            return int(np.dtype(name).type(int(value))) != int(value)
+    except OverflowError:
+        return True
+
+
+def rounded_places(whole: Array, name: str = "float64") -> list[int]:
+    """Return the places of whole numbers [rows] that a floating type makes others."""
+    limit = exact_up_to(name)
+    beyond = np.flatnonzero((whole > limit) | (whole < -limit))
+    return [int(place) for place in beyond if rounds(whole[place], name)]
+
+
+def exact_up_to(name: str) -> int:
+    """Return the number up to which a floating type holds all whole ones."""
+    return 1 << int(np.finfo(name).nmant) + 1
 
 
 def is_whole(name: str) -> bool:
@@ -217,7 +231,8 @@ def _odd_doubles(whole: Array) -> Array:
     """Return whole numbers […] as float64: those that it lacks as one beside them whose last digit is odd."""
     digits = whole.dtype.type(11)  # which int64 has more than float64
     cut = ((whole >> digits) | ((whole & whole.dtype.type(2047)) != 0)) << digits
-    return np.where((whole > _EXACT) | (whole < -_EXACT), cut, whole).astype(np.float64)
+    limit = exact_up_to("float64")
+    return np.where((whole > limit) | (whole < -limit), cut, whole).astype(np.float64)
 
 
 def _unfit(value: Any, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.tensors.columns import Array
-from ortdeploy.tensors.conversion import convert, is_whole
+from ortdeploy.tensors.conversion import convert, is_whole, rounds
 
 
 class JsonNumber(str):
@@ -41,25 +41,18 @@ def read_numbers(array: Array, name: str) -> Array:
     return convert(np.array([_real(item) for item in array.flat], np.float64).reshape(array.shape), name)
 
 
-def rounded_wholes(written: Array, numbers: Array) -> Iterator[Any]:
-    """Yield what is written as whole numbers, of objects […], and is another number in floating ones of that shape."""
-    for item, number in zip(written.flat, numbers.flat, strict=True):
-        if isinstance(item, int) or (isinstance(item, str) and _is_whole(item.strip())):
-            value = item if isinstance(item, int) else _whole_of_text(item.strip())
-            if value != int(number):
-                yield item
+def rounded_wholes(written: Array, name: str) -> Iterator[Any]:
+    """Yield what is written as whole numbers, of objects […], and is another number in a type."""
+    for item in written.flat:
+        is_text = isinstance(item, str) and _is_whole(item.strip())
+        if rounds(_whole_of_text(item.strip()) if is_text else item, name):
+            yield item
 
 
 def _is_whole(text: str) -> bool:
     """Return whether a text has a whole number, written without an exponent."""
     whole, _, decimals = text.partition(".")
     return whole.lstrip("+-").isdigit() and not decimals.strip("0")
-
-
-def rounded_places(whole: Array) -> list[int]:
-    """Return the places of whole numbers [rows] that float64 would round."""
-    beyond = np.flatnonzero((whole > _EXACT) | (whole < -_EXACT))
-    return [int(place) for place in beyond if int(float(whole[place])) != int(whole[place])]
 
 
 def _boolean(item: Any) -> bool:
@@ -113,7 +106,5 @@ def _whole_of_text(text: str) -> int:
     return int(number)
 
 
-_EXACT = 2**53
-"""Up to here, float64 holds all whole numbers."""
 _MOST_DIGITS = 40
 """The digits of a whole number with an exponent that are looked at; those of 1e999999999 would fill the memory."""

@@ -8,7 +8,7 @@ from ortdeploy.durations import clock
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.views.live_line import Piece
-from ortdeploy.views.text import GREEN, RED, Paint, count, painter, wrapped
+from ortdeploy.views.text import GREEN, RED, YELLOW, Paint, count, painter, wrapped
 
 
 class ChecksLine:
@@ -37,21 +37,25 @@ class ChecksLine:
 
 
 def render_checks(results: Sequence[CheckResult], *, color: bool, quiet: bool = False, width: int | None = None) -> str:
-    """Return each golden data set and a line of counts; with `quiet`, only those that did not pass.
+    """Return each golden data set and a line of counts; with `quiet`, only those that did not pass or prove nothing.
 
     `width` is that of the terminal; None: each data set is one line.
     """
     paint = painter(color=color)
-    lines = [_render_check(one, paint, width) for one in results if not quiet or one.status != PASSED]
+    lines = [_render_check(one, paint, width) for one in results if not quiet or one.status != PASSED or one.not_proven]
     passed = sum(result.status == PASSED for result in results)
-    return safe("".join(lines) + f"{passed} of {count(len(results), 'check')} passed.\n")
+    empty = sum(result.not_proven is not None for result in results)
+    but = f", {empty:,} without proving anything: record other inputs" if empty else ""
+    return safe("".join(lines) + f"{passed} of {count(len(results), 'check')} passed{but}.\n")
 
 
 def _render_check(result: CheckResult, paint: Paint, width: int | None) -> str:
     apart = f" (largest difference {result.max_abs_diff:.3g})" if result.max_abs_diff else ""
-    why = f": {result.message}" if result.message else ""
+    told = f"nothing is proven: {result.not_proven}" if result.not_proven else result.message
+    why = f": {told}" if told else ""
     model = f"{result.model} with {result.adapter}" if result.adapter else result.model
     said = f"{model} on {result.session}: {result.check}{apart}{why}"
     first = f"{result.status}  "
     lines = f"{first}{said}\n" if width is None else wrapped(said, width, first=first, indent=" " * len(first))
-    return lines.replace(result.status, paint(result.status, GREEN if result.status == PASSED else RED), 1)
+    color = RED if result.status != PASSED else YELLOW if result.not_proven else GREEN
+    return lines.replace(result.status, paint(result.status, color), 1)

@@ -324,6 +324,35 @@ def test_adapters_are_checked_with_their_model_and_recorded(cli: Cli, tmp_path: 
     assert (wrong.adapter, wrong.status) == ("fr", "failed")
 
 
+def test_a_data_set_of_zeros_passes_and_proves_nothing(cli: Cli, folder: Path) -> None:
+    write_pb(folder / "checks", 0, input_0=X * 0, output_0=X * 0)
+    write_pb(folder / "checks", 1, input_0=X, output_0=X * 2)
+    blank, other = results(cli, folder)
+    assert (blank.status, blank.not_proven) == ("passed", "all values that are fed were equal")
+    assert (other.status, other.not_proven) == ("passed", None)
+    shown = cli("check", folder / "m.yaml", "--quiet").out
+    assert "passed  double on double: checks/test_data_set_0: nothing is proven: all values that are fed were" in shown
+    assert "checks/test_data_set_1" not in shown
+    assert "2 of 2 checks passed, 1 without proving anything: record other inputs." in shown
+
+
+@pytest.mark.parametrize(("share", "proves"), [(0.5, True), (1e-9, False)])
+def test_a_data_set_that_the_model_passes_alone_proves_nothing_of_an_adapter(
+    cli: Cli, tmp_path: Path, share: float, proves: bool
+) -> None:
+    lora_model(tmp_path / "double.onnx")
+    a, b = np.ones((4, 2), np.float32), np.full((2, 4), share, np.float32)
+    make_adapter(tmp_path / "fr.onnx_adapter", lora_A=a, lora_B=b)
+    (tmp_path / "m.yaml").write_text(
+        "version: 1\nmodels:\n  double: {path: double.onnx}\nadapters:\n"
+        "  fr: {path: fr.onnx_adapter, model: double, checks: [checks]}\n"
+    )
+    write_pb(tmp_path / "checks", 0, input_0=X, output_0=X + X @ a @ b)
+    (found,) = results(cli, tmp_path)
+    assert found.status == "passed"
+    assert found.not_proven == (None if proves else "all results were equal without the adapter")
+
+
 @needs_qnn
 def test_a_session_that_aborts_is_an_error_and_the_others_go_on(folder: Path) -> None:
     save_model(

@@ -133,7 +133,7 @@ def test_pre_commit_runs_validate_on_manifests(cli: Cli) -> None:
 def test_the_base_install_is_small() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = [re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]]
-    assert names == ["jsonschema", "numpy", "onnx", "onnxruntime", "pyyaml", "rich", "structlog", "tenacity"]
+    assert names == ["jsonschema", "msgspec", "numpy", "onnx", "onnxruntime", "pyyaml", "rich", "structlog", "tenacity"]
 
 
 def test_the_readme_counts_the_packages() -> None:

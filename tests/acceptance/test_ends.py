@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,7 +94,10 @@ def test_the_end_of_any_command_is_told(
     command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = getattr(signal, name)
-    monkeypatch.setattr("ortdeploy.cli.main._parse", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr("ortdeploy.cli.main._parse", lambda *_: Namespace(command=command))
+    monkeypatch.setattr("ortdeploy.cli.main._answer_before_planning", lambda _: None)
+    loading = SimpleNamespace(import_module=lambda _: os.kill(os.getpid(), number))
+    monkeypatch.setattr("ortdeploy.cli.main.importlib", loading)
     done = run_fork([command], cwd=tmp_path)
     assert done.code == -number
     assert done.err.startswith(f"ortdeploy: the process that ran ortdeploy {command} was ")
@@ -261,3 +266,12 @@ def test_a_signal_at_any_stage_opens_nothing_more(
     again = run_fork(["apply", "m.yaml"], cwd=deployment)
     assert again.code == 0, again.err
     assert all(len(read_rows(deployment / "out" / job)) == 20 for job in ("one", "two", "three"))
+
+
+def test_who_has_nothing_to_do_is_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork would be a tenth of what such a command takes."""
+    monkeypatch.setattr("ortdeploy.cli.main._parse", lambda *_: Namespace(command="apply"))
+    monkeypatch.setattr("ortdeploy.cli.main._answer_before_planning", lambda _: "nothing to do\n")
+    monkeypatch.setattr("ortdeploy.process.last_words.begin", pytest.fail)
+    done = run_fork(["apply"], cwd=tmp_path)
+    assert (done.code, done.out) == (0, "nothing to do\n")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.fakes import double, refuse_negative
-from support.fuse import killed_after
+from support.fuse import killed_at
 from support.inbox import Inbox
 from support.power_loss import STATE
 from support.shards import Killed, die_after, die_before, instead
@@ -86,7 +86,7 @@ class Life:
         """Do something, and kill it at one of its steps, or not."""
         if self.draw.random() < 0.6:
             return do()
-        with suppress(Killed), killed_after(self.draw.randint(1, 30)):
+        with suppress(Killed), killed_at(self.draw.randint(1, 30)):
             return do()
         return None
 

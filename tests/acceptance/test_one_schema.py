@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
 from pyarrow import parquet
+from support.fuse import killed_at
 from support.models import save_model
-from support.shards import Killed, die_after, die_before
 
-from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.running import begun_part, part_loop
 
 SEED, CASES = int(os.environ.get("ORTDEPLOY_FUZZ_SEED", "1")), int(os.environ.get("ORTDEPLOY_FUZZ", "12"))
@@ -282,6 +280,81 @@ def test_decimals_are_cast_and_whole_ones_that_floats_round_fail(cli: Cli, tmp_p
         2: '"x" is empty',
         3: f'"x" is {2**53 + 1}.00',
     }
+
+
+@pytest.mark.quick("True-list-0", "True-fixed-1", "False-list-2")
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("form", [pa.list_, lambda kind: pa.list_(kind, 1)], ids=["list", "fixed"])
+@pytest.mark.parametrize("is_fed", [True, False])
+def test_decimals_beside_doubles_keep_their_value_or_fail_at_any_depth(
+    cli: Cli, tmp_path: Path, depth: int, form: Callable[[pa.DataType], pa.DataType], is_fed: bool
+) -> None:
+    def nested(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        for _ in range(depth):
+            values, kind = [[value] for value in values], form(kind)
+        return pa.array(values, kind)
+
+    name, result = ("x", "y") if is_fed else ("k", "k")
+    manifest = deploy(tmp_path)
+    if is_fed:
+        kind: tuple[int, list[int | str | None]] = (TensorProto.FLOAT, ["batch", *[1] * depth])
+        save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": kind}, {"y": kind})
+    decimals = nested([Decimal("1.50"), Decimal(2**53 + 1)], pa.decimal128(20, 2))
+    for file, column in enumerate((decimals, nested([0.25], pa.float64()))):
+        columns = {"x": x(len(column)), "k": pa.array(range(len(column)))} | {name: column}
+        write(tmp_path / f"in/{file}.parquet", columns)
+    assert cli("apply", manifest, "-q").code == 0
+    found = written(tmp_path)[result].to_pylist()
+    assert np.array(found).reshape(-1).tolist() == [1.5, 0.25]
+    assert f"{2**53 + 1}.00" in failed(tmp_path)[1]
+    assert "does not fit" in failed(tmp_path)[1]
+
+
+@pytest.mark.parametrize("places", [0, 2])
+def test_lists_of_decimals_are_cast(cli: Cli, tmp_path: Path, places: int) -> None:
+    kind: tuple[int, list[int | str | None]] = (TensorProto.FLOAT, ["batch", 2])
+    manifest = deploy(tmp_path)
+    save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": kind}, {"y": kind})
+    rows = [[Decimal(3), Decimal(4)], [Decimal(5), None]]
+    columns = {"x": pa.array(rows, pa.list_(pa.decimal128(8, places))), "k": pa.array([1, 2])}
+    write(tmp_path / "in/a.parquet", columns)
+    assert cli("apply", manifest, "-q").code == 0
+    assert written(tmp_path)["y"].to_pylist() == [[3.0, 4.0]]
+    assert failed(tmp_path)[1] == '"x" has an empty element'
+
+
+@pytest.mark.parametrize(
+    ("stored", "other"),
+    [
+        (pa.array(["a", None], pa.large_string()), pa.array(["b"])),
+        (pa.array(["a", "a"]).dictionary_encode(), pa.array(["b"])),
+        (pa.array([2**40, None]), pa.array([3], pa.int8())),
+        (pa.array([True, False]), pa.array([None], pa.bool_())),
+        (pa.array([[1], None]), pa.array([[2, 3]])),
+    ],
+)
+def test_runs_are_read_as_what_they_hold(cli: Cli, tmp_path: Path, stored: pa.Array, other: pa.Array) -> None:
+    ends = pa.array([3, 5], pa.int16())
+    fed = pa.RunEndEncodedArray.from_arrays(ends, pa.array([0.5, 2], pa.float32()))
+    keys = pa.RunEndEncodedArray.from_arrays(ends, stored)
+    write(tmp_path / "in/a.arrow", {"x": fed, "k": keys})
+    write(tmp_path / "in/b.arrow", {"x": x(1), "k": other})
+    assert cli("apply", deploy(tmp_path), "-q").code == 0
+    table = written(tmp_path)
+    assert table["y"].to_pylist() == [0.5, 0.5, 0.5, 2.0, 2.0, 1.0]
+    first, second = stored.to_pylist()
+    assert table["k"].to_pylist() == [first] * 3 + [second] * 2 + other.to_pylist()
+
+
+def test_what_pyarrow_does_not_decode_is_refused_by_name(cli: Cli, tmp_path: Path) -> None:
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([[1]]))
+    write(tmp_path / "in/a.arrow", {"x": x(2), "k": keys})
+    refused = cli("apply", deploy(tmp_path), "-q")
+    assert refused.code == 1
+    assert (
+        "list<item: int64>, indices=int64, ordered=0>, which cannot be read as list<item: int64>; write it as that"
+        in refused.words
+    )
 
 
 @pytest.mark.parametrize("text", [pa.string_view(), pa.dictionary(pa.int8(), pa.large_string())])
@@ -622,7 +695,7 @@ def test_random_inputs_give_one_table(cli: Cli, tmp_path: Path, monkeypatch: pyt
     if later and case.joint(later) is not None:
         case.write(tmp_path, later)
         arrived = [value for _, values, _ in later for value in values]
-        done = _apply(cli, manifest, r, monkeypatch)
+        done = _apply(cli, manifest, r)
         if not [one for one in arrived if case.wanted(one, kind) is not _MISFIT] and done != 0:
             return
         assert done == 0
@@ -636,27 +709,12 @@ def test_random_inputs_give_one_table(cli: Cli, tmp_path: Path, monkeypatch: pyt
         _check(tmp_path, case, kind, rows)
 
 
-def _apply(cli: Cli, manifest: Path, r: random.Random, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Apply, perhaps killed at some commits before."""
+def _apply(cli: Cli, manifest: Path, r: random.Random) -> int:
+    """Apply, perhaps killed at some events before."""
     for _ in range(r.choice([0, 0, 1, 2])):
-        with monkeypatch.context() as patch, suppress(Killed):
-            patch.setattr(Ledger, "commit_part", _dying(r.randint(1, 3), r.choice([die_before, die_after])))
+        with killed_at(r.randint(1, 12)):
             cli("apply", manifest, "-q")
     return cli("apply", manifest, "-q").code
-
-
-def _dying(commits: int, die: Callable[..., Any]) -> Callable[..., Any]:
-    """A commit that does so often what it should, and then dies before or after it."""
-    real, left = Ledger.commit_part, count(commits, -1)
-
-    def commit(*given: Any, **named: Any) -> Any:
-        is_last = next(left) == 1
-        found = None if is_last and die is die_before else real(*given, **named)
-        if is_last:
-            raise Killed
-        return found
-
-    return commit
 
 
 def _run(cli: Cli, folder: Path, manifest: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,7 +732,7 @@ def _run(cli: Cli, folder: Path, manifest: Path, case: Case, monkeypatch: pytest
     with monkeypatch.context() as patch:
         if how == "earlier":
             forget_types(patch)
-        assert _apply(cli, manifest, r, monkeypatch) == 0
+        assert _apply(cli, manifest, r) == 0
 
 
 def _check(folder: Path, case: Case, kind: pa.DataType, rows: Sequence[Any]) -> None:

@@ -124,9 +124,13 @@ def test_npz_keeps_keys_to_the_digit(cli: Cli, tmp_path: Path, keys: Sequence[st
 @pytest.mark.parametrize(
     ("form", "keys", "why"),
     [
-        ("npz", ("1", "null", "3"), "a key is null, which npz loses; use another format"),
-        ("csv", ('"a"', '"\\ud800"', '"c"'), "a key is text with half of a surrogate pair, which csv loses"),
-        ("parquet", ('"a"', '"x\\udfffy"', '"c"'), "a key is text with half of a surrogate pair, which parquet loses"),
+        ("npz", ("1", "null", "3"), 'key "k" is null, which npz loses; use another format'),
+        ("csv", ('"a"', '"\\ud800"', '"c"'), 'key "k" is text with half of a surrogate pair, which csv loses'),
+        (
+            "parquet",
+            ('"a"', '"x\\udfffy"', '"c"'),
+            'key "k" is text with half of a surrogate pair, which parquet loses',
+        ),
     ],
 )
 def test_a_key_that_the_format_has_no_value_for_fails_its_row(

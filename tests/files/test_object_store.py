@@ -408,7 +408,7 @@ def test_a_bucket_that_is_not_there_is_named_and_not_made(
     assert 'there is no bucket "typo-bucket". Correct its name, or make the bucket' in refused.words
 
 
-@pytest.mark.parametrize("moment", ["claim", "_check_owner"], ids=["before it claims", "before it looks"])
+@pytest.mark.parametrize("moment", ["claim", "check_owner"], ids=["before it claims", "before it looks"])
 def test_of_two_machines_that_begin_one_output_on_a_store_at_once_one_makes_it(
     tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from ortdeploy.graph import without_weights
@@ -132,7 +133,7 @@ def test_a_model_has_the_same_facts_without_its_weights(tmp_path: Path, monkeypa
     onnx.save(holders(), tmp_path / "m.onnx")
     facts = read_model(tmp_path / "m.onnx", "m")
     monkeypatch.setattr(without_weights, "_LARGE", 2**40)
-    assert read_model(tmp_path / "m.onnx", "m") == facts
+    assert replace(read_model(tmp_path / "m.onnx", "m"), outline=None) == replace(facts, outline=None)
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """A copy of a ledger that is damaged anywhere is refused in words, or is none the worse for it."""
 
+import zipfile
 from pathlib import Path
 
+import pytest
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import execute, plan_for, save
 
@@ -33,3 +35,24 @@ def test_whatever_byte_is_another_one_nothing_wrong_comes_back(tmp_path: Path) -
     copy.write_bytes(content)
     assert bring_back(copy, state).outputs == 1
     assert read_outputs(state) == known
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    "others",
+    [["notes.txt"], ["../state.db"], ["manifests/../../x.json"], ["/tmp/x.json"], [FILE], ["locks/x.db"]],  # noqa: S108  a name
+)
+def test_a_file_with_anything_else_in_it_is_no_copy(tmp_path: Path, others: list[str]) -> None:
+    save(tmp_path, [0, 1])
+    execute(tmp_path, plan_for(tmp_path, 2), FakeRuntime(refuse_negative))
+    state, copy = tmp_path / ".ortdeploy", tmp_path / "copy.zip"
+    back_up(state, copy)
+    state.rename(tmp_path / "lost")
+    with zipfile.ZipFile(copy, "a") as archive:
+        for name in others:
+            archive.writestr(name, "{}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OrtdeployError, match="is not a copy of a state directory"):
+        bring_back(copy, state)
+    assert [path for path in sorted(tmp_path.rglob("*")) if path != state] == before
+    assert not (state / FILE).exists()

@@ -11,18 +11,21 @@ import sqlite3
 import zlib
 from collections.abc import Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.fuse import killed_at
 from support.inbox import Inbox
 from support.jobs import execute, failed, plan_for, report, retrying, rows, save
+from support.logs import capture_logs
 from support.power_loss import STATE
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger import cells, versions
+from ortdeploy.ledger import cells, opening, versions
 from ortdeploy.ledger.changes import OF_CHANGES
 from ortdeploy.ledger.contents import TABLE as CONTENTS
 from ortdeploy.ledger.damage import FILE
@@ -37,6 +40,7 @@ BAD = (1, 13, 20)
 
 
 HIDDEN = {".merged", ".begun"}
+KEPT = "state-v3.db"
 
 
 def bring_back(name: str, folder: Path, version: int = 2) -> Plan:
@@ -265,9 +269,68 @@ def test_a_migration_that_is_killed_leaves_the_old_version(
     assert execute(tmp_path, plan, FakeRuntime(refuse_negative)).status is Status.DONE
 
 
-def dump(folder: Path) -> list[str]:
-    with closing(sqlite3.connect(folder / ".ortdeploy" / FILE)) as db:
-        return list(db.iterdump())
+def dump(folder: Path, file: str = FILE) -> list[str]:
+    with closing(sqlite3.connect(folder / ".ortdeploy" / file)) as db:
+        return [f"version {db.execute('PRAGMA user_version').fetchone()}", *db.iterdump()]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_older_ledger_is_kept_before_it_is_migrated_and_that_is_said_once(tmp_path: Path, version: int) -> None:
+    bring_back("merging", tmp_path, version)
+    before, said = dump(tmp_path), []
+    for opened in (read_ledger, open_ledger, open_ledger):
+        with capture_logs() as logs, opened(tmp_path / ".ortdeploy"):
+            said.append([(one["event"], one["version"], one["now"], one["kept"]) for one in logs])
+    assert said == [[], [("ledger.kept", version, LEDGER_VERSION, f"state-v{version}.db")], []]
+    assert dump(tmp_path, f"state-v{version}.db") == before
+
+
+def test_a_new_ledger_is_no_older_one_s(tmp_path: Path) -> None:
+    with capture_logs() as logs, open_ledger(tmp_path):
+        pass
+    assert logs == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, f"{FILE}-journal"]
+
+
+def test_a_kill_leaves_the_old_ledger_or_the_new_one_with_a_copy_of_the_old_one(tmp_path: Path) -> None:
+    for event in count(1):
+        folder = tmp_path / str(event)
+        folder.mkdir()
+        bring_back("interrupted", folder, 3)
+        before = dump(folder)
+        with killed_at(event) as fuse, open_ledger(folder / ".ortdeploy"):
+            pass
+        assert dump(folder, KEPT if version_of(folder) == LEDGER_VERSION else FILE) == before
+        with open_ledger(folder / ".ortdeploy"):
+            pass
+        assert dump(folder, KEPT) == before
+        assert sorted(path.name for path in (folder / ".ortdeploy").glob("*.db")) == [KEPT, FILE]
+        if not fuse.blew:
+            break
+    assert fuse.met[-3:] == ["unlink", "replace", "commit"]
+
+
+def test_the_copy_is_durable_before_the_ledger_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_back("interrupted", tmp_path, 3)
+    before = dump(tmp_path)
+    synced = []
+
+    def note(folder: Path) -> None:
+        synced.append((version_of(tmp_path), dump(tmp_path, KEPT) == before, folder))
+
+    monkeypatch.setattr(opening, "sync_folder", note)
+    with open_ledger(tmp_path / ".ortdeploy"):
+        pass
+    assert synced == [(3, True, tmp_path / ".ortdeploy")]
+
+
+def test_a_ledger_that_cannot_be_kept_is_not_migrated(tmp_path: Path) -> None:
+    bring_back("interrupted", tmp_path, 3)
+    before = dump(tmp_path)
+    (tmp_path / ".ortdeploy/state-v3.db").mkdir()
+    with pytest.raises(OrtdeployError, match=r"state-v3\.db cannot be written"), open_ledger(tmp_path / ".ortdeploy"):
+        pass
+    assert dump(tmp_path) == before
 
 
 @pytest.mark.parametrize("open_it", [open_ledger, read_ledger])

@@ -13,6 +13,7 @@ from ortdeploy.pipelines.each import Each, Values
 from ortdeploy.pipelines.items_in_turn import ItemsInTurn, items_in_turn
 from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.plan.constants import PlannedConstant
+from ortdeploy.plan.narrowed import Narrowed
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 
 WIRES = (("x", "item"), ("bias", "of_row"), ("h", "state"))
@@ -32,6 +33,9 @@ class Model:
         return list(self.compute(feeds))
 
 
+NARROWED = Narrowed(limits=(-5.0, 5.0), smallest=0.0, fails=True, why="It computes with three bits.")
+
+
 def accumulate(feeds: Mapping[str, Any]) -> Sequence[Any]:
     """Return y [1, 2] = x + bias + h, and h after it: the same, where the feeds have their rows."""
     h = feeds["h"] + (feeds["x"] + feeds["bias"]).reshape(feeds["h"].shape)
@@ -42,9 +46,16 @@ def model_step(model: Model, *, axis: int = 0, whole: bool = False, **more: Any)
     """Return a step that takes x [rows, 2], bias [rows, 2] and h, whose rows stand at an axis, or that has none."""
     state = (1, 2) if whole else ("rows", more.pop("width", 2))
     shapes = {"x": ("rows", 2), "bias": ("rows", 2), "h": state}
-    limits = more.pop("limits", None)
+    limits, narrowed = more.pop("limits", None), more.pop("narrowed", None)
     takes = tuple(
-        PlannedValue(name=name, dtype="float64", shape=shape, layout=None, limits=limits if name == "x" else None)
+        PlannedValue(
+            name=name,
+            dtype="float64",
+            shape=shape,
+            layout=None,
+            limits=limits if name == "x" else None,
+            narrowed_by=narrowed if name == "x" else None,
+        )
         for name, shape in shapes.items()
     )
     step = wire_step(
@@ -194,7 +205,7 @@ def test_constants_are_fed_with_every_item() -> None:
     assert [int(feeds["rate"]) for feeds in model.fed] == [16000] * 4
 
 
-@pytest.mark.parametrize("model", [{"by_row": True}, {"fixed_rows": 4}, {"limits": (0.0, 9.0)}])
+@pytest.mark.parametrize("model", [{"by_row": True}, {"fixed_rows": 4}, {"limits": (0.0, 9.0)}, {"narrowed": NARROWED}])
 def test_models_that_need_more_than_a_look_run_step_by_step(model: dict[str, Any]) -> None:
     assert items_in_turn(each_step(), [model_step(Model(accumulate), **model)]) is None
 
@@ -202,6 +213,12 @@ def test_models_that_need_more_than_a_look_run_step_by_step(model: dict[str, Any
 def test_limits_hold_for_every_item() -> None:
     each = Each(each_step(), [model_step(Model(accumulate), limits=(0.0, 5.0))])
     with pytest.raises(OrtdeployError, match="must lie in 0 to 5 and has 6 to 7"):
+        each({"w": [np.arange(8.0).reshape(4, 2)], "of_row": np.zeros((1, 2))}, 1)
+
+
+def test_what_a_provider_cannot_hold_is_looked_for_in_every_item() -> None:
+    each = Each(each_step(), [model_step(Model(accumulate), narrowed=NARROWED)])
+    with pytest.raises(OrtdeployError, match=r"sum: input x has 6\. It computes with three bits"):
         each({"w": [np.arange(8.0).reshape(4, 2)], "of_row": np.zeros((1, 2))}, 1)
 
 

@@ -344,6 +344,20 @@ def test_a_fused_model_gives_what_its_steps_give_side_by_side(
     assert "Mul before and Sub, Add behind it in its own graph" in done.out
 
 
+@pytest.mark.parametrize("fuse", ["false", "true"])
+def test_what_a_provider_may_change_is_told_of_a_model_and_of_a_fused_one(folder: Path, cli: Cli, fuse: str) -> None:
+    of_set_21(folder)
+    rows = np.load(folder / "data.npy")
+    rows[2, 0, 0] = 1e-40
+    np.save(folder / "data.npy", rows)
+    manifest = write(folder, AROUND.replace("FUSE", fuse), "more: $more")
+    flushed = "path: m.onnx, session: {config: {session.set_denormal_as_zero: true}}"
+    manifest.write_text(manifest.read_text().replace("path: m.onnx", flushed))
+    done = cli("apply", manifest)
+    assert done.code == 0, done.out + done.err
+    assert "rows.narrowed" in done.out + done.err
+
+
 @pytest.mark.parametrize("external", [False, True])
 def test_a_plan_opens_fused_models_without_their_weights(
     folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, *, external: bool

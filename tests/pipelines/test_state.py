@@ -188,6 +188,22 @@ def test_a_row_that_is_not_finite_hands_nothing_on(stream: Path, cli: Cli, size:
     np.testing.assert_allclose(sums(stream), np.delete(ROWS, bad, axis=0).cumsum(axis=0))
 
 
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_a_row_whose_postprocess_fails_hands_nothing_on(stream: Path, cli: Cli, size: int) -> None:
+    """Its state was advanced when the step after the model failed, and is taken back."""
+    (stream / "labels.txt").write_text("the only one\n")
+    steps = "    postprocess: [{argmax: y, as: which}, {labels: which, from: labels.txt, as: name}]\n"
+    done = cli("apply", write(stream, size=size, more=f"{steps}    errors: {{max_failed: 40}}\n"))
+    assert done.code == 0, done.out + done.err
+    expected, total = [], np.zeros(2, np.float32)
+    for row in ROWS:
+        if total[0] + row[0] >= total[1] + row[1]:  # else the label is missing
+            total = total + row
+            expected.append(total)
+    assert 0 < len(expected) < len(ROWS)
+    np.testing.assert_allclose(sums(stream), expected)
+
+
 def test_rows_that_memory_was_too_small_for_are_counted_once(
     stream: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

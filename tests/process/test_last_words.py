@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from support.forks import CAN_FORK, Fork
 
+from ortdeploy.cli.signals import StopFlag
 from ortdeploy.process import last_words
 from ortdeploy.process.held_signals import HeldSignals
 
@@ -27,20 +29,20 @@ needs_forks = pytest.mark.skipif(not CAN_FORK, reason="only a fork is watched")
     ],
 )  # fmt: skip
 def test_what_was_done_is_told(doing: Mapping[str, str], rows: list[tuple[int, int]], said: str) -> None:
-    words = last_words.last_words("apply", doing, rows, crash="SIGFPE", ran_out=False)
+    words = last_words.last_words("apply", doing, rows, crash="SIGFPE", was_asked=False, ran_out=False)
     assert words.startswith(f"{said} was ended by SIGFPE, ")
     assert "Give the same apply again" in words
 
 
 @pytest.mark.parametrize("command", ["apply", "retry", "try", "plan", ""])
-@pytest.mark.parametrize(("crash", "ran_out"), [("SIGSEGV", False), (None, True), (None, False)])
+@pytest.mark.parametrize("how", ["SIGSEGV", "SIGTERM", "memory ran out", "SIGKILL"])
 @pytest.mark.parametrize("doing", [{}, {"model": "m", "session": "s"}, {"model": "m", "job": "j"}])
-def test_the_end_and_what_to_do_is_told(
-    command: str, crash: str | None, ran_out: bool, doing: Mapping[str, str]
-) -> None:
-    words = last_words.last_words(command, doing, [], crash=crash, ran_out=ran_out)
-    how = "ended by SIGSEGV" if crash else "killed by the system, because memory ran out" if ran_out else "SIGKILL"
+def test_the_end_and_what_to_do_is_told(command: str, how: str, doing: Mapping[str, str]) -> None:
+    crash = how if how == "SIGSEGV" else None
+    was_asked, ran_out = how == "SIGTERM", how == "memory ran out"
+    words = last_words.last_words(command, doing, [], crash=crash, was_asked=was_asked, ran_out=ran_out)
     assert how in words
+    assert ("memory" in words) == (how in {"memory ran out", "SIGKILL"})
     assert words.endswith(".")
     assert words.count(". ") >= 1  # how it ended, and what to do
     assert "  " not in words
@@ -70,14 +72,58 @@ def watched(*ending: str, folder: Path, doing: Mapping[str, str] | None = None) 
 
 
 @needs_forks
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL", "SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL", "SIGKILL", "SIGTERM", "SIGHUP"])
 def test_a_process_that_dies_is_spoken_for_and_its_status_stays(name: str, tmp_path: Path) -> None:
     with watched(name, folder=tmp_path, doing={"model": "m", "job": "j"}) as process:
         _, said = process.communicate()
     assert process.returncode == -getattr(signal, name)
     assert said.startswith('ortdeploy: the process that ran rows 0 to 3, 8 of job j on session cpu of model "m" ')
-    assert ("was killed" if name in {"SIGKILL", "SIGTERM"} else f"was ended by {name}") in said
+    asked = "SIGTERM or SIGHUP"
+    assert (
+        "was killed, as by SIGKILL" if name == "SIGKILL" else f"was ended by {asked if name in asked else name}"
+    ) in said
+    assert ("memory" in said) == (name == "SIGKILL")
     assert said.count("\n") == 1
+
+
+@needs_forks
+@pytest.mark.parametrize("handled", ["before", "after"])
+def test_a_request_that_comes_before_or_behind_a_handler_of_it_is_told(handled: str, tmp_path: Path) -> None:
+    def do() -> None:
+        stopped = StopFlag()
+        if handled == "before":
+            last_words.begin("plan")
+        with stopped.installed():
+            if handled == "after":
+                last_words.begin("plan")
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stopped()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with Fork(do, cwd=tmp_path, env=None, stderr=subprocess.PIPE, encoding="utf-8") as process:
+        _, said = process.communicate()
+    assert process.returncode == -signal.SIGTERM
+    assert "ran ortdeploy plan was ended by SIGTERM or SIGHUP" in said
+
+
+@needs_forks
+@pytest.mark.parametrize("is_handled", [False, True])
+def test_a_fork_of_a_watched_process_is_asked_to_end_as_before(is_handled: bool, tmp_path: Path) -> None:
+    def do() -> None:
+        last_words.begin("apply")
+        stopped = StopFlag()
+        with stopped.installed() if is_handled else nullcontext():
+            if child := os.fork():
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                os.write(2, str(code).encode())
+                last_words.leave()
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(int(stopped()))
+
+    with Fork(do, cwd=tmp_path, env=None, stderr=subprocess.PIPE, encoding="utf-8") as process:
+        _, said = process.communicate()
+    assert said == ("1" if is_handled else "-15")
 
 
 @needs_forks
@@ -99,7 +145,7 @@ def test_names_too_long_for_the_page_are_left_out(tmp_path: Path) -> None:
 
 @needs_forks
 def test_a_process_that_takes_its_leave_is_not_spoken_for(tmp_path: Path) -> None:
-    for ending in (["leave"], ["leave", "SIGKILL"]):
+    for ending in (["leave"], ["leave", "SIGKILL"], ["leave", "SIGTERM"]):
         with watched(*ending, folder=tmp_path) as process:
             assert process.communicate()[1] == ""
 

@@ -230,6 +230,12 @@ def test_the_printed_schema_is_whole_and_finds_the_same() -> None:
     assert not validator.is_valid(manifest)
 
 
+def test_explain_says_in_which_formats_a_provider_computes(cli: Cli) -> None:
+    page = cli("explain", "cuda").out
+    assert "Numbers:\n  CUDA may multiply float32 in TF32" in page
+    assert "Numbers:" not in cli("explain", "xnnpack").out
+
+
 def test_explain_prints_a_providers_options(cli: Cli) -> None:
     page = cli("explain", "OpenVINO").out
     assert "onnxruntime-ep-openvino" in page

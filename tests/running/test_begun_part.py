@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -274,9 +274,10 @@ def test_a_folder_that_was_taken_away_is_forgotten_before_another_one_is_made(
     def die(_: Ledger, *_arguments: Any, **_options: Any) -> None:
         raise Killed
 
-    with monkeypatch.context() as patch, suppress(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Ledger, "begin", die)
-        execute(tmp_path, plan, FakeRuntime(double))
+        with pytest.raises(Killed):
+            execute(tmp_path, plan, FakeRuntime(double))
     assert (tmp_path / "out").exists()
     assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
     assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
@@ -294,9 +295,10 @@ def test_a_file_that_a_kill_has_left_goes(tmp_path: Path, monkeypatch: pytest.Mo
             real(self, *arguments, **options)
         raise Killed
 
-    with monkeypatch.context() as patch, suppress(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Ledger, "commit_part", die)
-        execute(tmp_path, plan, FakeRuntime(double))
+        with pytest.raises(Killed):
+            execute(tmp_path, plan, FakeRuntime(double))
     assert begun_file(tmp_path).exists()
     assert (read_outputs(tmp_path / ".ortdeploy")[0].begun is None) is after
     noting, noted = (tmp_path / f".ortdeploy/live/.note.json.{number}.partial" for number in range(2))

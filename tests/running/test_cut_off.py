@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.effort import effort
-from support.fuse import killed_after
+from support.fuse import killed_at
 from support.inbox import Inbox
 from support.power_loss import quickly
 
@@ -139,7 +139,7 @@ def test_in_any_sequence_every_row_is_committed_once(
                 continue
             bring_back()
             if what == "kill":
-                with killed_after(*more):
+                with killed_at(*more):
                     inbox.apply()
             else:
                 inbox.apply(ANY_END, inbox.plan(max_failed=0 if what == "fail" else 999))

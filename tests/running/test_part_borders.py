@@ -1,7 +1,6 @@
 """Parts are what the plan says: borders count from the job's first row, and interruptions change no byte of any part."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.fuse import killed_at
 from support.jobs import (
     READ,
-    Killed,
     changed_job,
     execute,
     failed,
@@ -27,7 +26,6 @@ from support.jobs import (
 )
 
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
@@ -150,37 +148,21 @@ def by_memory(folder: Path, plan: Plan, after: int) -> None:
         execute(folder, plan, FakeRuntime(refuse_negative))
 
 
+BEFORE_THE_FIRST_PART = 3
+"""Events until then, in a new output."""
+
+
 def by_a_kill(folder: Path, plan: Plan, after: int) -> None:
-    """Die at a commit: before it, or after it."""
-    die_at("commit_part", folder, plan, after)
+    with killed_at(BEFORE_THE_FIRST_PART + after):
+        execute(folder, plan, FakeRuntime(refuse_negative))
 
 
 def by_a_kill_at_the_stop(folder: Path, plan: Plan, after: int) -> None:
-    """Die while what is through is kept: before the ledger knows it, or after that."""
-    die_at("keep_begun", folder, plan, after)
-
-
-def die_at(method: str, folder: Path, plan: Plan, after: int) -> None:
-    real, commits = getattr(Ledger, method), []
+    """Die while what is through is kept, perhaps."""
     seen = Counter()
-
-    def die(self: Ledger, *arguments: Any, **options: Any) -> None:
-        commits.append(1)
-        if len(commits) * 2 > after or method == "keep_begun":
-            if after % 2:
-                real(self, *arguments, **options)
-            raise Killed
-        real(self, *arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(Ledger, method, die)
-        stops = method == "keep_begun"
+    with killed_at(BEFORE_THE_FIRST_PART + after):
         execute(
-            folder,
-            plan,
-            FakeRuntime(refuse_negative),
-            observer=seen,
-            stop=lambda: stops and len(seen.seen) >= after // 2 + 1,
+            folder, plan, FakeRuntime(refuse_negative), observer=seen, stop=lambda: len(seen.seen) >= after // 2 + 1
         )
 
 

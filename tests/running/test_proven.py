@@ -3,8 +3,23 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from support.facts import make_facts
+from support.specs import make_spec
 
-from ortdeploy.running.proven import added, check_doubt, check_proven, first_in_doubt, proven_by, sum_of_proven, without
+from ortdeploy.deployment.resolve import resolve
+from ortdeploy.plan.steps import OpenSession, PlannedProvider, RunJob
+from ortdeploy.planning.make.plan import make_plan
+from ortdeploy.running.proven import (
+    added,
+    check_doubt,
+    check_proven,
+    first_in_doubt,
+    proven_by,
+    reported,
+    sum_of_proven,
+    without,
+)
 from ortdeploy.sessions.evidence import CPU, ROWS, DisagreementError, Evidence
 
 
@@ -83,3 +98,21 @@ def test_rows_in_doubt_that_were_not_written_so_are_damage(damaged: Any) -> None
     with pytest.raises(ValueError, match="the rows in doubt are"):
         check_doubt(damaged)
     check_doubt({"first": 1, "last": 2})
+
+
+def test_the_report_says_how_near_the_cpu_results_had_to_be_and_why() -> None:
+    spec = make_spec(
+        "version: 1\nmodels: {digits: {path: digits.onnx}}\n"
+        "jobs: {j: {model: digits, input: {path: i.npy}, output: {path: o}}}\n"
+    )
+    job = make_plan(resolve(spec, make_facts(spec, {})))
+    (step,) = (one for one in job.steps if isinstance(one, RunJob))
+    (on_cpu,) = (one for one in job.steps if isinstance(one, OpenSession))
+    chain = replace(on_cpu.candidates[0], providers=(PlannedProvider(name="CUDAExecutionProvider", options={}),))
+    opening = replace(on_cpu, candidates=(chain,), probe=(0.05, 0.001), computes=("CUDA may multiply in TF32.",))
+    statistics = {"proven": {"cpu_comparison": plain(8, 2)}}
+    found = reported(step, [opening], statistics)["cpu_comparison"]
+    assert found == {**plain(8, 2), "rtol": 0.05, "atol": 0.001, "because": ["CUDA may multiply in TF32."]}
+    unchecked = reported(step, [replace(opening, probe=None)], {})["cpu_comparison"]
+    assert "because" not in unchecked
+    assert list(reported(step, [on_cpu], {})) == ["row_independence"]

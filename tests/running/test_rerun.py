@@ -1,5 +1,7 @@
 """Changed files run again: after a kill or power loss at every step, and in any sequence, every row is there once."""
 
+import itertools
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.carriers import CARRIERS, Carrier
 from support.effort import effort
-from support.fuse import killed_after
+from support.fakes import FakeRuntime, double
+from support.fuse import killed_at
 from support.inbox import Inbox, failures_of
-from support.power_loss import Event, quickly, recording
+from support.power_loss import Event, execute_there, quickly, recording
+
+from ortdeploy.results.results import Status
 
 
 def first_day(inbox: Inbox) -> None:
@@ -139,18 +144,77 @@ def test_in_any_sequence_every_row_is_there_once(
                 inbox.remove(*more)
                 inbox.apply()
             elif what == "kill":
-                with killed_after(*more):
+                with killed_at(*more):
                     inbox.apply()
             elif what == "carry" and removable:
                 CARRIERS[more[0]](inbox.out, away / f"{number}")
             elif what == "compact":
-                with killed_after(more[0]):
+                with killed_at(more[0]):
                     inbox.compact(more[1])
             elif what == "apply":
                 inbox.apply()
             elif what == "retry" and inbox.record().status == "done":
-                with killed_after(*more):
+                with killed_at(*more):
                     inbox.retry()
         inbox.apply()
         inbox.out.mkdir(exist_ok=True)
         inbox.check(inbox.at / "away")
+
+
+def with_a_begun_replacement(folder: Path) -> tuple[Inbox, Path]:
+    """Return an inbox whose apply was killed when the ledger knew a replacement; and the file that waits for its name."""
+    for event in itertools.count(1):
+        inbox = Inbox(folder / str(event)).make()
+        inbox.put("a", [1, 2, 3, 4, 5])
+        inbox.apply()
+        inbox.put("a", [11, 12, 13, 14, 15])
+        with killed_at(event) as fuse:
+            inbox.apply()
+        assert fuse.blew, "no replacement was begun"
+        if inbox.record().replacements:
+            (waiting,) = inbox.out.glob(".part-*.replaced")
+            return inbox, waiting
+    raise AssertionError
+
+
+@pytest.mark.parametrize("what", ["gone", "damaged", "placed and damaged"])
+def test_what_a_begun_replacement_is_made_of_is_not_guessed(tmp_path: Path, what: str) -> None:
+    inbox, waiting = with_a_begun_replacement(tmp_path)
+    whole, part = waiting.read_bytes(), inbox.out / waiting.name.removeprefix(".").removesuffix(".replaced")
+    before = part.read_bytes()
+    waiting.unlink()
+    if what == "damaged":
+        waiting.write_bytes(b"damaged")
+    elif what == "placed and damaged":
+        part.write_bytes(whole[:-1])
+    left = {path: path.read_bytes() for path in inbox.out.glob("*part-*")}
+    for do in (inbox.apply, inbox.retry):
+        with pytest.raises(AssertionError, match="Restore it from a copy"):
+            do()
+        assert {path: path.read_bytes() for path in inbox.out.glob("*part-*")} == left
+    part.write_bytes(before)
+    waiting.write_bytes(whole)
+    inbox.apply()
+    inbox.check()
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_changed_file_that_changes_again_while_its_rows_run_replaces_nothing(tmp_path: Path, number: int) -> None:
+    inbox = Inbox(tmp_path).make()
+    inbox.put("a", [1, 2, 3, 4, 5, 6])
+    inbox.apply()
+    before = {path.name: path.read_bytes() for path in inbox.out.glob("part-*")}
+    inbox.put("a", [11, 12, 13, 14, 15, 16])
+    runs: list[int] = []
+
+    def change(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        runs.append(len(feeds["x"]))
+        if len(runs) == number:
+            inbox.put("a", [21, 22, 23, 24, 25, 26])
+        return double(feeds)
+
+    assert execute_there(inbox.at, inbox.plan(), FakeRuntime(change), ends=[Status.FAILED]) is Status.FAILED
+    now = {path.name: path.read_bytes() for path in inbox.out.glob("part-*")}
+    assert [name for name in before if now[name] != before[name]] == ([] if number == 1 else ["part-00000000.jsonl"])
+    inbox.apply()
+    inbox.check()

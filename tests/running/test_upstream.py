@@ -481,7 +481,7 @@ def test_a_part_that_was_carried_away_is_asked_for_where_nothing_else_tells_its_
 @pytest.mark.parametrize(
     ("step", "changes"),
     [
-        (41, [(0, None), (1, 5)]),
+        (23, [(0, None), (1, 5)]),
         (7, [(1, 0)]),
         *(pytest.param(1, one, marks=pytest.mark.slow) for one in ([(0, None), (1, 5)], [(1, None)], [(1, 0)])),
     ],
@@ -531,7 +531,7 @@ IN_PLACE = REMOVABLE.replace("removable: true, ", "").replace("[path, row_of_a]"
 @pytest.mark.parametrize("manifest", [REMOVABLE, IN_PLACE], ids=["removable", "in place"])
 def test_a_job_that_was_killed_as_its_old_output_was_put_aside_starts_over(tmp_path: Path, manifest: str) -> None:
     site = Site(tmp_path / "site", manifest)
-    aside = start_b_over(site, 0)
+    aside = start_b_over(site, 1)
     assert not (site.folder / "out/b").exists()
     with read_ledger(site.state_dir) as ledger:
         assert ledger is not None

@@ -68,6 +68,26 @@ def test_whole_numbers_beyond_32_bits_fail_their_rows(tmp_path: Path) -> None:
 
 
 @needs_qnn
+def test_numbers_beyond_float16_fail_their_rows_and_the_report_names_the_format(tmp_path: Path) -> None:
+    multiply = helper.make_node("MatMul", ["x", "w"], ["y"])
+    weights = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
+    save_model(tmp_path / "m.onnx", [multiply], {"x": (FLOAT, [4, 4])}, {"y": (FLOAT, [4, 4])}, {"w": weights})
+    rows = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
+    rows[9, 2] = 70000  # the simulator computes with 65536 or with another number
+    path = write(tmp_path, rows)
+    half = MANIFEST.replace("backend_type: htp", "backend_type: htp, soc_model: 69")
+    path.write_text(half.replace("format: npz}", "format: npz}, errors: {max_failed: 1}"))
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 0, applied.out
+    (failed,) = [json.loads(line) for line in (tmp_path / "out/_failed.jsonl").read_text().splitlines()]
+    assert failed["row"] == 9
+    assert failed["message"].startswith("input x has 70000. QNN computes float32 in float16")
+    proven = report(tmp_path)["proven"]["cpu_comparison"]
+    assert (proven["not_proven"], proven["rtol"], proven["atol"]) == (None, 0.05, 0.001)
+    assert "float16" in proven["because"][0]
+
+
+@needs_qnn
 def test_a_compiled_model_is_not_compared_with_a_cpu_that_cannot_open_it(tmp_path: Path) -> None:
     save_model(
         tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, [4, 8])}, {"y": (FLOAT, [4, 8])}

@@ -52,6 +52,12 @@ def test_what_is_wrong_does_not(value: np.ndarray) -> None:
         compare(value)
 
 
+def test_the_message_names_the_format_that_the_provider_computes_in() -> None:
+    probe = CpuComparison(session=FakeSession(double), rtol=0.05, atol=0.001, because=("It computes in float16.",))
+    with pytest.raises(ProviderFailedError, match=r"probe: allows 1\. It computes in float16$"):
+        probe.compare(["y"], [EXPECTED + np.float32(1.1)], [EXPECTED])
+
+
 def test_an_input_without_axes_is_compared_as_one_value() -> None:
     """Models of a pipeline may take one, such as the rate of a recording or the step of a sampler."""
     probe = CpuComparison(session=FakeSession(double), rtol=0.05, atol=0.001)

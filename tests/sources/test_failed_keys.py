@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,6 +50,25 @@ def test_a_row_that_cannot_be_read_has_its_keys(cli: Cli, tmp_path: Path, name: 
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
     (line,) = (tmp_path / "out/_failed.jsonl").read_text().splitlines()
     assert json.loads(line)["key"] == {"id": "y", "row": 1, "path": name}
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("a.csv", ["1,2", "1,bad"]), ("a.jsonl", ['{"a": 1, "b": 2}', '{"a": 1, "b": "bad"}']), ("a.parquet", None)],
+)
+def test_a_row_that_cannot_be_read_has_its_keys_that_are_also_fed(
+    cli: Cli, tmp_path: Path, name: str, texts: Sequence[str] | None
+) -> None:
+    scale_model(tmp_path / "m.onnx", width=2)
+    if texts is None:
+        numbers = {"a": pa.array([1, 1], pa.float32()), "b": pa.array([1, None], pa.float32())}
+        parquet.write_table(pa.table(numbers), tmp_path / name)
+    else:
+        (tmp_path / name).write_text("".join(f"{one}\n" for one in (["a,b"] if name == "a.csv" else []) + list(texts)))
+    (tmp_path / "m.yaml").write_text(MANIFEST.format(name=name).replace("[id, row, path]", "[a, row]"))
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    (line,) = (tmp_path / "out/_failed.jsonl").read_text().splitlines()
+    assert json.loads(line)["key"] == {"a": "1" if name == "a.csv" else 1, "row": 1}
 
 
 @pytest.mark.parametrize("pattern", ["inbox/*.png", "inbox", "inbox/deep/a.png"])

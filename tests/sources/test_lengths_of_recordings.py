@@ -98,7 +98,8 @@ def test_a_flac_of_open_length_is_read_to_its_end(tmp_path: Path, frames: int) -
 KINDS = [
     ("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "FLOAT"), ("WAV", "PCM_U8"), ("WAV", "ULAW"), ("WAVEX", "PCM_24"),
     ("AIFF", "PCM_16"), ("AIFF", "PCM_24"), ("FLAC", "PCM_16"), ("FLAC", "PCM_24"), ("OGG", "VORBIS"), ("OGG", "OPUS"),
-    ("MP3", "MPEG_LAYER_III"),
+    ("MP3", "MPEG_LAYER_III"), ("W64", "PCM_16"), ("W64", "FLOAT"), ("AU", "PCM_16"), ("AU", "ULAW"), ("CAF", "PCM_24"),
+    ("SVX", "PCM_16"),
 ]  # fmt: skip
 
 
@@ -155,12 +156,29 @@ def test_a_recorder_that_never_wrote_the_size_makes_no_row_without_samples(tmp_p
         assert failed.message == "the recording is cut off: its header says that it has no samples, and more follows"
 
 
-def test_an_rf64_file_that_is_cut_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["RF64", "W64", "AU", "AU little", "SVX"])
+def test_a_file_that_is_cut_fails_in_the_words_for_wav(tmp_path: Path, form: str) -> None:
     content = io.BytesIO()
-    soundfile.write(content, np.arange(-50, 50, dtype=np.int16), 16000, format="RF64")
+    name, *order = form.split()
+    endian = order[0].upper() if order else None
+    soundfile.write(content, np.arange(-50, 50, dtype=np.int16), 16000, "PCM_16", format=name, endian=endian)
     whole = content.getvalue()
-    (tmp_path / "a.wav").write_bytes(whole)
-    assert len(samples(tmp_path / "a.wav", "audio")) == 100
-    (tmp_path / "a.wav").write_bytes(whole[:-60])
-    (failed,) = read(tmp_path / "a.wav", "audio").failed
+    (tmp_path / "a").write_bytes(whole)
+    assert len(samples(tmp_path / "a", "audio")) == 100
+    (tmp_path / "a").write_bytes(whole[:-60])
+    (failed,) = read(tmp_path / "a", "audio").failed
     assert failed.message == "the recording is cut off: it holds 140 of 200 bytes of samples"
+
+
+@pytest.mark.parametrize(("form", "place", "size"), [("AU", 8, b"\xff" * 4), ("W64", -208, b"\xff" * 7 + b"\x7f")])
+def test_files_of_open_length_in_other_containers_are_read_to_their_end(
+    tmp_path: Path, form: str, place: int, size: bytes
+) -> None:
+    """As ffmpeg writes them into pipes."""
+    content = io.BytesIO()
+    soundfile.write(content, np.arange(-50, 50, dtype=np.int16), 16000, "PCM_16", format=form)
+    whole = bytearray(content.getvalue())
+    place %= len(whole)
+    whole[place : place + len(size)] = size
+    (tmp_path / "a").write_bytes(whole)
+    assert len(samples(tmp_path / "a", "audio")) == 100

@@ -119,6 +119,30 @@ def test_a_key_that_no_floating_number_holds_fails_its_row(tmp_path: Path, key: 
     assert block.columns["k"] == [np.inf]
 
 
+@pytest.mark.parametrize(
+    "key", ["9007199254740993.0", "-9007199254740993.00", "[1, 9007199254740993.0]", '{"a": 18446744073709551617.0}']
+)
+def test_a_key_that_would_become_another_whole_number_fails_its_row(tmp_path: Path, key: str) -> None:
+    kept = [
+        "9007199254740992.0",
+        "9007199254740993",
+        "1e23",
+        "0.1",
+        '"9007199254740993.0"',
+        "[9007199254740993]",
+        "NaN",
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"x": 1, "k": {one}, "id": "i"}}\n' for one in (key, *kept)))
+    wanted = Wanted(dtypes={"x": "float32"}, keys=("k", "id"))
+    with SOURCES["jsonl"].open_source([str(tmp_path / "a.jsonl")], str(tmp_path), wanted) as source:
+        (block,) = source.blocks(0, [8])
+    (failed,) = block.failed
+    assert (failed.row, failed.code) == (0, "not-a-number")
+    assert "which a floating number rounds; write it without a point" in failed.message
+    assert json.dumps(failed.key) == json.dumps({"k": json.loads(key, parse_float=str), "id": "i"})
+    assert repr(block.columns["k"]) == repr([json.loads(one) for one in kept])
+
+
 @pytest.mark.parametrize(("dtype", "rows"), [("int64", [[1, 2], [], [3]]), ("float32", [[0.5], [1, 2.5], []])])
 def test_lists_of_different_lengths_are_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, rows: list[list[float]]

@@ -17,15 +17,16 @@ from support.models import save_model
 
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.image import open_source
-from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.protocol import TRANSPARENT, Wanted
 from ortdeploy.tensors.types import ROWS, TensorType
 from ortdeploy.transforms.catalogue import PREPARE
 
 RANDOM = np.random.default_rng(11)
 
 
-def read(path: Path, **settings: Any) -> Block:
-    with open_source([str(path)], str(path.parent), Wanted(dtypes={"pixels": "uint8"}, settings=settings)) as source:
+def read(path: Path, keys: Sequence[str] = (), **settings: Any) -> Block:
+    wanted = Wanted(dtypes={"pixels": "uint8"}, keys=tuple(keys), settings=settings)
+    with open_source([str(path)], str(path.parent), wanted) as source:
         return next(source.blocks(0, iter([1])))
 
 
@@ -101,6 +102,38 @@ def test_grey_of_a_png_of_16_bits(tmp_path: Path) -> None:
     have = pixels(png(tmp_path / "a.png", values, 0))
     assert have.dtype == np.uint16
     assert have[..., 0].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_grey_of_many_bits_whose_zero_is_white_fails_by_name(tmp_path: Path, dtype: str) -> None:
+    """Pillow turns 8 bits round, and leaves others as they are: the same picture would be its negative."""
+    values, sample_format = GREY[dtype]
+    (row,) = read(tiff(tmp_path / "a.tif", values, sample_format, photometric=0)).failed
+    assert row.code == "white-is-zero"
+    assert "its 0 is white" in row.message
+    have = pixels(tiff(tmp_path / "b.tif", GREY["uint8"][0], 1, photometric=0))
+    assert have[..., 0].tolist() == [[255, 248, 0]]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_the_transparent_sample_of_a_grey_png_is_found_at_any_depth(tmp_path: Path, bits: int) -> None:
+    most = 2**bits - 1
+    samples = sorted({0, 1, most // 2, most})
+    line = sum(sample << (bits * place) for place, sample in enumerate(reversed(samples)))
+    line <<= -bits * len(samples) % 8
+    row = line.to_bytes(-(-bits * len(samples) // 8))
+    for clear in samples:
+        path = png(tmp_path / "a.png", np.frombuffer(row, np.uint8)[None], 0, more=[(b"tRNS", clear.to_bytes(2))])
+        content = bytearray(path.read_bytes())
+        content[16:26] = struct.pack(">IIBB", len(samples), 1, bits, 0)
+        content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+        path.write_bytes(content)
+        grey = [sample * 255 // most for sample in samples]
+        assert pixels(path)[0, :, 0].tolist() == grey
+        for ground, value in (("white", 255), ("black", 0)):
+            laid = [value if sample == clear else shade for sample, shade in zip(samples, grey, strict=True)]
+            assert pixels(path, background=ground)[0, :, 0].tolist() == laid
+        assert read(path, keys=(TRANSPARENT,)).columns[TRANSPARENT] == [True]
 
 
 def test_what_would_lose_low_bytes_or_bands_fails_by_name(tmp_path: Path) -> None:

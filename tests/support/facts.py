@@ -141,6 +141,7 @@ def first_rows(data: Mapping[str, Any]) -> FirstRows:
         not_finite=tuple(data.get("not_finite", [])),
         transparent=tuple(data.get("transparent", [])),
         windowless=tuple(data.get("windowless", [])),
+        narrowed=tuple(data.get("narrowed", [])),
         complete=data.get("complete", False),
         stopped=data.get("stopped", False),
     )

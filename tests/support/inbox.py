@@ -1,13 +1,15 @@
 """A job over an inbox of small files that come, change and go, without a manifest: what each apply finds, and what is left."""
 
+import dataclasses
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.facts.data import ArrivalPolicy, FileState, FileStates, KnownFiles
 from ortdeploy.ledger.check import find_contradiction
@@ -72,7 +74,7 @@ class Inbox:
     def copied_to(self, folder: Path) -> "Inbox":
         """Return this inbox in another place, whose other folders are there already."""
         shutil.copytree(self.at / "work/inbox", folder / "work/inbox")
-        return replace(self, at=folder, files={**self.files})
+        return dataclasses.replace(self, at=folder, files={**self.files})
 
     @property
     def out(self) -> Path:

@@ -1,4 +1,4 @@
-"""Which tests are `unit`, `job`, `process`, `device` or `slow`, and the guard that holds unit and job tests to it.
+"""Which tests are `unit`, `job`, `process`, `device`, `draws` or `slow`, and the guard that holds unit and job tests to it.
 
 Nobody has to remember a marker: a test that runs the program, or names something that starts a process or waits, is
 found here; one that is not found fails, and says so.
@@ -48,9 +48,11 @@ def mark(items: Sequence[pytest.Item], *, are_all: bool) -> None:
     for item in items:
         if not _is_quick(item):
             item.add_marker("slow")
+        used = _used_by(item)
+        if "effort" in used or hasattr(getattr(item, "function", None), "hypothesis"):
+            item.add_marker("draws")
         if any(_DEVICES.search(str(one.kwargs.get("reason"))) for one in item.iter_markers("skipif")):
             item.add_marker("device")
-        used = _used_by(item)
         if used & PROCESS_NAMES:
             item.add_marker("process")
         if not is_marked(item, "process", "device", "slow"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.fuse import BEGIN, watching
 from support.jobs import Killed
 
 
@@ -66,18 +67,25 @@ def take_turns(processes: Sequence[Process], draw: random.Random) -> None:
 
 @contextmanager
 def steps(*methods: tuple[Any, str]) -> Iterator[None]:
-    """Have calls of these methods, by their owners, be steps of the processes that make them."""
+    """Have calls of these methods, by their owners, and transactions be steps of the processes that make them."""
+
+    def pause() -> None:
+        process = threading.current_thread()
+        if isinstance(process, Process):
+            process.pause()
 
     def stopping(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
-            process = threading.current_thread()
-            if isinstance(process, Process):
-                process.pause()
+            pause()
             return method(*arguments, **more)
 
         return call
 
-    with pytest.MonkeyPatch.context() as patch:
+    def at(event: str) -> None:
+        if event == BEGIN:  # not at the commit, for which others would wait
+            pause()
+
+    with watching(at), pytest.MonkeyPatch.context() as patch:
         for owner, name in methods:
             patch.setattr(owner, name, stopping(getattr(owner, name)))
         yield

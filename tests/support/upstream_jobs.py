@@ -17,7 +17,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 import yaml
 from onnx import TensorProto, helper
 from pyarrow import parquet
@@ -37,11 +36,11 @@ from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult
 from ortdeploy.running.compaction import Small
 from ortdeploy.running.executor import Execution
-from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sources.files import file_states
 from ortdeploy.tensors.columns import Array
 from support.fakes import Counter, FakeRuntime, FakeSession, without_row_checks
+from support.fuse import burning
 from support.jobs import Killed
 from support.models import save_model
 
@@ -95,12 +94,6 @@ _DEVICE = {
         "system": "Linux", "architecture": "aarch64", "python": "3.12", "cores": 4, "memory_bytes": 8_000_000_000,
     },
 }  # fmt: skip
-
-_DURABLE = (
-    "begin", "adopt", "commit_part", "keep_begun", "end", "begin_merge", "end_merge", "rename", "note_failures", "set_aside",
-    "set_aside_again",
-    "take_up_changes", "begin_replacement", "end_replacement", "end_leaving",
-)  # fmt: skip
 
 
 def save_version(path: Path, version: int) -> None:
@@ -409,22 +402,6 @@ READ: Mapping[str, Callable[[Path], list[dict[str, Any]]]] = {
 
 @contextmanager
 def killing(at: int | None) -> Iterator[None]:
-    """Kill before the n-th moment at which something becomes durable; None: let it live."""
-    left = itertools.count(0 if at is None else at, -1)
-
-    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any, **keywords: Any) -> Any:
-            if at is not None and next(left) <= 0:
-                raise Killed
-            result = function(*arguments, **keywords)
-            if at is not None and next(left) <= 0:
-                raise Killed
-            return result
-
-        return wrapped
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in _DURABLE:
-            patch.setattr(Ledger, name, dying(getattr(Ledger, name)))
-        patch.setattr(PartWriter, "give_name", dying(PartWriter.give_name))
+    """Kill before the n-th event that lasts, from 0 on; None: let it live."""
+    with burning(None if at is None else at + 1):
         yield

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.open_parts import open_plans, tidy
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger
@@ -49,6 +50,11 @@ class World:
         return self.inbox.at / STATE
 
     @property
+    def place(self) -> SharedPlace:
+        """Where the parts are."""
+        return SharedFolder(self.inbox.out)
+
+    @property
     def output(self) -> str:
         """What the ledger calls the output."""
         with read_ledger(self.state) as ledger:
@@ -73,7 +79,7 @@ class World:
 
     def open(self) -> frozenset[str]:
         """The plans whose parts are not all in the ledger."""
-        return open_plans(SharedFolder(self.inbox.out))
+        return open_plans(self.place)
 
     @property
     def is_known(self) -> bool:
@@ -192,7 +198,7 @@ class World:
                     assert done.status is Status.DONE, done.reason
             applied = self.apply()
             if applied is not None and applied.status in ENDED:
-                tidy(SharedFolder(self.inbox.out))  # as the next command does
+                tidy(self.place)  # as the next command does
                 return
         raise AssertionError(f"it comes to no end: {applied}")
 

@@ -1,6 +1,7 @@
 """Conversions between all element types, against a model in fractions that knows the numbers of each type one by one."""
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -12,8 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 
+from ortdeploy.tensors.carried import fit_elements
 from ortdeploy.tensors.columns import Column
-from ortdeploy.tensors.conversion import ConversionError, cast, convert, joint_type
+from ortdeploy.tensors.conversion import ConversionError, cast, convert, joint_type, rounded_places, rounds
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import ELEMENT_TYPES
 
@@ -242,3 +244,17 @@ def test_the_joint_type_holds_every_value_as_it_is() -> None:
     assert joint_type(["a", "b"]) == "string"
     assert joint_type(["a", 1]) is None
     assert joint_type([]) is None
+
+
+@pytest.mark.parametrize(("name", "limit"), [("float64", 2**53), ("float32", 2**24), ("float16", 2**11)])
+def test_a_whole_number_stays_the_same_in_a_floating_type_or_is_told(name: str, limit: int) -> None:
+    for kind in (int, np.int64, Decimal):
+        assert not rounds(kind(limit), name)
+        assert not rounds(kind(-limit), name)
+        assert rounds(kind(limit + 1), name)
+    assert not rounds(limit + 2, name)
+    assert rounds(10**400, name)
+    assert not any(rounds(value, name) for value in (0.1, True, Decimal("0.1"), Decimal("NaN"), "1", None))
+    assert rounded_places(np.array([0, limit + 1, limit, -limit - 1]), name) == [1, 3]
+    _, unfit = fit_elements(np.array([limit, limit + 1]), name)
+    assert unfit == {1: f"{limit + 1} does not fit {name}"}

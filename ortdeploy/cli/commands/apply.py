@@ -492,7 +492,14 @@ def refused_by_gates(
 
     results = list(run_checks(plan.gates, state_dir, plan.roots, stopped))
     for result in results:
-        log.info("check.finished", model=result.model, session=result.session, check=result.check, status=result.status)
+        log.info(
+            "check.finished",
+            model=result.model,
+            session=result.session,
+            check=result.check,
+            status=result.status,
+            **({"not_proven": result.not_proven} if result.not_proven else {}),
+        )
     bad = next((result for result in results if result.status != PASSED), None)
     if bad is None:
         return None

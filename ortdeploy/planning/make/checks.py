@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from ortdeploy.deployment.number_formats import details_of, filled, golden_within
 from ortdeploy.deployment.resolved import (
     Deployment,
     ResolvedModel,
@@ -34,12 +35,22 @@ def _checks_of(
     model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], folder: str
 ) -> Iterator[PlannedCheck]:
     opening = planned_opening(model)
-    for candidate in opening.candidates if golden else ():
+    for session, candidate in zip(model.usable, opening.candidates, strict=True) if golden else ():
+        within = golden_within(model, session.chain)
         yield PlannedCheck(
-            opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
+            opening=replace(
+                opening,
+                candidates=(replace(candidate, count=1, callers=1),),
+                use="first",
+                probe=None,
+                computes=details_of(model, (session,)),
+            ),
             root=folder,
             folders=tuple(one.path for one in golden),
-            tolerances=tuple({**one.outputs, "": one.tolerance} for one in golden),
+            tolerances=tuple(
+                {name: filled(written, within) for name, written in (*one.outputs.items(), ("", one.tolerance))}
+                for one in golden
+            ),
             inputs=_golden_values(model.facts.inputs),
             outputs=_golden_values(model.facts.outputs),
             adapter=adapter,

@@ -6,8 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.deployment.fusing import neighbours
+from ortdeploy.deployment.number_formats import narrowing_of
 from ortdeploy.deployment.pipeline_types import TypedStep
-from ortdeploy.deployment.resolved import ResolvedJob
+from ortdeploy.deployment.resolved import ResolvedJob, ResolvedModel
 from ortdeploy.manifest.document import Path
 from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
@@ -28,10 +29,17 @@ class FusedStep(Struct, frozen=True, kw_only=True):
 
 def fused_steps(job: ResolvedJob) -> Iterator[FusedStep]:
     """Yield the steps of a job's pipeline that fuse."""
+    models = {model.spec.name: model for model in job.models}
     for name, steps, wanted in lists_of_steps(job):
         for index, step in enumerate(steps):
             if step.spec.fuse:
-                yield _fused(name, steps, index, wanted)
+                fused = _fused(name, steps, index, wanted)
+                yield replace(fused, planned=_checked(fused.planned, models.get(step.spec.name)))
+
+
+def _checked(step: PlannedWireStep, model: ResolvedModel | None) -> PlannedWireStep:
+    """Return a step with what the providers of its session, which compute its op steps too, make of fed numbers."""
+    return replace(step, takes=tuple(replace(one, narrowed_by=narrowing_of(model, one.dtype)) for one in step.takes))
 
 
 def _fused(name: str, steps: Sequence[TypedStep], index: int, wanted: set[str]) -> FusedStep:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ortdeploy.deployment.number_formats import compared_within, formats_of, graph_formats, narrowing_of
 from ortdeploy.deployment.resolved import (
     Binding,
     ResolvedJob,
@@ -9,7 +10,7 @@ from ortdeploy.deployment.resolved import (
 )
 from ortdeploy.facts.data import PLAIN
 from ortdeploy.facts.models import NodeFacts
-from ortdeploy.manifest.spec import PROBE_ATOL, PROBE_RTOL, AdapterChoice, StepSpec
+from ortdeploy.manifest.spec import AdapterChoice, StepSpec
 from ortdeploy.plan.steps import (
     JobErrors,
     JobInput,
@@ -24,12 +25,12 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.make.arrived import with_arrived
 from ortdeploy.planning.make.constants import planned_constant
-from ortdeploy.planning.make.narrowing import narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.sinks.settled import settled_types
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.settings import said
+from ortdeploy.tensors.tolerances import TOLERANCES
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
 
@@ -137,12 +138,6 @@ def _job_errors(job: ResolvedJob, fetch: Sequence[str]) -> JobErrors:
 
 _DIVISIONS = {"Div", "Mod"}
 
-_ROW_TOLERANCES = {
-    "float64": (1e-5, 1e-8), "float32": (1e-3, 1e-5), "float16": (0.02, 1e-3), "bfloat16": (0.05, 0.01),
-}  # fmt: skip
-_QUANTIZED = (0.05, 1e-3)  # noise in the last bit may round a value to another one of 256
-_COARSE = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
-
 
 def _row_check(job: ResolvedJob) -> RowCheck:
     """Return how much the results of a job's rows may depend on the rows beside them."""
@@ -174,14 +169,12 @@ def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
     """
     if model.spec.row_tolerance is not None:
         return model.spec.row_tolerance
-    known = [value.tensor.dtype for value in (*model.facts.inputs, *model.facts.outputs)]
-    inside = {_COARSE[kind] for node in model.facts.nodes for kind in node.types.values() if kind in _COARSE}
-    found = [_ROW_TOLERANCES[dtype] for dtype in {*known, *inside} if dtype in _ROW_TOLERANCES]
-    if any(node.operator == "QuantizeLinear" or node.operator.startswith("QLinear") for node in model.facts.nodes):
-        found.append(_QUANTIZED)
-    if any(provider.name != CPU for session in model.usable for provider in session.chain):
-        found.append(model.spec.probe or (PROBE_RTOL, PROBE_ATOL))
-    return max(found, default=_ROW_TOLERANCES["float32"])
+    chains = [session.chain for session in model.usable]
+    formats = graph_formats(model) | {one.format for chain in chains for one in formats_of(model, chain)}
+    found = [TOLERANCES[one] for one in formats if one in TOLERANCES]
+    if any(provider.name != CPU for chain in chains for provider in chain):
+        found.append(compared_within(model))
+    return max(found, default=TOLERANCES["float32"])
 
 
 def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
@@ -237,7 +230,6 @@ def _planned_prepare(binding: Binding, lines: Sequence[OpLine]) -> Iterator[Plan
 
 def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) -> PlannedInput:
     steps = tuple(_planned_prepare(binding, lines))
-    narrowing = narrowing_of(job.model, binding.target.dtype) if job.pipeline is None else None  # else its steps check
     return PlannedInput(
         name=binding.value.name,
         columns=binding.columns,
@@ -246,7 +238,8 @@ def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) 
         steps=steps,
         dtype=binding.target.dtype or "",
         shape=_contract(binding, job),
-        limits=_limits(binding) if narrowing is None else within(_limits(binding), narrowing),
+        limits=_limits(binding),
+        narrowed_by=narrowing_of(job.model, binding.target.dtype) if job.pipeline is None else None,  # its steps check
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ortdeploy.deployment.number_formats import narrowing_of
 from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedModel, ResolvedPipeline
 from ortdeploy.facts.data import FileFacts
@@ -13,7 +14,6 @@ from ortdeploy.manifest.pipelines import walk as walk_specs
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep, walk
 from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.fusions import FusedStep
-from ortdeploy.planning.make.narrowing import narrowing_of, within
 from ortdeploy.planning.make.op_lines import OpLine, planned_line
 from ortdeploy.tensors.types import TensorType
 
@@ -131,7 +131,8 @@ def _port(port: ValueFacts, model: ResolvedModel | None) -> PlannedValue:
         dtype=tensor.dtype,
         shape=tensor.shape,
         layout=tensor.layout,
-        limits=within(port.limits, narrowing_of(model, tensor.dtype)),
+        limits=(float(port.limits[0]), float(port.limits[1])) if port.limits else None,
+        narrowed_by=narrowing_of(model, tensor.dtype),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from ortdeploy.deployment.number_formats import compared_within, details_of
 from ortdeploy.deployment.resolved import (
     Deployment,
     ResolvedJob,
@@ -105,7 +106,8 @@ def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying
         use=model.spec.use,
         on_unavailable=model.spec.on_unavailable,
         cpu_fallback=model.spec.cpu_fallback,
-        probe=model.compared,
+        probe=compared_within(model) if model.is_compared else None,
+        computes=details_of(model),
         options=with_texts(session),
         run_options=with_texts(model.run),
         cache=model.spec.cache,

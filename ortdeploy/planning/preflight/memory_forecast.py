@@ -390,7 +390,7 @@ def _kept_bytes(model: ResolvedModel) -> int:
     kept = weights.size - folded.replaced + folded.made
     if model.spec.cache and all({p.name for p in session.chain} == {CPU} for session in sessions):
         return kept
-    probed = any({p.name for p in session.chain} != {CPU} for session in sessions) and model.compared is not None
+    probed = any({p.name for p in session.chain} != {CPU} for session in sessions) and model.is_compared
     kept += weights.filters.filled_up + _KEPT_INNER * weights.of_inner_graphs
     return kept * (_count(model) + probed)
 

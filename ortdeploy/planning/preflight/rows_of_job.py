@@ -70,6 +70,7 @@ def look(
         not_finite=tuple(looker.not_finite),
         transparent=tuple(looker.transparent),
         windowless=tuple(dict.fromkeys(looker.windowless)),
+        narrowed=tuple(looker.narrowed),
         complete=complete,
         stopped=stopped,
         room=looker.room,
@@ -95,10 +96,11 @@ class _Looker:
         self.not_finite: list[int] = []
         self.transparent: list[int] = []
         self.windowless: list[int] = []
+        self.narrowed: list[str] = []
 
     def feed_with(self, ops: OpRunners) -> None:
         """Build the steps; `ops` run those that are operators."""
-        self._feeder = Feeder(self._step, ops)
+        self._feeder = Feeder(self._step, ops, self.narrowed.append)
 
     def take(self, block: Block) -> None:
         """Prepare a block without running it; on failure, row by row. Raises OrtdeployError for unwritable keys."""
@@ -120,7 +122,7 @@ class _Looker:
         if lost_key(module, keys) is not None:  # such rows fail alone
             lost = {row: found for row in kept if (found := lost_key(module, keys, [row])) is not None}
             kept = [row for row in kept if row not in lost]
-            self.refused += [_refused(block, row, unwritable(form, "a key", found)) for row, found in lost.items()]
+            self.refused += [_refused(block, row, unwritable(form, found)) for row, found in lost.items()]
         odd = {name: pick(key, kept) for name, key in keys.items() if _is_odd(key)}
         if not odd or not kept:
             return

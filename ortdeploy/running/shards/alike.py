@@ -9,7 +9,7 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import log
 from ortdeploy.files.shared_place import GIVEN_UP
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
-from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.commit_log import CommitLog, WithdrawnError
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.versions import package_version, versions
 
@@ -18,6 +18,9 @@ FIRST = "first-worker.json"
 
 _WITHDRAWN = json.loads(GIVEN_UP)
 """What stands there if that process found the output in use."""
+
+_MADE_BEFORE = "made_before"
+"""Names the number of the plan's parts that were in the ledger of that process."""
 
 _OF_PARTS = ("pyarrow", "pillow", "soxr", "tokenizers")
 """Packages of extras that decode rows or write parts; pyarrow writes its version into each Parquet file."""
@@ -72,14 +75,15 @@ def has_begun(decisions: CommitLog) -> bool:
 
 
 def compare_with_first(
-    decisions: CommitLog, ours: Mapping[str, Any], worker: str, look: Callable[[], None] = lambda: None
+    decisions: CommitLog, ours: Mapping[str, Any], worker: str, look: Callable[[], None], made_before: int
 ) -> None:
     """Hold this process against the one that began the plan; if it is the first, note its facts for the others.
 
     Before it notes them, it calls `look`, because a run on one machine may have begun as the plan did: from then on,
     such a run finds the plan, and stops. If `look` raises, the plan is withdrawn, and nobody makes parts of it.
+    `made_before`: how many parts the ledger here had then. A process whose ledger has fewer would make some again.
 
-    Raises RefusedError if versions differ, OrtdeployError, OSError.
+    Raises RefusedError if versions or ledgers differ, WithdrawnError if that has happened, OrtdeployError, OSError.
     """
 
     def look_once_more() -> None:
@@ -89,19 +93,24 @@ def compare_with_first(
             decisions.withdraw(FIRST)
             raise
 
-    first = decisions.settle(FIRST, ours, look_once_more)
+    first = decisions.settle(FIRST, {**ours, _MADE_BEFORE: made_before}, look_once_more)
     if first == _WITHDRAWN:
-        decisions.withdraw(FIRST)  # once more: the process that did so may have been killed
-        raise OrtdeployError(f"{decisions.shown(FIRST)} says that this plan was withdrawn. Run the shard again")
+        decisions.withdraw(FIRST)
+        raise WithdrawnError(f"{decisions.shown(FIRST)} says that this plan was withdrawn. Run the shard again")
     try:
         differs, is_other = why_refused(ours, first), has_other_processor(ours, first)
-        host = str(first["host"])
-    except (LookupError, TypeError, AttributeError) as error:
+        host, lacking = str(first["host"]), int(first.get(_MADE_BEFORE, 0)) - made_before
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise OrtdeployError(f"{decisions.shown(FIRST)} is damaged ({error!r}). Restore it from a copy") from error
     if differs is not None:
         raise RefusedError(
             f"parts would not be those of {host}, where this plan was begun: {differs}. Install the same versions on "
             "all machines"
+        )
+    if lacking > 0:
+        raise RefusedError(
+            f"a run on one machine has made parts of this plan, and the ledger here lacks {lacking} of them; the "
+            f"one on {host} does, where this plan was begun. Run the shard with that ledger, or a copy (--state-dir)"
         )
     if is_other:
         log.warning("worker.differs", worker=worker, processor=processor_of(ours), first=processor_of(first))

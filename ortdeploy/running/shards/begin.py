@@ -19,8 +19,15 @@ from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.plan.part_table import part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.running.cut_off import conclude, plan_again
-from ortdeploy.running.shards.commit_log import CommitLog
-from ortdeploy.running.shards.finish import check_fits, first_number, is_accounted_for, standing_record
+from ortdeploy.running.shards.commit_log import CommitLog, WithdrawnError
+from ortdeploy.running.shards.doubt import refuse_doubt
+from ortdeploy.running.shards.finish import (
+    check_fits,
+    first_number,
+    is_accounted_for,
+    is_planned,
+    standing_record,
+)
 
 
 class Beginning(Struct, frozen=True, kw_only=True):
@@ -32,23 +39,46 @@ class Beginning(Struct, frozen=True, kw_only=True):
     decisions: CommitLog
     is_holder: bool = False
 
-    def run(self, settle: Callable[[Callable[[], None]], None]) -> None:
+    def run(self, settle: Callable[[Callable[[], None], int], None]) -> None:
         """Begin the plan, unless a run is at work on its output, or has been since the plan was made.
 
-        `settle` notes the first process of the plan, if there is none, and calls what it gets before it does.
+        `settle` notes the first process of the plan, if there is none, and calls what it gets before it does; it also
+        gets how many parts of a run on one machine the ledger here knows.
         Raises ClosedError, RefusedError, OrtdeployError, OSError.
         """
+        try:
+            self._begin(settle)
+        except WithdrawnError:  # by a process that could not bring that to its end
+            self._begin(settle)
+
+    def _begin(self, settle: Callable[[Callable[[], None], int], None]) -> None:
         with read_ledger(self.state_dir) as ledger:
-            known = ledger is not None and ledger.output(self._output) is not None
-        self.decisions.begin(known=known, look=self._look)
-        settle(partial(self._look, has_begun=True))
+            record = None if ledger is None else ledger.output(self._output)
+        self.decisions.begin(known=record is not None, look=self._look)
+        settle(partial(self._look, has_begun=True), self._made_before(record))
+        refuse_doubt(self.decisions, self.step)
+
+    def _made_before(self, record: OutputRecord | None) -> int:
+        """Return how many parts of the plan are in the ledger; 0 if the user has taken them away."""
+        made = [] if record is None else [one for one in record.parts if is_planned(self.decisions.table, one.number)]
+        file = next((one.file for one in made if one.file is not None), None)
+        is_gone = file is not None and not self.step.output.removable and not self.decisions.has(str(file))
+        return 0 if is_gone else len(made)
 
     @property
     def _output(self) -> str:
-        return output_key(Path(self.plan.folder) / self.step.output.path, self.state_dir)
+        return output_key(self._folder, self.state_dir)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.plan.folder) / self.step.output.path
 
     def _look(self, *, has_begun: bool = False) -> None:
         """Raise OrtdeployError if a run is at work, RefusedError if one has been since the plan was made."""
+        if self.step.output.upload is not None:
+            from ortdeploy.files.object_store import Upload  # noqa: PLC0415  only for a store
+
+            Upload(self.step.output.upload, self._folder).check_owner()
         is_held = not self.is_holder and is_live(self.state_dir, self._output)
         with read_ledger(self.state_dir) as ledger:  # after that: a run that has ended has noted everything
             record = None if ledger is None else ledger.output(self._output)
@@ -72,7 +102,7 @@ class Beginning(Struct, frozen=True, kw_only=True):
             if table != self.decisions.table:
                 raise plan_again(self.step)
             standing = standing_record(record, self.step, table, self.decisions)
-            if standing is not None and not is_accounted_for(standing, table):
+            if standing is not None and not is_accounted_for(ledger, standing, self.step, table):
                 check_fits(standing, self.step)
                 conclude(self.step, self.plan.folder, ledger, standing)
         except OrtdeployError as error:

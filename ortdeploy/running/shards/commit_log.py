@@ -19,7 +19,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,10 @@ def tables_in(output: SharedPlace) -> Iterator[tuple[str, PartTable]]:
 
 class ClosedError(OrtdeployError):
     """Every part of the plan is in the ledger: there is nothing more to decide."""
+
+
+class WithdrawnError(OrtdeployError):
+    """The plan was taken back as it began: nobody makes parts of it until it begins anew."""
 
 
 class CommitLog:
@@ -166,7 +170,11 @@ class CommitLog:
             raise OrtdeployError(f"{self._output.shown}/{claim} is damaged. Restore it from a copy")
         bound = f"{FOLDER}/{other}/{BOUND}"
         self._output.make(f"{FOLDER}/{other}")
-        return self._output.create(bound, GIVEN_UP) or self._output.read(bound) == GIVEN_UP
+        return self._is_given_up(bound)
+
+    def _is_given_up(self, name: str) -> bool:
+        """Return whether a file gives its plan up, which it does from now on if nobody has created it."""
+        return self._output.create(name, GIVEN_UP) or self._output.read(name) == GIVEN_UP
 
     def _taken_by(self, other: str) -> RefusedError:
         return RefusedError(
@@ -234,10 +242,11 @@ class CommitLog:
     def withdraw(self, file: str) -> None:
         """Take a plan back that has begun, unless its processes have settled on something in a file: they go on.
 
-        Raises OrtdeployError, OSError.
+        If that was begun already, its process may have been killed: this does the rest. Raises OrtdeployError, OSError.
         """
-        if self._output.create(self._name(file), GIVEN_UP):
-            self._output.clear(self._folder)
+        with suppress(FileNotFoundError):  # another process has done it
+            if self._is_given_up(self._name(file)):
+                self._output.clear(self._folder)
 
     @contextmanager
     def staging(self, part: PlannedPart) -> Iterator[Path]:
@@ -336,6 +345,13 @@ class CommitLog:
         for row in range(part.start, part.end):
             if row not in without:
                 yield from (picture_name(column, row) for column in self._images)
+
+    def remove_other(self, part: PlannedPart) -> None:
+        """Delete the file that a killed run on one machine has left of a part which was decided to have none.
+
+        Only the holder of the output's lock may: else a new run may have made the part. Raises OrtdeployError, OSError.
+        """
+        self._output.delete(self.name(part))
 
     def lost(self, receipt: Receipt, *, removable: bool) -> str | None:
         """Return how the file of a published part differs from what was decided, if it does. Raises OSError."""

@@ -39,6 +39,7 @@ from ortdeploy.running.shards.alike import has_begun
 from ortdeploy.running.shards.at_once import in_threads
 from ortdeploy.running.shards.commit_log import CommitLog, tables_in
 from ortdeploy.running.shards.counted_shares import shares_of, worker_name
+from ortdeploy.running.shards.doubt import refuse_doubt
 from ortdeploy.running.shards.place import place_of
 from ortdeploy.running.shards.rebuild import AHEAD, put_copy, rebuild
 from ortdeploy.running.shards.receipt import Ended, Receipt
@@ -91,7 +92,7 @@ class Finish(Struct, frozen=True, kw_only=True):
             self.ledger.forget(self._output)
             record = None
         receipts, is_closed = self._receipts(decisions, record, table)
-        is_known = is_accounted_for(record, table)
+        is_known = is_accounted_for(self.ledger, record, self.step, table)
         if not is_known:
             self._begin(record)
             self._commit(table, receipts)
@@ -115,12 +116,13 @@ class Finish(Struct, frozen=True, kw_only=True):
         return ending, shares
 
     def _decisions(self, record: OutputRecord | None) -> CommitLog:
-        """Return the decisions about the plan's parts. Raises OrtdeployError if no shard may have made one, OSError."""
+        """Return the decisions about the plan's parts. Raises OrtdeployError if none may count, OSError."""
         decisions = decisions_of(self.plan, self.step, record, self._folder)
         if not has_begun(decisions):
             raise OrtdeployError(
                 f"no shard of this plan has run on {self.step.output.shown}: ortdeploy apply PLAN --shard I/N runs one"
             )
+        refuse_doubt(decisions, self.step)
         return decisions
 
     def _copy(self, place: SharedPlace, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
@@ -143,8 +145,18 @@ class Finish(Struct, frozen=True, kw_only=True):
         return self._closed(decisions, record), True
 
     def _closed(self, decisions: CommitLog, record: OutputRecord | None) -> Mapping[int, Receipt]:
-        """Return the receipts of a closed plan. Raises OrtdeployError if a part that is not in the ledger differs."""
+        """Return the receipts of a closed plan.
+
+        Raises OrtdeployError if a part that is not in the ledger differs, or if nothing says what it is.
+        """
         receipts, _ = decisions.closed()
+        lacking = [one for one in decisions.table if one.number not in receipts and not _is_in(record, one)]
+        if lacking:
+            raise OrtdeployError(
+                f"this plan is finished, and the ledger under {self.ledger.state_dir} does not know its part "
+                f"{lacking[0].number}, which a run on one machine has made. Finish it where the ledger of that run is; "
+                "or name an empty folder with --state-dir, where finish makes that ledger again"
+            )
         known = set() if record is None else {part.number for part in record.parts}
         for receipt in receipts.values():
             if receipt.part.number not in known:
@@ -180,6 +192,8 @@ class Finish(Struct, frozen=True, kw_only=True):
         receipt = decisions.rolled_forward(part)
         if receipt is None:
             return None
+        if receipt.part.file is None:
+            decisions.remove_other(part)
         self._check_file(decisions, receipt)
         return receipt
 
@@ -294,7 +308,7 @@ def standing_record(
         return record
     gone: list[str | None] = []
     there = 0
-    for part in (one for one in record.parts if one.file is not None and _is_planned(table, one.number)):
+    for part in (one for one in record.parts if one.file is not None and is_planned(table, one.number)):
         receipt = decisions.decided(table.part(part.number))
         if receipt is not None and receipt.part.sha256 != part.sha256:
             return None
@@ -307,7 +321,8 @@ def standing_record(
     return None if gone else record
 
 
-def _is_planned(table: PartTable, number: int) -> bool:
+def is_planned(table: PartTable, number: int) -> bool:
+    """Return whether a part of this number is one of the table."""
     return 0 <= number - table.first_number < len(table)
 
 
@@ -328,14 +343,16 @@ def _is_first(place: SharedPlace) -> bool:
     return len(list(tables_in(place))) == 1
 
 
-def is_accounted_for(record: OutputRecord | None, table: PartTable) -> bool:
-    """Return whether a finished run has committed every part of the table, whatever a later one does.
+def is_accounted_for(ledger: Ledger, record: OutputRecord | None, step: RunJob, table: PartTable) -> bool:
+    """Return whether a finished run has read every file and committed every part of a plan, whatever a later one does.
 
     Raises OrtdeployError if a part has other rows.
     """
     if record is None or not all(_is_in(record, part) for part in table):
         return False
-    return record.first_row >= table.end if len(table) else record.status == Status.DONE
+    if len(table):
+        return record.first_row >= table.end
+    return record.status == Status.DONE and ledger.are_done(record.output, step.input.files)
 
 
 def check_fits(record: OutputRecord, step: RunJob) -> None:
@@ -349,7 +366,7 @@ def check_fits(record: OutputRecord, step: RunJob) -> None:
     table = part_table(step, first_number(record, step))
     later = [part for part in record.parts if part.number >= table.first_number]
     is_other = record.status == Status.DONE and record.first_row != table.first_row
-    if is_other or any(not _is_planned(table, part.number) for part in later):
+    if is_other or any(not is_planned(table, part.number) for part in later):
         raise plan_again(step)
     for part in table:
         if part.start >= record.rows:

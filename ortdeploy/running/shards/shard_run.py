@@ -37,11 +37,13 @@ from ortdeploy.running.settled import kept_types, with_settled_types
 from ortdeploy.running.shards.alike import compare_with_first, facts_of_this_worker, processor_of
 from ortdeploy.running.shards.begin import Beginning
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
+from ortdeploy.running.shards.doubt import OwnParts
 from ortdeploy.running.shards.finish import decisions_of, first_number, standing_record
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.told import Told
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
+from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.units import format_size
 
 
@@ -125,6 +127,7 @@ class ShardRun:
         self._seconds = 0.0
         self._dropped: tuple[str, ...] = ()
         self._ran_parts = 0
+        self._own = OwnParts()
         self._processor = ""
 
     def run(self) -> JobResult:
@@ -194,10 +197,15 @@ class ShardRun:
             self._context.observer.rows_done(self._rows_done, self._failed_before + self._counts["failed"])
             self._tell(part, earlier, made_here=False)
             return
-        receipt = self._made(decisions, part)
+        try:
+            receipt = self._made(decisions, part)
+        except DisagreementError as error:
+            raise self._own.doubted(error, decisions, self._step) from error
         stands = decisions.decide(part, receipt)
         decisions.publish(stands)
         self._ran_parts += 1
+        if stands is receipt:
+            self._own.add(receipt)
         for name in self._counts:
             self._counts[name] += getattr(stands.part, name)
         self._rows_done += len(part.rows)

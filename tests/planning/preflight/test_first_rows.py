@@ -97,6 +97,20 @@ def test_lists_of_another_length_than_the_models(cli: Cli, tmp_path: Path) -> No
     )
 
 
+def test_numbers_that_the_provider_may_change_are_warned_of_once(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    rows = np.ones((20, 4), np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    flushed = "session: {config: {session.set_denormal_as_zero: true}}"
+    assert planned(cli, tmp_path, "x.npy", inputs=flushed) == []
+    rows[5, 1], rows[9, 0] = 1e-40, 2e-40
+    np.save(tmp_path / "x.npy", rows)
+    assert planned(cli, tmp_path, "x.npy") == []
+    rule, detail = only(planned(cli, tmp_path, "x.npy", inputs=flushed))
+    assert rule == "narrowed-numbers"
+    assert detail.startswith("In the first rows, input x has 9.99995e-41. The CPU takes numbers nearer to zero")
+
+
 def test_nan_and_infinities_until_the_manifest_says_what_becomes_of_them(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx")
     rows = np.ones((20, 4), np.float32)

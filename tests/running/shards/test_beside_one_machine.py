@@ -21,7 +21,6 @@ from support.worlds import World
 from ortdeploy.diagnostics import LockedError
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger import output_lock
-from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running import resume
 from ortdeploy.running.marker import write_marker
@@ -83,6 +82,15 @@ def test_finish_of_a_finished_plan_leaves_a_later_run_as_it_is(world: World) -> 
     settled(world)
 
 
+def test_finish_marks_files_done_that_have_no_rows(world: World) -> None:
+    put(world, "c", 0)
+    world.save_plan()
+    world.shard(0, 1)
+    world.finish()
+    assert not world.inbox.look().read
+    settled(world)
+
+
 @pytest.mark.parametrize("rows", [4, 3], ids=["of other parts", "of a longer part"])
 def test_a_plan_whose_rows_another_run_has_made_with_those_of_later_files_is_refused_and_stays_nowhere(
     world: World, rows: int
@@ -96,6 +104,20 @@ def test_a_plan_whose_rows_another_run_has_made_with_those_of_later_files_is_ref
     assert refused is not None
     assert refused.refused, refused.reason
     assert not world.open()
+    settled(world)
+
+
+def test_what_a_killed_run_has_left_of_a_part_is_gone_if_no_row_of_it_gives_a_result(world: World) -> None:
+    """The run has read a later file too, so its part had more rows than that of the plan."""
+    world.inbox.put("c", [-1.0, -2.0])
+    world.save_plan()
+    put(world, "d", 3)
+    with killed_at_part(2):
+        world.apply()
+    assert (world.inbox.out / "part-00000002.jsonl").exists()
+    world.shard(0, 1)
+    world.finish()
+    assert not (world.inbox.out / "part-00000002.jsonl").exists()
     settled(world)
 
 
@@ -137,6 +159,25 @@ def test_a_run_on_one_machine_that_begins_as_a_later_plan_does_is_found_by_the_p
         assert not world.open()
     may_end.set()
     beside[0].join()
+    settled(world)
+
+
+def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run was at work on the output when the plan began, and is through."""
+    put(world, "c", 4)
+    world.save_plan()
+
+    def withdraw_and_die(_: Any, log: CommitLog, file: str, *__: Any) -> None:
+        monkeypatch.setattr(SharedFolder, "clear", die_before)
+        log.withdraw(file)
+
+    with instead(monkeypatch, "settle", withdraw_and_die), pytest.raises(Killed):
+        world.shard(0, 1)
+    monkeypatch.undo()
+    assert world.open()
+    again = world.shard(0, 1)
+    assert again is not None
+    assert again.status is Status.DONE, again.reason
     settled(world)
 
 
@@ -191,7 +232,6 @@ def lives(folder: Path, seeds: range) -> None:
     """Live a life for each seed."""
     methods: list[tuple[Any, str]] = [
         *((SharedFolder, name) for name in ("create", "make", "read", "publish", "delete", "clear", "look")),
-        *((Ledger, name) for name in ("begin", "commit_part", "end", "cut_off", "forget_begun")),
         (resume, "_has_open_plans"), (resume, "write_marker"), (begin.Beginning, "_look"),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, steps(*methods):

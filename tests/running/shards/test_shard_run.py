@@ -36,8 +36,10 @@ from ortdeploy.running.marker import write_marker
 from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.running.shards import finish as finish_module
 from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.doubt import OwnParts
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.schemas import schema_text
+from ortdeploy.sessions.evidence import DisagreementError
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
@@ -558,6 +560,60 @@ def test_a_disk_that_is_full_as_a_part_is_decided_leaves_nothing_undecided(
     assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
     assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
+
+
+def disagree_from(row: int, since: int | None) -> Any:
+    """A model with a comparison that disagrees at a row, after none since another row."""
+
+    def model(feeds: Any) -> Any:
+        if (feeds["x"] >= row).any():
+            raise DisagreementError(f"row {row} is wrong", since)
+        return double(feeds)
+
+    return model
+
+
+def test_rows_in_doubt_are_named_and_their_plan_is_refused_for_good(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    ended = run_shard(tmp_path, plan, 0, 2, disagree_from(row=16, since=4))
+    said = "Rows 4 to 7 of out were committed or kept after the last comparison that agreed, and may be wrong"
+    assert (ended.status, (ended.reason or "").startswith(f"row 16 is wrong. {said}")) == (Status.FAILED, True)
+    assert open_plans(SharedFolder(tmp_path / "out")), "so no run on one machine goes on"
+    for index in (1, 0):
+        other = run_shard(tmp_path, plan, index, 2)
+        assert (other.refused, (other.reason or "").startswith(said)) == (True, True), other.reason
+    done = finish(tmp_path, plan)
+    assert (done.status, (done.reason or "").startswith(said)) == (Status.FAILED, True), done.reason
+    assert not read_outputs(tmp_path / ".ortdeploy"), "nothing counts as committed"
+    (note,) = (tmp_path / "out/_parts").glob("*/doubt.json")
+    note.write_text('{"first": "4"}')
+    assert "doubt.json is damaged" in (finish(tmp_path, plan).reason or "")
+
+
+@pytest.mark.parametrize(("row", "since"), [(16, None), (16, 16), (0, 0)])
+def test_a_disagreement_before_any_decision_leaves_no_doubt(tmp_path: Path, row: int, since: int | None) -> None:
+    plan = deployment(tmp_path)
+    ended = run_shard(tmp_path, plan, 0, 2, disagree_from(row, since))
+    assert (ended.status, ended.reason) == (Status.FAILED, f"row {row} is wrong")
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
+    assert finish(tmp_path, plan).status is Status.DONE
+
+
+def test_a_disagreement_after_others_have_finished_the_plan_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+
+    doubted = OwnParts.doubted
+
+    def sleep(*arguments: Any) -> Any:
+        assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
+        assert finish(tmp_path, plan).status is Status.DONE
+        return doubted(*arguments)
+
+    monkeypatch.setattr(OwnParts, "doubted", sleep)
+    ended = run_shard(tmp_path, plan, 0, 2, disagree_from(row=16, since=4))
+    assert "Rows 4 to 7 of out were committed" in (ended.reason or "")
 
 
 def test_finish_of_a_plan_that_no_shard_ran_says_so(tmp_path: Path) -> None:

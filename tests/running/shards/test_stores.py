@@ -24,7 +24,7 @@ from support.fakes import FakeRuntime, double, refuse_negative
 from support.forks import CAN_FORK, Fork
 from support.jobs import execute, plan_for, save
 from support.s3 import Once
-from support.shards import Killed, die_after, die_before, finish, instead, on_store, run_shard
+from support.shards import Killed, die_after, die_before, finish, instead, killed_at_part, on_store, run_shard
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written
@@ -35,6 +35,7 @@ from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.shards.commit_log import CommitLog
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
@@ -184,6 +185,80 @@ def test_a_shard_that_is_killed_is_run_again(
     assert (parts(store), litter(names(store))) == (alone, [])
 
 
+def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process did not see whether a run is at work, for the store was away, nor could it delete anything."""
+    plan = deployment(tmp_path)
+
+    def withdraw_and_fail(_: Any, log: CommitLog, file: str, *__: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(SharedStore, "clear", fail)
+            log.withdraw(file)
+
+    def fail(*_: Any) -> None:
+        raise OrtdeployError("away")
+
+    with instead(monkeypatch, "settle", withdraw_and_fail):
+        assert run_shard(tmp_path, plan, 0, 1).status is Status.FAILED
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(store), litter(names(store))) == (alone, [])
+
+
+def test_finish_with_a_ledger_that_does_not_know_what_one_machine_has_made_says_so(tmp_path: Path, store: Any) -> None:
+    """Its machine began a run there too, which found the other one's files, or was killed before its first row."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    plan, other = deployment(tmp_path / "one"), deployment(tmp_path / "two")
+    with killed_at_part(0):
+        execute(tmp_path / "two", other, FakeRuntime(double))
+    store.store.clear()
+    assert execute(tmp_path / "one", plan, FakeRuntime(double)).status is Status.DONE
+    assert run_shard(tmp_path / "one", plan, 0, 1).status is Status.NOTHING_TO_DO
+    assert finish(tmp_path / "one", plan).status is Status.DONE
+    failed = finish(tmp_path / "two", other)
+    assert "does not know its part 0, which a run on one machine has made" in (failed.reason or "")
+    (tmp_path / "two/.ortdeploy").rename(tmp_path / "two/.ortdeploy-before")
+    made_again = finish(tmp_path / "two", other)
+    assert (made_again.status, made_again.committed) == (Status.DONE, ROWS), made_again.reason
+
+
+def test_a_shard_whose_ledger_does_not_know_what_one_machine_has_made_makes_none_of_it_again(
+    tmp_path: Path, alone: dict[str, bytes], store: Any
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    plan, other = deployment(tmp_path / "one"), deployment(tmp_path / "two")
+    with killed_at_part(2):
+        execute(tmp_path / "one", plan, FakeRuntime(double))
+    assert run_shard(tmp_path / "one", plan, 3, 4).status is Status.DONE
+    refused = run_shard(tmp_path / "two", other, 0, 1, wrong)
+    assert refused.refused
+    assert "the ledger here lacks 2 of them" in (refused.reason or "")
+    assert run_shard(tmp_path / "one", plan, 0, 1).status is Status.DONE
+    assert finish(tmp_path / "one", plan).status is Status.DONE
+    assert parts(store) == alone
+
+
+def test_shards_of_a_machine_that_was_refused_make_nothing_over_parts_of_the_other_one(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    plan, other = deployment(tmp_path / "one"), deployment(tmp_path / "two")
+
+    def sleep(upload: Upload) -> None:
+        monkeypatch.undo()
+        assert execute(tmp_path / "two", other, FakeRuntime(double), run_id="r2").status is Status.DONE
+        upload.claim()
+
+    monkeypatch.setattr(Upload, "claim", sleep)
+    for late in (execute(tmp_path / "one", plan, FakeRuntime(wrong)), run_shard(tmp_path / "one", plan, 0, 1, wrong)):
+        assert "is the output of another machine" in (late.reason or "")
+    assert parts(store) == alone
+
+
 @pytest.mark.parametrize("method", ["close", "tidy"])
 @pytest.mark.parametrize("die", [die_before, die_after])
 def test_a_finish_that_is_killed_is_run_again(
@@ -327,6 +402,7 @@ def test_a_plan_of_a_lost_ledger_does_not_replace_parts_that_a_finished_plan_has
 def test_a_store_is_one_machine_s_until_a_plan_has_begun_there(tmp_path: Path) -> None:
     SharedStore(OUT).create(f"{FOLDER}/from-0.json", b"ab" * 32)  # its process was killed, or refused, after that
     Upload(OUT, tmp_path).check_alone()
+    Upload(OUT, tmp_path).check(known=False)
     SharedStore(OUT).create(f"{FOLDER}/{'ab' * 32}/{BOUND}", b"{}")
     with pytest.raises(OrtdeployError, match="shards have made parts of"):
         Upload(OUT, tmp_path).check_alone()
