@@ -8,6 +8,8 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
+from ortdeploy.cli.manifest_options import load_options
+from ortdeploy.cli.plans import saved_plans
 from ortdeploy.files.gate import Use
 from ortdeploy.files.listing import as_name, expand
 from ortdeploy.files.names import STATE_DIR, is_folder, is_there, relative
@@ -70,9 +72,6 @@ class _Target:
 
 def _manifests(arguments: argparse.Namespace) -> Iterator[tuple[str, LoadOptions]]:
     """Yield the manifests of a command line with how each is read; a saved plan says both. Raises OrtdeployError."""
-    from ortdeploy.cli.commands.shared import load_options  # noqa: PLC0415  it imports this module
-    from ortdeploy.cli.plans import saved_plans  # noqa: PLC0415  brings all that planning does
-
     for one in saved_plans(arguments):
         yield (
             one.manifest,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.commands.shared import load_options, plan_root
+from ortdeploy.cli.manifest_options import load_options, plan_root
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.names import is_file

@@ -60,7 +60,7 @@ def check_target(flag: str, path: str, kind: Target, arguments: argparse.Namespa
 def _refuse_named(flag: str, path: str, arguments: argparse.Namespace) -> None:
     if not getattr(arguments, "paths", None):
         return
-    from ortdeploy.cli.named_files import role_of  # noqa: PLC0415  brings yaml
+    from ortdeploy.cli.named_files import role_of  # noqa: PLC0415  brings all that planning does
 
     role = role_of(path, arguments)
     if role is not None:

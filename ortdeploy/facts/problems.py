@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from ortdeploy.files.nearby import advice_on_path
+
 
 class Package(Struct, frozen=True, kw_only=True):
     """A Python package that only some deployments need: what is imported, what is installed, and the extra with it."""
@@ -34,8 +36,6 @@ class Problem(Struct, frozen=True, kw_only=True):
 def unreadable(shown: str, error: OSError) -> Problem:
     """Return the problem of a file that cannot be read; `shown` is its name in text."""
     if isinstance(error, FileNotFoundError):
-        from ortdeploy.files.nearby import advice_on_path  # noqa: PLC0415  only after a mistake
-
         advice = advice_on_path(shown, error.filename) if isinstance(error.filename, str) else ""
         return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.{advice}")
     return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")

@@ -24,8 +24,10 @@ from ortdeploy.process.cores import usable_cores
 from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.catalogue import ARRAYS, at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
+from ortdeploy.sources.fitted import Fitted
 from ortdeploy.sources.patient import patiently
 from ortdeploy.sources.protocol import DATA, DECODING, Source, Wanted
+from ortdeploy.sources.renamed import Renamed, in_files
 from ortdeploy.tensors.arrow_types import innermost
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.conversion import rounded_places
@@ -164,8 +166,6 @@ def open_wanted(job: RunJob, files: Sequence[str], folder: str, wanted: Wanted) 
         with open_input(job.input.format, files, folder, wanted) as source:
             yield _fitted(job, source, wanted)
     else:
-        from ortdeploy.sources.renamed import Renamed, in_files  # noqa: PLC0415  only for jobs that read another one's rows
-
         with open_input(job.input.format, files, folder, in_files(wanted, upstream.names)) as source:
             yield _fitted(job, Renamed(source, wanted, upstream.names), wanted)
 
@@ -175,8 +175,6 @@ def _fitted(job: RunJob, source: Source, wanted: Wanted) -> Source:
     fed = {name: kind for name, kind in _element_types(job).items() if name in wanted.dtypes}
     if not fed and not job.output.settled:
         return source
-    from ortdeploy.sources.fitted import Fitted  # noqa: PLC0415  not for jobs without keys
-
     return Fitted(source, wanted, fed, job.output.settled, parse=job.input.format == "csv")
 
 

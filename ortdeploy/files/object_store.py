@@ -18,6 +18,7 @@ from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import BOUND, DECISIONS, MARK, MARKER, MIRRORS
 from ortdeploy.files.opening import read_whole
+from ortdeploy.files.s3_pages import matching_objects, objects_in
 from ortdeploy.files.store_errors import advice_on
 from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 from ortdeploy.retries import persist
@@ -167,8 +168,6 @@ def _matching(system: Any, pattern: str) -> Iterable[Mapping[str, Any]]:
     if not hasattr(system, "call_s3"):
         matching: Mapping[str, Mapping[str, Any]] = system.glob(pattern, detail=True)
         return matching.values()
-    from ortdeploy.files.s3_pages import matching_objects  # noqa: PLC0415  only for S3
-
     return matching_objects(system, pattern)
 
 
@@ -177,8 +176,6 @@ def _in_folder(system: Any, folder: str) -> Iterable[Mapping[str, Any]]:
     if not hasattr(system, "call_s3"):
         inside: Iterable[Mapping[str, Any]] = system.ls(folder, detail=True)
         return inside
-    from ortdeploy.files.s3_pages import objects_in  # noqa: PLC0415  only for S3
-
     return objects_in(system, folder)
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.files.names import is_folder
+from ortdeploy.files.nearby import advice_on_path
 from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.empty_options import drop_empty_options
@@ -166,8 +167,6 @@ def _read(path: str, texts: Mapping[str, bytes]) -> tuple[bytes | None, Diagnost
 
 def _advice(path: str) -> str:
     """Return a sentence on a file that is not there, with a space before it; else nothing."""
-    from ortdeploy.files.nearby import advice_on_path  # noqa: PLC0415  only after a mistake
-
     return advice_on_path(path, path)
 
 

@@ -27,6 +27,7 @@ from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.redaction import shown_path
+from ortdeploy.shell import pip_install
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import NO_PROGRESS, KnownContents, Progress
 from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
@@ -252,8 +253,6 @@ def _why_not_looked_at(
         lacking = [found.missing_package]
     if not lacking:
         return None
-    from ortdeploy.shell import pip_install  # noqa: PLC0415  only where a package lacks
-
     return f"{lacking[0].name} is not installed here: {pip_install(f'ortdeploy[{lacking[0].extra}]')}."
 
 

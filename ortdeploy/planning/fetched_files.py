@@ -17,6 +17,7 @@ from ortdeploy.events import log
 from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError, is_digest
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import Use, objection, outside
+from ortdeploy.files.object_store import fetch_file
 from ortdeploy.files.opening import read_whole
 from ortdeploy.files.urls import is_url, parse_url
 from ortdeploy.ledger.output_lock import shared_use
@@ -97,8 +98,6 @@ def _fetch(store: ContentStore, url: str, digest: str | None, listed: PinnedFile
     shown = parse_url(url).shown
     if digest is not None and store.find(digest) is not None:
         return None
-    from ortdeploy.files.object_store import fetch_file  # noqa: PLC0415  only if something is fetched
-
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
         target = Path(folder) / "file"
         try:

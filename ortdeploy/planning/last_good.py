@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError
 from ortdeploy.events import log
+from ortdeploy.facts.data import HashedFile
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
 from ortdeploy.files.disk import make_folders
@@ -39,7 +40,6 @@ from ortdeploy.planning.workflow import plan_manifests, validate
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
-    from ortdeploy.facts.data import HashedFile
     from ortdeploy.manifest.spec import Spec
 
 _FORMAT_VERSION = 1
@@ -248,8 +248,6 @@ def _named_files(deployment: "Deployment", digests: DigestCache) -> "Iterator[tu
 
 
 def _hashed(path: Path, sha256: str) -> "HashedFile":
-    from ortdeploy.facts.data import HashedFile  # noqa: PLC0415  as in planning
-
     return HashedFile(name=path.name, path=str(path), sha256=sha256, size=path.stat().st_size)
 
 

@@ -27,6 +27,7 @@ from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import Emit, warnings_to
 from ortdeploy.process.without_pandas import spare_pandas
 from ortdeploy.redaction import known_secrets, remember_secret, without_secrets
+from ortdeploy.terminal_text import safe
 
 _ROOT = str(Path(__file__).parent.parent.parent)
 _LOAD = """
@@ -334,8 +335,6 @@ def _print_traceback(error: BaseException | None) -> None:
     if error is not None:
         with suppress(OSError, ValueError):
             import traceback  # noqa: PLC0415  only when something is wrong
-
-            from ortdeploy.terminal_text import safe  # noqa: PLC0415
 
             sys.stderr.write(safe(without_secrets("".join(traceback.format_exception(error)))))
             sys.stderr.flush()

@@ -13,6 +13,7 @@ How to fix: remove device:.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.providers.catalogue import full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ _PROVIDERS = {"cuda": "CUDAExecutionProvider", "dml": "DmlExecutionProvider", "w
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    from ortdeploy.providers.catalogue import full_name  # noqa: PLC0415  light, and only manifests that place adapters
-
     for adapter in spec.adapters:
         model = spec.model(adapter.model)
         if adapter.device is None or model is None:

@@ -17,6 +17,8 @@ How to fix: use the nearest name, which the message suggests. The page of each o
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.facts.onnx_operators import named_operators
+from ortdeploy.manifest.op_steps import ONNX, OPSET
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ def check(spec: "Spec") -> Iterator[Finding]:
     if not steps:
         return
     from ortdeploy.deployment.op_names import OpStepError, check_names, find_operator  # noqa: PLC0415  few have op steps
-    from ortdeploy.facts.onnx_operators import named_operators  # noqa: PLC0415
-    from ortdeploy.manifest.op_steps import ONNX, OPSET  # noqa: PLC0415
 
     operators = named_operators(ONNX, OPSET)
     prepared = {step.at for job in spec.jobs for some in job.prepare.values() for step in some}

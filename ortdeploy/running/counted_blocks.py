@@ -13,7 +13,7 @@ from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
-from ortdeploy.running.resume import Position
+from ortdeploy.running.position import Position
 from ortdeploy.running.stream import Stream
 from ortdeploy.running.vouched_files import VouchedFiles
 from ortdeploy.units import format_size

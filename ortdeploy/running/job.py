@@ -24,10 +24,12 @@ from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_loop import PartLoop
 from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.position import Position
 from ortdeploy.running.provenance import provenance
-from ortdeploy.running.resume import Position, resume
+from ortdeploy.running.resume import resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
+from ortdeploy.running.unreadable_files import UnreadableFiles
 
 if TYPE_CHECKING:
     from ortdeploy.facts.contents import FileContent
@@ -75,8 +77,6 @@ class JobRun:
         self._withdraw()
         self._contents = loop.contents_of_rest()
         if context.step.input.unreadable:
-            from ortdeploy.running.unreadable_files import UnreadableFiles  # noqa: PLC0415  only if there are some
-
             UnreadableFiles(context).note()
         if context.step.output.keep is not None:
             from ortdeploy.running.forgetting import forget_old_parts  # noqa: PLC0415  only for jobs with `keep`

@@ -25,8 +25,8 @@ from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
+from ortdeploy.running.position import Position
 from ortdeploy.running.proven import doubt_of, in_doubt
-from ortdeploy.running.resume import Position
 from ortdeploy.running.settled import kept_types
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.sessions.evidence import DisagreementError

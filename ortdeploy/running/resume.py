@@ -1,10 +1,6 @@
 """Begins a job, or continues it where an earlier run stopped (`taking_up`), and takes the output over."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -13,33 +9,15 @@ from ortdeploy.files.gate import Fence
 from ortdeploy.files.names import DECISIONS, is_there_now, name_aside
 from ortdeploy.files.urls import decoded
 from ortdeploy.ledger.put_aside import put_aside_before
-from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
+from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_record
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.marker import check_marker, write_marker
-
-if TYPE_CHECKING:
-    from ortdeploy.pipelines.state import State
+from ortdeploy.running.position import Position
 
 _ABANDONED = 3600.0
 """Seconds for which nobody has written what another run, which still goes on, would write in a moment."""
-
-
-class Position(Struct, frozen=True, kw_only=True):
-    """Where a job continues: after `done` rows, with the part of number `part`.
-
-    `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are those of earlier
-    runs, `state` is what the next row takes.
-    """
-
-    done: int = 0
-    part: int = 0
-    part_digits: int = PART_DIGITS
-    failed: int = 0
-    failed_last: int = 0
-    statistics: Mapping[str, Any] = field(default_factory=dict)
-    state: "State | None" = None
 
 
 def resume(context: JobContext, begun_part: BegunPart) -> Position | None:

@@ -9,7 +9,7 @@ other jobs continue without them.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,15 +20,13 @@ from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.process import last_words
+from ortdeploy.process.child import CRASHES, Child, how_it_ended
 from ortdeploy.process.native_output import last_error_line
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.fatal_runs import FatalRun, FatalRuns, encode_fatal_runs
 from ortdeploy.running.job_report import not_begun
 from ortdeploy.sessions.opening import SkippedSession
-
-if TYPE_CHECKING:
-    from ortdeploy.process.child import Child
 
 
 class ChildBugError(Exception):
@@ -112,8 +110,6 @@ class Supervisor(Struct):
             "began": self._began,
             "unproven": self._unproven,
         }
-        from ortdeploy.process.child import CRASHES, Child, how_it_ended  # noqa: PLC0415  only where a plan needs one
-
         self._child = Child(self.module, request, keeps_stderr=True, own_session=True)
         with self._child as child:
             for message in child.messages():

@@ -16,8 +16,8 @@ from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_parts
 from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.position import Position
 from ortdeploy.running.proven import in_doubt
-from ortdeploy.running.resume import Position
 from ortdeploy.running.row_numbers import check_numbers
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from ortdeploy.plan.pipeline import PlannedWireStep, walk
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sessions.evidence import DisagreementError, Evidence, clocks, content, is_text, since, varying
 from ortdeploy.tensors.columns import Array, Column, finite_rows, join, pick
+from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import format_shape
 
 _FEW = 3  # rows that run together in a batch of another size
@@ -520,8 +521,6 @@ class RowProof:
 
     def _as_given(self, name: str, values: Any) -> tuple[int, ...]:
         """Return the shape of an output as the graph has it."""
-        from ortdeploy.tensors.row_axes import to_place  # noqa: PLC0415  only when something is wrong
-
         shape = values.shape if isinstance(values, np.ndarray) else (len(values),)
         return to_place(shape, self._step.row_axes.get(name))
 

@@ -23,6 +23,7 @@ from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sessions.row_proof import Number, RowProof, RunRows
 from ortdeploy.tensors.columns import Array, Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
+from ortdeploy.tensors.row_axes import to_place
 
 if TYPE_CHECKING:
     from ortdeploy.process.tracing import OnBatch
@@ -232,7 +233,6 @@ class SessionRuns:
             listed = isinstance(value, list)  # a pipeline's rows may differ in shape
             if not listed and (np.ndim(value) == 0 or len(value) != expected):
                 from ortdeploy.sessions.rows_first import not_by_row  # noqa: PLC0415  only when something is wrong
-                from ortdeploy.tensors.row_axes import to_place  # noqa: PLC0415
 
                 as_given = to_place(np.shape(value), self._job.row_axes.get(name)) if np.ndim(value) else ()
                 raise StageError("contract", "output-rows", not_by_row(name, as_given, expected))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.files.room import let_others_go, room, share_room
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
-from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import TOO_LARGE, Found, RowError
 from ortdeploy.tensors.columns import size_bytes
 
 if TYPE_CHECKING:

@@ -17,11 +17,13 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
+from ortdeploy.process.native_output import put_aside
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.recordings import RATE, Header, hold_rate, in_words, probe_recordings, row_of
 from ortdeploy.sources.riff import missing_end
-from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.rows import RowError
 from ortdeploy.tensors.columns import Array
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus")
@@ -39,8 +41,6 @@ _WHAT, _CODE = "a recording that can be decoded", "not-audio"
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Look at the headers; what libmpg123 notes of damaged ones is no line of a log."""
-    from ortdeploy.process.native_output import put_aside  # noqa: PLC0415  for such recordings only
-
     with put_aside():
         return probe_recordings(files, facts, _header)
 

@@ -20,7 +20,8 @@ from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import DATA, Wanted
-from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import TOO_LARGE, RowError
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 

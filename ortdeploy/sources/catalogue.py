@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.names import is_folder, is_there
+from ortdeploy.files.nearby import advice_on_path
 from ortdeploy.files.packed import Names, Packer
 from ortdeploy.files.room import RoomError
 from ortdeploy.files.urls import is_url
@@ -55,7 +56,7 @@ from ortdeploy.sources.protocol import Source, SourceModule, Wanted
 from ortdeploy.sources.settings import misplaced
 
 if TYPE_CHECKING:
-    from ortdeploy.sources.row_index import KeptIndexes
+    from ortdeploy.sources.row_index import KeptIndexes, TextModule
 
 SOURCES: Modules[SourceModule] = Modules(
     "ortdeploy.sources",
@@ -309,7 +310,8 @@ def _counter(name: str, declared: DeclaredInput, state_dir: Path | None, *, coun
     if counting is not Counting.NOT:
         from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only for a plan that is saved
 
-        return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit)
+        read_rows = cast("TextModule", SOURCES[name]).read_rows
+        return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit, read_rows)
     if not indexes.is_there:
         return lambda _files: None
     from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only for text files
@@ -437,8 +439,6 @@ def _unmatched(folder: str, patterns: Sequence[str]) -> str:
 
 
 def _near(folder: str, pattern: str) -> str:
-    from ortdeploy.files.nearby import advice_on_path  # noqa: PLC0415  only after a mistake
-
     return "" if is_url(pattern) else advice_on_path(pattern, str(Path(folder) / pattern))
 
 

@@ -27,7 +27,8 @@ from ortdeploy.process.child import Asked, Child
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.sources.ahead import SHARE
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import Decode, Found, RawRow, RowError, stack, try_row
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import Decode, Found, RowError, stack, try_row
 from ortdeploy.sources.whole_files import WholeFiles
 from ortdeploy.tensors.columns import Column, size_bytes
 

@@ -11,7 +11,8 @@ from ortdeploy.results.rows import Block
 from ortdeploy.sources.ahead import Beside, DecodedAhead
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import DECODING, Wanted
-from ortdeploy.sources.rows import Decode, Found, RawRow, block_rows, decode_row, one_by_one
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import Decode, Found, block_rows, decode_row, one_by_one
 from ortdeploy.sources.whole_files import WholeFiles
 
 

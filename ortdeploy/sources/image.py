@@ -22,9 +22,9 @@ from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.pixels import GROUNDS, element_type, pillow, pixels_of, scale_transparency, uses_transparency
-from ortdeploy.sources.protocol import TRANSPARENT, Wanted
-from ortdeploy.sources.rows import TOO_LARGE, RawRow, RowError
-from ortdeploy.sources.settings import Setting
+from ortdeploy.sources.protocol import TRANSPARENT, Setting, Wanted
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import TOO_LARGE, RowError
 from ortdeploy.sources.whole_files import WholeFiles, open_whole
 from ortdeploy.tensors.types import ROWS, TensorType
 

@@ -20,8 +20,9 @@ from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import START, Mark
-from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.rows import RowError
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.carried import TEXT, type_of_values
 from ortdeploy.tensors.conversion import exact_up_to

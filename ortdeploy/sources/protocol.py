@@ -17,7 +17,6 @@ from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
     from ortdeploy.sources.row_index import Indexes
-    from ortdeploy.sources.settings import Setting
 
 DECODING = {"image": 7 / 3, "audio": 2.0, "wav": 2.0, "bytes": 0.0}
 """What decoding a row takes for a while, by format, in units of its size.
@@ -102,6 +101,25 @@ class Source(Protocol):
         """
 
 
+class Setting(Struct, frozen=True, kw_only=True):
+    """A key of an input, with the type of its values in a plan, and its default.
+
+    Files of its formats are `files` in words; others have no `trait`. Results are others with values that are
+    `changing` than with the default.
+    """
+
+    name: str
+    type: Any
+    files: str
+    trait: str
+    default: Any = None
+    changing: tuple[Any, ...] = ()
+
+    def of(self, settings: Mapping[str, Any]) -> Any:
+        """Return its value among the settings of an input."""
+        return settings.get(self.name, self.default)
+
+
 class SourceModule(Protocol):
     """The names that a format's module has."""
 
@@ -118,7 +136,7 @@ class SourceModule(Protocol):
         """The package that the format needs, beside the base install."""
 
     @property
-    def SETTINGS(self) -> "tuple[Setting, ...]":  # noqa: N802  a module constant
+    def SETTINGS(self) -> tuple[Setting, ...]:  # noqa: N802  a module constant
         """The keys of an input that are for this format, and not for all."""
 
     def probe(self, files: Sequence[str], facts: InputFacts) -> InputFacts:

@@ -14,9 +14,8 @@ from ortdeploy.facts.problems import Problem
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.mistaken import what_it_is
-from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.protocol import Setting, Wanted
 from ortdeploy.sources.rows import TOO_LARGE, RowError
-from ortdeploy.sources.settings import Setting
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 

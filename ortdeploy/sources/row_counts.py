@@ -1,32 +1,34 @@
 """Counts the rows of text files for a plan that fixes parts: large files in several processes at once."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
 
-from ortdeploy.facts.data import Dialect
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.in_place import in_place
 from ortdeploy.files.stored_file import StoredFile
-from ortdeploy.process.child import Asked, ask
+from ortdeploy.process.child import ask
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import KeptIndexes, count_rows
 
-if TYPE_CHECKING:
-    from ortdeploy.sources.row_index import TextModule
+_CHILD = "ortdeploy.sources.row_counts_child"
+
+ReadText = Callable[..., Iterator[RawRow]]
+"""The `read_rows` of a text format's module."""
 
 WORTH_A_PROCESS = 32 * 1024 * 1024
 """Bytes of a file that take longer to read than a process takes to start."""
 
 
-def count_files(files: Sequence[str], patterns: Sequence[str], indexes: KeptIndexes, limit: int | None) -> int:
+def count_files(
+    files: Sequence[str], patterns: Sequence[str], indexes: KeptIndexes, limit: int | None, read_rows: ReadText
+) -> int:
     """Return how many rows files have. Raises OrtdeployError.
 
-    `patterns` are the paths of the input as the manifest has them, `limit` is the memory limit of the job.
+    `patterns` are the paths of the input as the manifest has them, `limit` is the memory limit of the job, and
+    `read_rows` that of the format's module.
     """
     counted: dict[str, int] = {}
     shares = _shares([path for path in files if _size(path) >= WORTH_A_PROCESS and indexes.of(path).rows is None])
@@ -37,17 +39,16 @@ def count_files(files: Sequence[str], patterns: Sequence[str], indexes: KeptInde
                 "told": indexes.told, "patterns": list(patterns), "records": indexes.dialect.records,
             }  # fmt: skip
             asked = [[[path, *(getattr(path, "state", None) or (0, 0))] for path in share] for share in shares]
-            found = pool.map(lambda share: ask(__name__, {**told, "files": share}).messages, asked)
+            found = pool.map(lambda share: ask(_CHILD, {**told, "files": share}).messages, asked)
             counted.update((message["file"], message["rows"]) for messages in found for message in messages)
     left = [path for path in files if path not in counted]  # also those of a child that ended early, to learn why
-    return sum(counted.values()) + _count(left, indexes, limit)
+    return sum(counted.values()) + count_each(left, indexes, limit, read_rows)
 
 
-def _count(files: Iterable[str], indexes: KeptIndexes, limit: int | None) -> int:
-    from ortdeploy.sources.catalogue import SOURCES  # noqa: PLC0415  which imports this where rows are counted
-
+def count_each(files: Iterable[str], indexes: KeptIndexes, limit: int | None, read_rows: ReadText) -> int:
+    """Return how many rows files have, as `count_files` does, in this process."""
     kind, folder = indexes.kind, indexes.base
-    read = partial(cast("TextModule", SOURCES[kind]).read_rows, folder=folder, limit=limit, dialect=indexes.dialect)
+    read = partial(read_rows, folder=folder, limit=limit, dialect=indexes.dialect)
     total = 0
     for path in files:
         with decoding(lambda path=path: shown(path, folder), kind):  # type: ignore[misc]
@@ -73,14 +74,3 @@ def _size(path: str) -> int:
         return os.stat(path).st_size  # noqa: PTH116  text
     except OSError:
         return 0  # reading it will say why
-
-
-def main(asked: Asked) -> None:
-    """Entry of a child process: count the rows of files, and keep their indexes."""
-    told: dict[str, Any] = asked.request
-    delimiter, lines = told["records"]
-    dialect = Dialect(delimiter=delimiter, lines_per_record=lines)
-    indexes = KeptIndexes(Path(told["state_dir"]), told["folder"], told["kind"], told=told["told"], dialect=dialect)
-    with in_place([one[0] for one in told["files"]], told["patterns"], told["files"]) as files:
-        for path in files:
-            asked.say(file=path, rows=_count([path], indexes, told["limit"]))

@@ -31,7 +31,7 @@ from ortdeploy.files.opening import open_regular
 from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import is_compressed
-from ortdeploy.sources.rows import RawRow
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.state import memo
 
 _KIND = "rows"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.protocol import Wanted, pieces_of
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.conversion import convert, exact_up_to
 from ortdeploy.tensors.json_values import json_value
@@ -43,24 +44,6 @@ class RowError(Exception):
         self.code = code
         self.transient = transient
         self.known = known or {}
-
-
-class RawRow(NamedTuple):
-    """A row before it is decoded: its file, its place in it, and the value for the format's `decode`.
-
-    `number` is its number in the file. For a text file, `begin` says how many lines and bytes are in front of it.
-    """
-
-    path: str
-    place: str
-    value: Any
-    number: int = 0
-    begin: tuple[int, int] = (0, 0)
-
-    @property
-    def source(self) -> str:
-        """The file with the row's place in it, for messages."""
-        return f"{self.path}{self.place}"
 
 
 Decode = Callable[[RawRow], Mapping[str, Any]]

@@ -6,29 +6,8 @@ The rooms between the manifest and the source pass them on as one mapping, and k
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from ortdeploy.modules import Modules
 from ortdeploy.sources.protocol import SourceModule
-
-
-class Setting(Struct, frozen=True, kw_only=True):
-    """A key of an input, with the type of its values in a plan, and its default.
-
-    Files of its formats are `files` in words; others have no `trait`. Results are others with values that are
-    `changing` than with the default.
-    """
-
-    name: str
-    type: Any
-    files: str
-    trait: str
-    default: Any = None
-    changing: tuple[Any, ...] = ()
-
-    def of(self, settings: Mapping[str, Any]) -> Any:
-        """Return its value among the settings of an input."""
-        return settings.get(self.name, self.default)
 
 
 def said(module: SourceModule, settings: Mapping[str, Any]) -> dict[str, Any]:

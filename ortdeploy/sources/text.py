@@ -12,8 +12,9 @@ from ortdeploy.files.room import LINE_OF_TEXT
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import Mark
-from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.rows import RowError
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.types import ROWS, TensorType
 

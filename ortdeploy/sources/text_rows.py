@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import NoIndexes, rows_from
-from ortdeploy.sources.rows import Decode, RawRow, block_rows, one_by_one
+from ortdeploy.sources.rows import Decode, block_rows, one_by_one
 
 
 class TextRows(Struct, frozen=True):

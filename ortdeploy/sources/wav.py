@@ -18,9 +18,10 @@ from ortdeploy.files.opening import open_regular
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.recordings import RATE, Header, hold_rate, in_words, probe_recordings, row_of
 from ortdeploy.sources.riff import Wav, read_wav
-from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.rows import RowError
 from ortdeploy.tensors.columns import Array
 
 SUFFIXES = (".wav",)

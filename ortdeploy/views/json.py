@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.planning.differences import NOTHING
 
 if TYPE_CHECKING:
     from ortdeploy.checks.run import CheckResult
@@ -51,8 +52,6 @@ def _changes(changes: "Sequence[Changes]") -> list[dict[str, Any]]:
 
 
 def _differences(differences: "Sequence[Difference]") -> list[dict[str, Any]]:
-    from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415  only if there are some
-
     return [
         {
             "path": one.path,

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
+from ortdeploy.planning.differences import NOTHING
 from ortdeploy.tensors.types import format_shape
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
+from ortdeploy.views.frame import frame
 
 if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
@@ -90,8 +92,6 @@ def wrapped(text: str, width: int, *, first: str = "", indent: str = " " * _INDE
 
 def _render_frame(line: str, span: Span, width: int, code: str, paint: Paint) -> str:
     """Return the line with its number, and carets below the place; `  26 |   bach: {size: 64}`."""
-    from ortdeploy.views.frame import frame  # noqa: PLC0415  only if there is something to print
-
     gutter, source, carets = frame(line, span, width)
     empty, indent = f"{' ' * (len(gutter) - 2)}| ", " " * _INDENT
     return f"{indent}{paint(gutter, CYAN)}{source}\n{indent}{paint(empty, CYAN)}{paint(carets, code)}\n"
@@ -287,8 +287,6 @@ def render_differences(differences: "Sequence[Difference]", indent: str = "", *,
 def shown_value(value: Any) -> str:
     """Return a value as JSON; of a digest, only the beginning."""
     import json  # noqa: PLC0415  only for differences
-
-    from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415
 
     if value is NOTHING:
         return "nothing"

@@ -24,7 +24,8 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.sources import ahead, file_per_row
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import Decode, Found, RawRow, decode_row
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import Decode, Found, decode_row
 
 
 def put_rows(system: Any, path: str, first: int, rows: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ortdeploy.process import cores
 from ortdeploy.process.child import Answer
-from ortdeploy.sources import row_counts
+from ortdeploy.sources import csv, row_counts
 from ortdeploy.sources.row_index import KeptIndexes
 
 
@@ -63,5 +63,5 @@ def test_files_are_counted_in_one_process_for_each_usable_core(
     monkeypatch.setattr(row_counts, "ask", ask)
     monkeypatch.setattr(row_counts, "WORTH_A_PROCESS", 1)
     indexes = KeptIndexes(tmp_path / "state", str(tmp_path), "csv")
-    assert row_counts.count_files([str(path) for path in paths], ["*.csv"], indexes, None) == 5
+    assert row_counts.count_files([str(path) for path in paths], ["*.csv"], indexes, None, csv.read_rows) == 5
     assert sorted(asked) == [2, 3]

@@ -22,7 +22,8 @@ from ortdeploy.sources import ahead, image
 from ortdeploy.sources.ahead import DecodedAhead, room_of_one, rows_at_once
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError, decode_row
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import TOO_LARGE, Found, RowError, decode_row
 
 PATIENCE = 60.0
 ROWS = 9

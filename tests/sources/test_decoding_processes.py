@@ -19,7 +19,8 @@ from ortdeploy.sources.ahead import DecodedAhead
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.decoding_processes import DecodingProcesses
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.rows import TOO_LARGE, Found, RawRow, RowError
+from ortdeploy.sources.raw_row import RawRow
+from ortdeploy.sources.rows import TOO_LARGE, Found, RowError
 
 FILES = 40
 

@@ -19,7 +19,7 @@ from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.schemas import schema_text
 from ortdeploy.sources import image
 from ortdeploy.sources.catalogue import SOURCES, probe_input
-from ortdeploy.sources.settings import Setting
+from ortdeploy.sources.protocol import Setting
 
 SETTINGS = {one.name: one for form in SOURCES for one in SOURCES[form].SETTINGS}
 

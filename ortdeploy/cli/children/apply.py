@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.cli.commands.shared import can_move, start_logging, wants_color
+from ortdeploy.cli.log import log_warning
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError
@@ -18,7 +19,7 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
-from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.plan.plan_file import decode_plan, plan_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process import last_words
@@ -33,6 +34,7 @@ from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.job_report import recorded_result
 from ortdeploy.running.row_proofs import may_end_its_process
+from ortdeploy.sessions.made_models import make_model
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
@@ -141,7 +143,6 @@ def execute(
 ) -> Iterator[JobResult]:
     """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
-    from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
 
     with (
         bound(run=run_id, deployment=plan.deployment),
@@ -274,9 +275,7 @@ def main(asked: "Asked") -> None:
 
 
 def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:
-    from ortdeploy.cli.log import log_warning  # noqa: PLC0415  as in the other commands
     from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only in a child
-    from ortdeploy.plan.plan_file import decode_plan  # noqa: PLC0415
     from ortdeploy.running.fatal_runs import decode_fatal_runs  # noqa: PLC0415
     from ortdeploy.running.supervisor import result_message  # noqa: PLC0415
 

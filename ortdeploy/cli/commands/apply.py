@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import (
-    load_options,
     result_from_here,
     start_logging,
     terminal_width,
@@ -33,6 +32,7 @@ from ortdeploy.cli.exit_codes import (
     worst_of,
 )
 from ortdeploy.cli.faults import fault_of_the_machine
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, UsageError, has_errors
@@ -45,8 +45,10 @@ from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.checked_plan import KIND, recall_plan
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.refused_applies import forget_refusal, note_refusal, refused_applies
 from ortdeploy.planning.run_text import keep_text
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.providers.secrets import masked_document
 from ortdeploy.redaction import shown_arguments, without_secrets
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
@@ -342,8 +344,6 @@ def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> No
     document = planned.documents.get(plan.manifest)
     spec = next((one for one in planned.specs if os.path.abspath(one.path) == _manifest_of(plan)), None)  # noqa: PTH100
     if spec is not None:
-        from ortdeploy.providers.secrets import masked_document  # noqa: PLC0415  loaded already, to plan
-
         document = masked_document(spec.document.data)
     if document is not None:
         keep_text(document, plan, state_dir, run_id)
@@ -383,8 +383,6 @@ def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.
 
 def _note_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
     """Note for `status` which manifests were refused, unless a last good version ran in their place."""
-    from ortdeploy.planning.refused_applies import forget_refusal, note_refusal, refused_applies  # noqa: PLC0415  it opens no ledger
-
     reasons = _reasons_of_refusals(planned, ended, arguments)
     roots = tuple(str(Path(root).absolute()) for root in arguments.roots)
     for manifest in {*reasons, *(_manifest_of(plan) for plan in (*planned.plans, *planned.stand_ins))}:

@@ -6,8 +6,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, start_logging, write_findings
+from ortdeploy.cli.commands.shared import start_logging, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest
 from ortdeploy.planning.pruning import PrunedState, prune

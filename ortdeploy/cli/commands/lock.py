@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
+from ortdeploy.cli.commands.shared import log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.opening import read_whole

@@ -9,15 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.commands.shared import (
-    log_outcome,
-    plan_root,
-    start_logging,
-    use_color,
-    write_diagnostics,
-    write_plan,
-)
+from ortdeploy.cli.commands.shared import log_outcome, start_logging, use_color, write_diagnostics, write_plan
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.manifest_options import plan_root
 from ortdeploy.cli.plans import plan_as_asked
 from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
@@ -30,9 +24,10 @@ from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.plan_writing import PlanToSave, dump_plans
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.saved_plan import BOUND, OPEN, misplaced
+from ortdeploy.planning.saved_rows import rows_of_plan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.versions import package_version
-from ortdeploy.views import json, text
+from ortdeploy.views import github, json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,8 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_diagnostics(planned.diagnostics, arguments)
     if arguments.format == "github":
-        from ortdeploy.views import github  # noqa: PLC0415  only who asks for it
-
         sys.stdout.write(github.render_plan(planned.plans))
     if arguments.format == "text" and not arguments.quiet:
         sys.stdout.write(text.render_changes(planned.changes, color=use_color(arguments)))
@@ -102,8 +95,6 @@ def _check_inputs(planned: Planned) -> None:
 
 def _bound(plan: Plan, arguments: argparse.Namespace) -> PlanToSave:
     """Return a plan with its files, rows and parts."""
-    from ortdeploy.planning.saved_rows import rows_of_plan  # noqa: PLC0415  only for a plan that is saved
-
     return PlanToSave(plan=plan, rows=rows_of_plan(plan, state_folder(plan.folder, arguments.state_dir, plan.roots)))
 
 

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, TextIO
 
 from msgspec.structs import replace
 
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.streams import failure_of, lasting
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
-from ortdeploy.files.names import is_folder, is_there
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
+from ortdeploy.events import log
+from ortdeploy.files.names import is_there
 from ortdeploy.files.urls import path_from_here
 from ortdeploy.process.python_warnings import warnings_to
+from ortdeploy.terminal_text import safe
+from ortdeploy.views import github, sarif, text
 
 if TYPE_CHECKING:
     from ortdeploy.cli.log import KeptLog
     from ortdeploy.facts.models import ModelFacts
-    from ortdeploy.manifest.loader import LoadOptions
     from ortdeploy.manifest.spec import JobSpec, Spec
     from ortdeploy.plan.steps import Plan
     from ortdeploy.results.results import JobResult
@@ -27,21 +30,6 @@ if TYPE_CHECKING:
 
 
 _LOG_OPTIONS = ("log_format", "log_file", "color")
-
-
-def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "LoadOptions":
-    """Return the options for reading manifests that the command line gives."""
-    from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  brings yaml
-
-    sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
-    return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
-
-
-def plan_root(root: str | None, plan: Path) -> Path:
-    """Return the folder that the paths of a plan file are relative to: --root, or the file's own."""
-    if root is not None and not is_folder(root):
-        raise UsageError(f"--root: there is no folder {root}")
-    return Path(os.path.abspath(root if root is not None else plan.parent))  # noqa: PTH100  without following links
 
 
 def use_color(arguments: argparse.Namespace) -> bool:
@@ -63,13 +51,10 @@ def wants_color(stream: TextIO, choice: str | None) -> bool:
 def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
     """Print diagnostics as text, as GitHub annotations or as SARIF."""
     if arguments.format == "github":
-        from ortdeploy.views import github  # noqa: PLC0415  only if asked for
-
         sys.stdout.write(github.render_diagnostics(diagnostics))
     elif arguments.format == "sarif":
         from ortdeploy.rules.pages import page_of  # noqa: PLC0415  only if asked for
         from ortdeploy.versions import package_version  # noqa: PLC0415
-        from ortdeploy.views import sarif  # noqa: PLC0415
 
         version = package_version("ortdeploy")
         sys.stdout.write(sarif.render_diagnostics(diagnostics, lambda rule: page_of(rule) or rule, version))
@@ -87,7 +72,6 @@ def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespa
     if not diagnostics:
         return ""
     from ortdeploy.cli.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
-    from ortdeploy.views import text  # noqa: PLC0415
 
     color = wants_color(stream, arguments.color)
     return text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=terminal_width(stream))
@@ -196,7 +180,6 @@ def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
 
         def emit(category: str, text: str, place: str) -> None:
             from ortdeploy.cli.log import log_warning  # noqa: PLC0415  only where something warns
-            from ortdeploy.events import log  # noqa: PLC0415
 
             if not log.is_sent:
                 start_logging(options, stack)
@@ -212,8 +195,6 @@ def _close_log(stream: TextIO, path: str) -> None:
     stream.close()
     failure = failure_of(stream)
     if failure is not None:
-        from ortdeploy.terminal_text import safe  # noqa: PLC0415  only if something is wrong
-
         why = f"ortdeploy: the log file {path} could not be written: {failure.strerror}. Its end is lost.\n"
         sys.stderr.write(safe(why))
 
@@ -222,8 +203,6 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
     """Log one event of a command whose result is on stdout, if a log flag is given."""
     if not (arguments.log_file or arguments.log_format):
         return
-    from ortdeploy.events import log  # noqa: PLC0415  only if asked for
-
     with ExitStack() as stack:
         start_logging(arguments, stack)
         log.info(event, **fields)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, terminal_width, use_color, write_findings
+from ortdeploy.cli.commands.shared import log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.facts.data import KnownFile

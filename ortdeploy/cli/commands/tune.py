@@ -12,15 +12,9 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.commands.shared import (
-    live_line,
-    load_options,
-    log_outcome,
-    terminal_width,
-    use_color,
-    write_findings,
-)
+from ortdeploy.cli.commands.shared import live_line, log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole

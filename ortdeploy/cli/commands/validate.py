@@ -3,12 +3,14 @@
 import argparse
 import sys
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, terminal_width, write_diagnostics
+from ortdeploy.cli.commands.shared import log_outcome, terminal_width, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.manifest.loader import find_manifests, find_unchecked
 from ortdeploy.planning.workflow import validate
 from ortdeploy.terminal_text import safe
+from ortdeploy.views import text
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,8 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_diagnostics(validated.diagnostics, arguments)
     if arguments.format == "text" and not arguments.quiet:
-        from ortdeploy.views import text  # noqa: PLC0415
-
         files, _ = find_manifests(arguments.paths)
         sys.stdout.write(safe("".join(f"{path}\n" for path in files if arguments.verbose)))
         sys.stdout.write(text.summarize(validated.diagnostics, validated.manifests, validated.devices))

@@ -8,6 +8,7 @@ from ortdeploy.facts.preflight import FirstRows
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.preflight.op_sessions import open_runners
 from ortdeploy.planning.preflight.rows_of_job import dropped_below, look
+from ortdeploy.process.native_output import put_aside
 from ortdeploy.sources.catalogue import PRINTING
 
 
@@ -35,6 +36,4 @@ def _without_notes(name: str) -> AbstractContextManager[None]:
     """Return a block in which the library of a format prints nothing."""
     if name not in PRINTING:
         return nullcontext()
-    from ortdeploy.process.native_output import put_aside  # noqa: PLC0415  for few formats
-
     return put_aside()

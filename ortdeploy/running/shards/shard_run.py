@@ -31,8 +31,8 @@ from ortdeploy.running.ending import carry_out
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.position import Position
 from ortdeploy.running.provenance import provenance
-from ortdeploy.running.resume import Position
 from ortdeploy.running.settled import kept_types, with_settled_types
 from ortdeploy.running.shards.alike import compare_with_first, facts_of_this_worker, processor_of
 from ortdeploy.running.shards.begin import Beginning

@@ -1,0 +1,27 @@
+"""Where a job continues."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from ortdeploy.ledger.records import PART_DIGITS
+
+if TYPE_CHECKING:
+    from ortdeploy.pipelines.state import State
+
+
+class Position(Struct, frozen=True, kw_only=True):
+    """Where a job continues: after `done` rows, with the part of number `part`.
+
+    `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are those of earlier
+    runs, `state` is what the next row takes.
+    """
+
+    done: int = 0
+    part: int = 0
+    part_digits: int = PART_DIGITS
+    failed: int = 0
+    failed_last: int = 0
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    state: "State | None" = None
