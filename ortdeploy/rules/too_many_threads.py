@@ -2,7 +2,8 @@
 or is allowed to use.
 
 Why: ONNX Runtime sizes its pool by the cores that it sees, and does not see a container's CPU quota. Threads beyond the
-quota are throttled together, and every node waits for the slowest.
+quota are throttled together, and every node waits for the slowest. A job that has a caller for each core, because
+nothing is written about threads, has no more than it may use.
 
 Example:
 
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.deployment.threads import threads_at_work, threads_of_session, with_threads
 from ortdeploy.diagnostics import Certainty, Severity
+from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.deployment.resolved import Deployment, ResolvedModel
 
 RULE = Rule(
     id="too-many-threads", summary="More threads than cores", severity=Severity.WARNING, certainty=Certainty.MACHINE
@@ -31,7 +33,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     if machine is None:
         return
     usable = machine.usable_cores
-    for model in (model for model in deployment.models if not model.spec.auto_threads):
+    for model in (model for model in deployment.models if not _is_decided(model, deployment)):
         jobs = (job for job in deployment.spec.jobs if model.spec in deployment.spec.models_of(job))
         limited = threads_of_session(model.spec, [job.limits.threads for job in jobs])
         written = with_threads(model.spec.session, limited).get("intra_op_num_threads", 0)
@@ -46,3 +48,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             f"Set session: {{intra_op_num_threads: {threads_of_session(model.spec, [usable])}}}."
         )
         yield Finding(at=at, detail=detail, key=True, model=model.spec.name)
+
+
+def _is_decided(model: "ResolvedModel", deployment: "Deployment") -> bool:
+    """Return whether the threads of a model are counted when it is opened: measured, or by rule in all its jobs."""
+    jobs = [job for job in deployment.jobs if model in job.models]
+    return model.spec.auto_threads or (bool(jobs) and all(job.thread_layout == BY_RULE for job in jobs))

@@ -308,6 +308,15 @@ def test_where_a_rule_might_object_the_plan_is_made(known: Known, case: str) -> 
     assert rules <= found
 
 
+def test_an_output_with_another_thread_layout_needs_a_plan_of_its_own(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(known.folder, "b")
+    assert known.recalled() is not None
+    monkeypatch.setattr(OutputFacts, "layout_or", lambda _output, _first: "2 sessions of 1 thread")
+    assert known.recalled() is None
+
+
 def test_rows_that_go_beyond_the_disk_limit_are_refused(cli: Cli, folder: Path) -> None:
     text = MANIFEST.replace("format: npy}", "format: npy}\n    limits: {disk: 4KiB}")
     (folder / "m.yaml").write_text(text)

@@ -106,7 +106,7 @@ CASES: list[Case] = [
     ("F31", "session: {config: {session.load_model_format: onxx}}", HERE, "value-not-allowed", "session: {config: {session.load_model_format: ORT}}", HERE),
     ("F31", "run: {config: {memory.shrink: cpu}}", HERE, "unknown-key", "run: {config: {memory.enable_memory_arena_shrinkage: cpu}}", HERE),
     ("F33", "session: {intra_op_num_threads: 4}", {**HERE, "machine": {"cores": 2}}, "too-many-threads", "session: {intra_op_num_threads: 2}", {**HERE, "machine": {"cores": 2}}),
-    ("F34", "cpu_fallback: warn", {**HERE, "machine": {"cores": 64, "cpu_quota": 2}}, "too-many-threads", "session: {intra_op_num_threads: 2}", {**HERE, "machine": {"cores": 64, "cpu_quota": 2}}),
+    ("F34", "memory: lean", {**HERE, "machine": {"cores": 64, "cpu_quota": 2}}, "too-many-threads", "session: {intra_op_num_threads: 2}", {**HERE, "machine": {"cores": 64, "cpu_quota": 2}}),
     ("F37", "sessions: [{name: a, providers: [CPU], count: 2}]", HERE, "spinning-sessions", "sessions: [{name: a, providers: [CPU], count: 2}], session: {config: {session.intra_op.allow_spinning: '0'}}", HERE),
     ("F38", "session: {free_dimension_overrides: {batch_size: 32}}", DYNAMIC, "unknown-dimension", "session: {free_dimension_overrides: {batch: 32}}, inputs: {}", {**DYNAMIC, "inputs": FULL}),
     ("F38", "session: {free_dimension_overrides: {batch: 0}}", DYNAMIC, "value-not-allowed", "session: {intra_op_num_threads: 1}", DYNAMIC),

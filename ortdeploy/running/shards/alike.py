@@ -9,6 +9,7 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.events import log
 from ortdeploy.files.shared_place import GIVEN_UP
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.running.shards.commit_log import CommitLog, WithdrawnError
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.versions import package_version, versions
@@ -36,7 +37,8 @@ def facts_of_this_worker(plan: Plan, step: RunJob) -> dict[str, Any]:
     packages = {**found, **{name: package_version(name) for name in _OF_PARTS}}
     python = ".".join(machine.python.split(".")[:2])
     sessions = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
-    has_threads = step.thread_layout or all(int(one.options.get("intra_op_num_threads", 0)) for one in sessions)
+    is_by_rule = step.thread_layout == BY_RULE.name
+    has_threads = is_by_rule or all(int(one.options.get("intra_op_num_threads", 0)) for one in sessions)
     return {
         "host": platform.node(),
         "versions": {**packages, "python": python, "architecture": machine.architecture},

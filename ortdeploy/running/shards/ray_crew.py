@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError, UsageError
 from ortdeploy.events import log
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.running.shards.drive import Answer
 from ortdeploy.running.shards.worker_process import Said, WorkerProcess
@@ -64,7 +65,7 @@ def needs_of(plan: Plan, step: RunJob) -> Needs:
     If its session has a caller for each core, those are the threads. Without a number of threads, ONNX Runtime uses all
     cores of a machine, and Ray reserves one.
     """
-    if step.thread_layout is not None:
+    if step.thread_layout == BY_RULE.name:
         return Needs(cpus=step.limits.threads, gpus=0)
     openings = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     names = {provider.name for one in openings for session in one.candidates for provider in session.providers}

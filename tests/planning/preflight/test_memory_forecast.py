@@ -153,6 +153,8 @@ jobs:
     output: {{path: out, format: {written}}}
 """
 
+ONE_CALLER = ", session: {intra_op_num_threads: 1}"
+
 
 @pytest.fixture
 def wide(tmp_path: Path) -> Path:
@@ -225,7 +227,7 @@ def test_a_batch_that_runs_once_has_no_block_of_a_memory_pattern(wide: Path, cli
     activations = []
     for rows in (256, 300, 511, 512, 1024):
         np.save(wide / "data.npy", np.ones((rows, 512), dtype=np.float32))
-        activations.append(predicted(write(wide), cli)["activations"])
+        activations.append(predicted(write(wide, model=ONE_CALLER), cli)["activations"])
     once, *short, twice, often = activations
     assert twice > 1.8 * once
     assert twice == often
@@ -285,10 +287,9 @@ def test_opening_takes_no_copy_of_a_weight_in_a_branch_beside_those_that_stay(
 
 
 def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: Cli) -> None:
-    fixed = ", session: {intra_op_num_threads: 1}"
-    full = predicted(write(wide, model=fixed), cli)
+    full = predicted(write(wide, model=ONE_CALLER), cli)
     np.save(wide / "data.npy", np.ones((5, 512), dtype=np.float32))
-    path = write(wide, model=fixed)
+    path = write(wide, model=ONE_CALLER)
     path.write_text(path.read_text().replace("size: 256", "size: 256, last: pad"))
     assert predicted(path, cli)["activations"] == full["activations"]
 

@@ -12,6 +12,7 @@ from support.shards import finish, run_shard
 
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan
+from ortdeploy.plan.thread_layout import BY_RULE, ThreadLayout
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.shards.alike import FIRST, facts_of_this_worker
 from ortdeploy.views.text import render_results
@@ -93,6 +94,8 @@ def test_cores_count_only_if_they_decide_how_many_threads_a_session_has(plan: Pl
         for one in plan.steps
     )
     assert facts_of_this_worker(replace(plan, steps=tuple(steps)), step)["cores"] is None
+    assert facts_of_this_worker(plan, replace(step, thread_layout=BY_RULE.name))["cores"] is None
+    assert facts_of_this_worker(plan, replace(step, thread_layout=ThreadLayout(threads=0).name))["cores"] is not None
 
 
 @pytest.mark.parametrize("text", ["[1]", "{}", '{"host": "a", "versions": [], "processor": null}', "{"])
