@@ -90,7 +90,7 @@ def test_many_large_and_small_numbers(name: str, dtype: str) -> None:
 
 
 @pytest.mark.quick("l2_normalize-float32", "normalize-float16", "pixels-float16")
-@settings(max_examples=effort(10, 2000))
+@settings(max_examples=effort(10, 300))
 @given(st.data())
 @pytest.mark.parametrize(("name", "dtype"), [pair for pair in PAIRS if pair[1] in FLOATING and pair[0] != "scale"])
 def test_numbers_at_the_borders_of_their_type(name: str, dtype: str, data: st.DataObject) -> None:

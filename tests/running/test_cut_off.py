@@ -102,7 +102,7 @@ STEP = st.one_of(
 
 
 @settings(
-    max_examples=effort(10, 600),
+    max_examples=effort(10, 200),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -121,7 +121,7 @@ STEP = st.one_of(
 
 
 @settings(
-    max_examples=effort(6, 400),
+    max_examples=effort(6, 120),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

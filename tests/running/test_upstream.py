@@ -143,7 +143,7 @@ class World:
             self.site.apply(kill_at=kill_at, new_run=True)
 
 
-@settings(max_examples=effort(1, 300), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(1, 80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(events=EVENTS, upgrade=st.sampled_from(["continue", "rerun"]))
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[Any, ...]], upgrade: str

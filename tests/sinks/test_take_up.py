@@ -122,7 +122,7 @@ def test_where_a_table_is_cut_does_not_depend_on_the_rows_of_its_first_block(
 
 
 @pytest.mark.parametrize("kind", [kind for kind, sink in SINKS.items() if kind in {"arrow", "parquet"}])
-@settings(max_examples=effort(8, 500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=effort(8, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(2, 60), left_out=st.sets(st.integers(0, 59), min_size=1))
 @example(count=60, left_out=set(range(0, 60, 7)))
 @example(count=4, left_out={3})

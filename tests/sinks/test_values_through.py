@@ -151,7 +151,7 @@ def is_one_type(column: Sequence[Any]) -> bool:
     )
 
 
-@settings(max_examples=effort(30, 5000))
+@settings(max_examples=effort(30, 1000))
 @given(st.lists(SCALARS, min_size=1, max_size=4))
 def test_a_column_of_python_s_values_is_written_as_it_is_or_refused(column: list[Any]) -> None:
     for form in ("npz", "npy", "jsonl"):

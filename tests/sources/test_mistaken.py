@@ -247,7 +247,7 @@ def test_plan_refuses_such_an_input_with_one_diagnostic(cli: Cli, deployment: Pa
     assert found["detail"] == "data.csv is a PNG image, and by its suffix its format is csv. Write format: image."
 
 
-@settings(max_examples=effort(50, 5000), deadline=None)
+@settings(max_examples=effort(50, 1000), deadline=None)
 @given(st.binary(max_size=600))
 def test_any_bytes_are_something_or_nothing(raw: bytes) -> None:
     recognise(raw)
@@ -256,7 +256,7 @@ def test_any_bytes_are_something_or_nothing(raw: bytes) -> None:
         assert content is None or form not in content.formats
 
 
-@settings(max_examples=effort(50, 5000), deadline=None)
+@settings(max_examples=effort(50, 1000), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["float32", "int64", "uint8"]))
 def test_numbers_are_mistaken_for_nothing(seed: int, dtype: str) -> None:
     raw = np.random.default_rng(seed).integers(0, 255, 600, np.uint8).view(dtype if 600 % 8 == 0 else "uint8")

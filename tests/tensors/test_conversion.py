@@ -155,7 +155,7 @@ def test_each_number_becomes_the_nearest_one_or_is_refused_by_name(source: str) 
         assert all(f"does not fit {target}, which holds" in why for why in refused.values())
 
 
-@settings(max_examples=effort(60, 5000))
+@settings(max_examples=effort(60, 1000))
 @example(1 + 2**-8 + 2**-40, "bfloat16")
 @example(-(1 + 2**-8 + 2**-40), "bfloat16")
 @given(st.floats() | st.integers(-(2**63), 2**63 - 1), st.sampled_from(NUMBERS))

@@ -41,7 +41,7 @@ PLAIN = [(section, setting) for section, setting, _ in read_unit(made(["/p"], []
 TIMED = [(section, setting) for section, setting, _ in read_unit(made(["/p"], [], "n", "u", 5))]
 
 
-@settings(max_examples=effort(300, 20_000), deadline=None)
+@settings(max_examples=effort(300, 3000), deadline=None)
 @given(PATHS, st.lists(WORDS, max_size=4), st.lists(PATHS, max_size=3), WORDS, st.sampled_from([None, 300.0]))
 def test_units_that_are_read_back_hold_the_settings_that_were_meant_and_no_others(
     program: str, words: list[str], writable: list[str], name: str, every: float | None

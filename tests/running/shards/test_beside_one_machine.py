@@ -245,4 +245,4 @@ def lives(folder: Path, seeds: range) -> None:
 
 
 def test_every_row_is_there_once_whatever_shards_and_one_machine_do_at_the_same_time(tmp_path: Path) -> None:
-    lives(tmp_path, range(effort(4, 1500)))
+    lives(tmp_path, range(effort(4, 250)))

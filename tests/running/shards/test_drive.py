@@ -300,7 +300,7 @@ class DriverGoneError(BaseException):
     """Stands for a kill of the driver."""
 
 
-@settings(max_examples=effort(3, 200), deadline=None)
+@settings(max_examples=effort(3, 60), deadline=None)
 @given(st.data())
 def test_whatever_is_lost_of_workers_answers_and_drivers_every_row_is_there_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -133,7 +133,7 @@ def test_every_row_is_there_once_whatever_two_machines_do_on_a_store_at_the_same
 ) -> None:
     requests = [(type(store), name) for name in REQUESTS]
     live_one = lambda at, seed: live(at, f"memory://bucket/{seed}", drawn(seed))  # noqa: E731  one line
-    lives(tmp_path, requests, range(effort(4, 1000)), live_one)
+    lives(tmp_path, requests, range(effort(4, 80)), live_one)
 
 
 _FAULTS = (s3.BUSY, s3.BROKEN, s3.CUT_BEFORE, s3.CUT_AFTER, s3.CUT_WITHIN)
@@ -153,4 +153,4 @@ def test_every_row_is_there_once_whatever_befalls_requests_of_two_machines(tmp_p
         bucket.faults = lambda _request: None
 
     requests = [(SharedStore, "_do"), (Upload, "_put"), (Upload, "_asked")]
-    lives(tmp_path, requests, range(effort(2, 60)), live_one)
+    lives(tmp_path, requests, range(effort(2, 6)), live_one)

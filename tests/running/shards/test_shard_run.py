@@ -620,7 +620,7 @@ def test_finish_of_a_plan_that_no_shard_ran_says_so(tmp_path: Path) -> None:
     assert "no shard of this plan has run" in (finish(tmp_path, deployment(tmp_path)).reason or "")
 
 
-@settings(max_examples=effort(3, 200), deadline=None)
+@settings(max_examples=effort(3, 60), deadline=None)
 @given(st.data())
 def test_any_schedule_of_kills_leaves_every_row_once(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     folder = tmp_path_factory.mktemp("schedule")

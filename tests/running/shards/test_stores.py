@@ -615,7 +615,7 @@ def failing(store: Any, at: dict[int, bool]) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=effort(3, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=effort(3, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_schedule_of_kills_and_faults_of_the_store_leaves_every_row_once(
     tmp_path_factory: pytest.TempPathFactory, alone: dict[str, bytes], store: Any, data: Any
