@@ -146,9 +146,9 @@ def _make_room(folder: str, most: int) -> None:
 
 
 def _files(folder: str) -> list[tuple[float, str]]:
-    """Return the files of a folder that is no link, each with its time in seconds."""
+    """Return the files of a kind, each with its time in seconds; none behind a link: they may be anybody's."""
     found = []
-    if not os.path.islink(folder):  # noqa: PTH114  as above
+    if not any(map(os.path.islink, (folder, os.path.dirname(folder)))):  # noqa: PTH120  as above
         with suppress(OSError), os.scandir(folder) as listed:
             for entry in listed:
                 with suppress(FileNotFoundError):

@@ -112,9 +112,11 @@ def test_what_was_not_used_for_long_is_no_longer_needed(tmp_path: Path) -> None:
     assert sorted(memo.entries(tmp_path).values()) == [False, True, True]
 
 
-def test_a_folder_that_is_a_link_is_not_looked_into(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/file").touch()
-    (tmp_path / memo.FOLDER).mkdir()
-    (tmp_path / memo.FOLDER / "few").symlink_to(tmp_path / "mine")
+@pytest.mark.parametrize("link", [memo.FOLDER, f"{memo.FOLDER}/few"])
+def test_a_folder_that_is_a_link_is_not_looked_into(tmp_path: Path, link: str) -> None:
+    (tmp_path / "mine/few").mkdir(parents=True)
+    (tmp_path / "mine/few/file").touch()
+    target = tmp_path / "mine" if link == memo.FOLDER else tmp_path / "mine/few"
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(target)
     assert memo.entries(tmp_path) == {}
