@@ -115,6 +115,9 @@ def golden_within(model: ResolvedModel, chain: Sequence[ResolvedProvider]) -> To
 
 
 def filled(written: Written, default: Tolerance) -> Tolerance:
-    """Return a tolerance of the manifest, with the default in place of what it does not say."""
-    rtol, atol = written
-    return (default[0] if rtol is None else rtol, default[1] if atol is None else atol)
+    """Return a tolerance of the manifest, with the default in place of what it does not say.
+
+    Whole numbers become floating ones, as a saved plan has them: else it would be another plan when it is read.
+    """
+    rtol, atol = (float(own if said is None else said) for said, own in zip(written, default, strict=True))
+    return rtol, atol

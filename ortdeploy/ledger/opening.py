@@ -55,8 +55,9 @@ def _keep_old(path: Path, version: int) -> None:
             old.backup(new)
         waiting.replace(copy)
         sync_folder(path.parent)
-    except OSError as error:
-        raise OrtdeployError(f"{copy} cannot be written, and the ledger was not migrated: {error.strerror}") from error
+    except (OSError, sqlite3.OperationalError) as error:  # SQLite raises the latter if the disk is full
+        why = error.strerror if isinstance(error, OSError) else error
+        raise OrtdeployError(f"{copy} cannot be written, and the ledger was not migrated: {why}") from error
     log.warning("ledger.kept", ledger=str(path), version=version, now=LEDGER_VERSION, kept=copy.name)
 
 

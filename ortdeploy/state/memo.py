@@ -65,7 +65,7 @@ def get(state_dir: "AnyPath", kind: str, key: str) -> "Any":
         head, body = file.readline(100), file.read(MOST_BYTES)
         if head != _head(path, body):
             return None
-        if os.fstat(file.fileno()).st_mtime < time.time() - _MARKED_AFTER:
+        if abs(time.time() - os.fstat(file.fileno()).st_mtime) > _MARKED_AFTER:
             with suppress(OSError):
                 os.utime(path)
         return json.loads(body)
@@ -146,12 +146,17 @@ def _make_room(folder: str, most: int) -> None:
 
 
 def _files(folder: str) -> list[tuple[float, str]]:
-    """Return the files of a folder that is no link, each with its time in seconds."""
-    found = []
-    if not os.path.islink(folder):  # noqa: PTH114  as above
+    """Return the files of a kind, each with its time in seconds; none behind a link: they may be anybody's.
+
+    A clock that was ahead has left times of the future. They count as the oldest: else such files would stay for good,
+    and each new one would go instead.
+    """
+    found, latest = [], time.time() + _MARKED_AFTER
+    if not any(map(os.path.islink, (folder, os.path.dirname(folder)))):  # noqa: PTH120  as above
         with suppress(OSError), os.scandir(folder) as listed:
             for entry in listed:
                 with suppress(FileNotFoundError):
                     if entry.is_file(follow_symlinks=False):
-                        found.append((entry.stat().st_mtime, entry.path))
+                        used = entry.stat().st_mtime
+                        found.append((used if used <= latest else 0.0, entry.path))
     return found

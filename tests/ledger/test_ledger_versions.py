@@ -324,10 +324,11 @@ def test_the_copy_is_durable_before_the_ledger_is_migrated(tmp_path: Path, monke
     assert synced == [(3, True, tmp_path / ".ortdeploy")]
 
 
-def test_a_ledger_that_cannot_be_kept_is_not_migrated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_the_way", ["state-v3.db", ".state-v3.db.partial-journal"])
+def test_a_ledger_that_cannot_be_kept_is_not_migrated(tmp_path: Path, in_the_way: str) -> None:
     bring_back("interrupted", tmp_path, 3)
     before = dump(tmp_path)
-    (tmp_path / ".ortdeploy/state-v3.db").mkdir()
+    (tmp_path / ".ortdeploy" / in_the_way).mkdir()
     with pytest.raises(OrtdeployError, match=r"state-v3\.db cannot be written"), open_ledger(tmp_path / ".ortdeploy"):
         pass
     assert dump(tmp_path) == before

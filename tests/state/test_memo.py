@@ -112,9 +112,24 @@ def test_what_was_not_used_for_long_is_no_longer_needed(tmp_path: Path) -> None:
     assert sorted(memo.entries(tmp_path).values()) == [False, True, True]
 
 
-def test_a_folder_that_is_a_link_is_not_looked_into(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/file").touch()
-    (tmp_path / memo.FOLDER).mkdir()
-    (tmp_path / memo.FOLDER / "few").symlink_to(tmp_path / "mine")
+def test_what_a_clock_that_was_ahead_has_left_goes_first(tmp_path: Path) -> None:
+    ahead = time.time() + 1e7
+    for key in "abc":
+        memo.put(tmp_path, "few", key, key)
+    for path in memo.entries(tmp_path):
+        os.utime(path, (ahead, ahead))
+    assert not any(memo.entries(tmp_path).values())
+    assert memo.get(tmp_path, "few", "a") == "a"  # and is used now
+    memo.put(tmp_path, "few", "d", "d")
+    memo.put(tmp_path, "few", "e", "e")
+    assert [memo.get(tmp_path, "few", key) for key in "abcde"] == ["a", None, None, "d", "e"]
+
+
+@pytest.mark.parametrize("link", [memo.FOLDER, f"{memo.FOLDER}/few"])
+def test_a_folder_that_is_a_link_is_not_looked_into(tmp_path: Path, link: str) -> None:
+    (tmp_path / "mine/few").mkdir(parents=True)
+    (tmp_path / "mine/few/file").touch()
+    target = tmp_path / "mine" if link == memo.FOLDER else tmp_path / "mine/few"
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(target)
     assert memo.entries(tmp_path) == {}
