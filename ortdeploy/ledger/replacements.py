@@ -8,18 +8,22 @@ new rows if another deployment made the part. So the ledger notes first what all
 3. the files are renamed, the folder is synced, those that go are deleted, and it is synced again;
 4. the ledger replaces what it noted of the part, of its failed rows, and of its rows that no longer count.
 
-The next command that finds a replacement completes it, see `ledger.merges`. A file that lies beside its part, in an
+The next command that finds a replacement completes it, see `running.recovery`. A file that lies beside its part, in an
 output whose parts may be carried away, may be gone by then: the replacement is forgotten, and its rows run again.
 """
 
 import json
+import os
+import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.ledger.cells import (
     PART_COLUMNS,
     REVISION_COLUMNS,
@@ -34,6 +38,16 @@ from ortdeploy.ledger.changes import advance_reruns, note_withdrawn
 from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span
 
 _COLUMNS = {"part": int, "entry": str}
+_HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced|begun)|\..*{re.escape(TEMPORARY)}")
+
+
+def hidden_files(folder: Path) -> Iterator[str]:
+    """Yield the names of files that wait for their names, or that a killed command has left. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in entries if _HIDDEN.fullmatch(entry.name))
+    except FileNotFoundError:
+        return
 
 
 def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, before: Part) -> None:

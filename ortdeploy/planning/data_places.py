@@ -25,6 +25,7 @@ from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
+from ortdeploy.ledger.replacements import hidden_files
 from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
@@ -320,11 +321,9 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: "Shared
     """Return whether killed processes have left something: a compact or retry to complete, or litter of a shard."""
     if before.record is None or is_live(state_dir, before.record.output):
         return False
-    from ortdeploy.ledger.merges import has_hidden_files  # noqa: PLC0415  only where a job has nothing to run
-
     is_untidy = shared is not None and bool(shared.untidy)
     try:
-        return bool(is_untidy or before.record.replacements or before.merges) or has_hidden_files(folder)
+        return bool(is_untidy or before.record.replacements or before.merges) or any(hidden_files(folder))
     except OSError:
         return False
 

@@ -16,12 +16,11 @@ from msgspec.structs import replace
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
-from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_in_place
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name, replaced_name
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
+from ortdeploy.running.recovery import put_in_place, recover
 from ortdeploy.running.report import renew_report
 from ortdeploy.sinks.catalogue import SINKS
 
@@ -42,6 +41,7 @@ class Small(Struct, frozen=True, kw_only=True):
     ledger: Ledger
     output: str
     folder: Path
+    shown: str
     format: str
     rows_per_part: int
     removable: bool
@@ -50,24 +50,15 @@ class Small(Struct, frozen=True, kw_only=True):
 
     def compact(self) -> tuple[int, int]:
         """Join parts; return how many there were, and how many there are. Raises OrtdeployError, OSError."""
-        known = self._whole_record()
+        before = self.ledger.output(self.output)
+        known = recover(self.ledger, self.folder, self)
         groups = list(self._groups(known))
         for group in groups:
             self._put_together(known, group)
         record = self.ledger.output(self.output) or known
-        if groups:
+        if record != before:
             renew_report(self.folder, record, self.ledger.failures(self.output))
         return len(known.parts), len(record.parts)
-
-    def _whole_record(self) -> OutputRecord:
-        """Complete what was begun in the output, and return what the ledger knows of it."""
-        known = self.ledger.output(self.output)
-        if known is None:
-            raise AssertionError("the ledger knows this output")
-        check_output(self.ledger, known, SINKS[self.format].SUFFIX)
-        complete_merges(self.ledger, self.output, self.folder, known.parts)
-        complete_replacements(self.ledger, self.output, self.folder)
-        return self.ledger.output(self.output) or known
 
     def _groups(self, record: OutputRecord) -> Iterator[list[Part]]:
         """Yield parts that become one."""

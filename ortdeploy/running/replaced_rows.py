@@ -19,13 +19,13 @@ from ortdeploy.files.atomic import sync_folder
 from ortdeploy.files.walk import held_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.letters import letter
-from ortdeploy.ledger.merges import put_in_place
 from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span, part_name, replaced_name
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.exploded import ROW
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
+from ortdeploy.running.recovery import put_in_place
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import picture_name
 

@@ -14,16 +14,15 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
-from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, remove_temporaries, sync_folder
+from ortdeploy.files.atomic import TEMPORARY, sync_folder
 from ortdeploy.ledger.changes import rows_in
-from ortdeploy.ledger.merges import complete, complete_merges, complete_replacements
 from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, Merge, OutputRecord, Part, merged_name, part_name
 from ortdeploy.ledger.written import is_as_written
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
-from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
+from ortdeploy.running.committed import check_inputs, check_record, committed_parts
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import carry_out
 from ortdeploy.running.exploded import numbers_of_lines
@@ -33,6 +32,7 @@ from ortdeploy.running.member import Finished
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
+from ortdeploy.running.recovery import complete, recover_for
 from ortdeploy.running.row_numbers import hold_place
 from ortdeploy.running.row_places import Found, RowPlaces, Segment, open_segments
 from ortdeploy.running.statistics import JobStatistics
@@ -111,14 +111,8 @@ class RetryRun:
             self._take_letters_over()
             if not self._asked and context.ledger.output(context.output) is None:
                 return Status.NOTHING_TO_DO
-        known = self._own_record()
-        check_record(context, known)
-        check_parts(context)
-        make_durable_folder(context.folder)
-        complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
-        complete_replacements(context.ledger, context.output, context.folder, context.send)
-        remove_temporaries(context.folder)
-        self._digits = known.part_digits
+        self._own_record()
+        self._digits = recover_for(context).part_digits
         attempts = context.ledger.failed_rows(context.output)
         wanted = {number: self._wanted(failed) for number, failed in attempts.items()}
         parts = [part for part in committed_parts(context) if wanted.get(part.number)]

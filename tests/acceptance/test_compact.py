@@ -58,7 +58,7 @@ def test_small_parts_become_one(cli: Cli, deployment: Path, monkeypatch: pytest.
     (deployment / "out/part-00000004.csv").write_text("damaged")
     refused = cli("compact", manifest, "--job", "run")
     assert refused.code == 1
-    assert "part-00000004.csv was committed and holds other bytes" in refused.words
+    assert "part-00000004.csv was committed and has 7 bytes instead of" in refused.words
 
 
 def fill(cli: Cli, deployment: Path) -> Path:

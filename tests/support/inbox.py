@@ -150,6 +150,7 @@ class Inbox:
                 ledger=ledger,
                 output=ledger.key(self.out),
                 folder=self.out,
+                shown="out",
                 format="jsonl",
                 rows_per_part=rows_per_part,
                 removable=self.removable,

@@ -350,6 +350,7 @@ class Site:
                 ledger=ledger,
                 output=ledger.key(self.folder / "out" / job),
                 folder=self.folder / "out" / job,
+                shown="out",
                 format=COMPACTED[job],
                 rows_per_part=8,
                 removable=False,
