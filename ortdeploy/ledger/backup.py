@@ -197,7 +197,7 @@ class _Fit:
         """Yield how files differ; those that are not here, but may be on a store, are looked for there."""
         with read_ledger(copy) as ledger:
             merges = ledger.merges(record.output) if ledger is not None else ()
-        underway = Underway(merges, record.replacements)
+        underway = Underway(merges, record.rewrites)
         elsewhere = list[tuple[str, Sequence[OnDisk]]]()
         for part in record.parts:
             for file in part.files:

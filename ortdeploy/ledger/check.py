@@ -21,8 +21,8 @@ from ortdeploy.ledger.records import (
     NewFile,
     OutputRecord,
     Part,
-    Replacement,
     Revision,
+    Rewrite,
     Span,
     begun_name,
     merged_name,
@@ -65,7 +65,7 @@ def _suffix(record: OutputRecord, merges: Sequence[Merge]) -> str:
     """Return the suffix of the first file of a part, or of one on its way to becoming one; empty if it is malformed."""
     names = [str(file.file) for part in record.parts for file in part.files]
     names += [merge.file for merge in merges]
-    names += [file.file for one in record.replacements for file in one.files]
+    names += [file.file for one in record.rewrites for file in one.files]
     if record.begun is not None and record.begun.part.file is not None:
         begun = record.begun.part
         names.append(record.begun.part.file.removeprefix(".").removesuffix(begun_name("", begun.rows)[1:]))
@@ -90,9 +90,9 @@ def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) 
     if record.begun is not None:
         yield from _of_begun(record, record.begun, start, suffix)
     parts = {part.number: part for part in record.parts}
-    for one in record.replacements:
+    for one in record.rewrites:
         before = [parts[number] for number in (*one.absorbed, one.part.number) if number in parts]
-        yield from _of_replacement(one, before, record.part_digits, suffix)
+        yield from _of_rewrite(one, before, record.part_digits, suffix)
     yield from _of_changes(record, start)
     for merge in merges:
         if merge.part not in parts:
@@ -196,8 +196,8 @@ def _of_merge(merge: Merge, part: Part, names: _Names) -> Iterator[str]:
     yield from _of_file(merge, f"the file that is to take the place of part {merge.part}")
 
 
-def _of_replacement(one: Replacement, before: Sequence[Part], digits: int, suffix: str) -> Iterator[str]:
-    """Yield what is wrong with a replacement of parts that follow each other; `before` are the parts."""
+def _of_rewrite(one: Rewrite, before: Sequence[Part], digits: int, suffix: str) -> Iterator[str]:
+    """Yield what is wrong with a rewrite of parts that follow each other; `before` are the parts."""
     number = one.part.number
     what = f"what is to take the place of part {number}"
     follow = all(first.end == second.start for first, second in pairwise(before))

@@ -81,11 +81,11 @@ from ortdeploy.ledger.records import (
     OutputRecord,
     Part,
     Repair,
-    Replacement,
     Revision,
+    Rewrite,
     output_key,
 )
-from ortdeploy.ledger.replacements import begin_replacement, end_replacement, forget_replacement, read_replacements
+from ortdeploy.ledger.rewrites import begin_rewrite, end_rewrite, forget_rewrite, read_rewrites
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
 
@@ -157,7 +157,7 @@ class Ledger:
         """Return the fields of an OutputRecord about files that have changed, and about forgotten parts."""
         db = self._connection
         return {
-            "replacements": read_replacements(db, output),
+            "rewrites": read_rewrites(db, output),
             "reruns": read_reruns(db, output),
             "leaving": read_leaving(db, output),
             "forgotten": read_forgotten(db, output),
@@ -706,23 +706,23 @@ class Ledger:
             db.execute(query, (run, output))
             seal_inputs(db, output)
 
-    def begin_replacement(self, output: str, replacement: Replacement, made_by: MadeBy | None = None) -> None:
+    def begin_rewrite(self, output: str, rewrite: Rewrite, made_by: MadeBy | None = None) -> None:
         """Note that a rewritten part takes its place from now on; `made_by` made its new rows, if there are any."""
         with self._transaction() as db:
             if made_by is not None:
                 _insert_deployment(db, made_by)
-            (before,) = (one for one in self._parts(output) if one.number == replacement.part.number)
-            begin_replacement(db, output, replacement, before)
+            (before,) = (one for one in self._parts(output) if one.number == rewrite.part.number)
+            begin_rewrite(db, output, rewrite, before)
 
-    def end_replacement(self, output: str, replacement: Replacement) -> None:
+    def end_rewrite(self, output: str, rewrite: Rewrite) -> None:
         """Note that the files of a rewritten part have their names."""
         with self._transaction() as db:
-            end_replacement(db, output, replacement)
+            end_rewrite(db, output, rewrite)
 
-    def forget_replacement(self, output: str, replacement: Replacement) -> None:
-        """Drop a replacement whose file is gone: its rows run again, into a file with a new name."""
+    def forget_rewrite(self, output: str, rewrite: Rewrite) -> None:
+        """Drop a rewrite whose file is gone: its rows run again, into a file with a new name."""
         with self._transaction() as db:
-            forget_replacement(db, output, replacement.part.number)
+            forget_rewrite(db, output, rewrite.part.number)
 
     def forget_parts(self, output: str, parts: Sequence[Part], files: Iterable[str]) -> None:
         """Forget the first parts of an output and the input files of their rows; their counts stay."""

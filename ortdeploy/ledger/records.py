@@ -151,7 +151,7 @@ class NewFile(Struct, frozen=True, kw_only=True):
     mtime_ns: int
 
 
-class Replacement(Struct, frozen=True, kw_only=True):
+class Rewrite(Struct, frozen=True, kw_only=True):
     """A part that is rewritten: `files` take their places, those `removed` are deleted, then the part is `part`.
 
     Of the rows of `spans`, those of `letters` (JSON) have failed, and the others have not. `through`: rows of changed
@@ -219,7 +219,7 @@ class OutputRecord(Struct, frozen=True, kw_only=True):
     The first `first_row` rows came from input files of finished runs. `batch_size` is what `auto` found. `part_digits`
     is the width of the number in the names of parts. `begun` has the finished rows of the next part, and `revision`
     goes into its name. `noted_failures` counts all rows of `_failed.jsonl`, also those of an abandoned part that runs
-    again. `replacements` were begun but not ended. `reruns` are changed files whose rows run again; rows of `leaving`
+    again. `rewrites` were begun but not ended. `reruns` are changed files whose rows run again; rows of `leaving`
     spans are to leave their parts. `forgotten` counts the first parts if they are no longer among `parts`.
     """
 
@@ -240,7 +240,7 @@ class OutputRecord(Struct, frozen=True, kw_only=True):
     begun: Begun | None = None
     noted_failures: int = 0
     revision: int = 0
-    replacements: tuple[Replacement, ...] = ()
+    rewrites: tuple[Rewrite, ...] = ()
     reruns: tuple[Rerun, ...] = ()
     leaving: tuple[Span, ...] = ()
     forgotten: Forgotten = Forgotten()

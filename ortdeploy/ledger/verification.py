@@ -150,7 +150,7 @@ def _records(state_dir: Path, output: str, owner: tuple[str, str]) -> _Records:
     contradiction = find_contradiction(record, merges)
     if contradiction is not None:
         raise OrtdeployError(damaged(contradiction))
-    underway = Underway(merges, record.replacements)
+    underway = Underway(merges, record.rewrites)
     return {
         str(file.file): (file, *underway.instead_of(part, file))
         for part in record.parts

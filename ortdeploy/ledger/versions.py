@@ -29,7 +29,7 @@ Version 5 added to version 4, for input files that change:
 - `reruns`: files whose rows run again, with the state that is read, and the row before which parts hold the new
   results.
 - `leaving`: rows that are to leave their parts. `withdrawn`: those that have left.
-- `replacements`: the files that take the place of a part's, and the part that results, see `ledger.replacements`.
+- `replacements`: the files that take the place of a part's, and the part that results, see `ledger.rewrites`.
 - `forgotten`: counts of the first parts that are no longer in `parts`, because they were done and carried away. The
   numbers of parts go up, but may have gaps.
 

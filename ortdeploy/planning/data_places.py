@@ -25,7 +25,7 @@ from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
-from ortdeploy.ledger.replacements import hidden_files
+from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
@@ -323,7 +323,7 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: "Shared
         return False
     is_untidy = shared is not None and bool(shared.untidy)
     try:
-        return bool(is_untidy or before.record.replacements or before.merges) or any(hidden_files(folder))
+        return bool(is_untidy or before.record.rewrites or before.merges) or any(hidden_files(folder))
     except OSError:
         return False
 
@@ -475,9 +475,7 @@ def _damage(
     contradiction = find_contradiction(record, merges)
     if contradiction is not None:
         return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")
-    what = find_damage(
-        folder, record.parts, merges, digests.digest, replacements=record.replacements, removable=removable
-    )
+    what = find_damage(folder, record.parts, merges, digests.digest, rewrites=record.rewrites, removable=removable)
     if what is None:
         return None
     otherwise = (

@@ -63,9 +63,9 @@ def check_files(ledger: Ledger, folder: Path, output: Output, when: str = "") ->
     """Raise OrtdeployError if a committed part in a folder is not what was written."""
     digests, key = DigestCache(ledger.state_dir), ledger.key(folder)
     record = ledger.output(key)
-    parts, replacements = (record.parts, record.replacements) if record else ((), ())
+    parts, rewrites = (record.parts, record.rewrites) if record else ((), ())
     damage = find_damage(
-        folder, parts, ledger.merges(key), digests.digest, replacements=replacements, removable=output.removable
+        folder, parts, ledger.merges(key), digests.digest, rewrites=rewrites, removable=output.removable
     )
     if damage is not None:
         raise OrtdeployError(f"{output.shown}/{damage}{when}. Restore it from a copy")

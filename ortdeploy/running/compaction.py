@@ -17,7 +17,7 @@ from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name, replaced_name
+from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Rewrite, part_name, replaced_name
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
 from ortdeploy.running.recovery import put_in_place, recover
@@ -112,7 +112,7 @@ class Small(Struct, frozen=True, kw_only=True):
             written = {key: getattr(files[0], key) for key in ("file", "bytes", "sha256", "mtime_ns")}
             part = replace(part, **written)
         sync_folder(self.folder)
-        replacement = Replacement(
+        rewrite = Rewrite(
             part=part,
             files=files,
             removed=tuple(str(file.file) for one in group for file in one.files),
@@ -120,8 +120,8 @@ class Small(Struct, frozen=True, kw_only=True):
             absorbed=tuple(one.number for one in group[:-1]),
             may_be_gone=self.removable,
         )
-        self.ledger.begin_replacement(self.output, replacement)
-        if put_in_place(self.ledger, self.output, self.folder, replacement):
+        self.ledger.begin_rewrite(self.output, rewrite)
+        if put_in_place(self.ledger, self.output, self.folder, rewrite):
             log.info("parts.compacted", part=part.number, parts=len(group), rows=part.rows, file=part.file)
 
     def _write(self, name: str, group: Sequence[Part]) -> NewFile:

@@ -9,7 +9,7 @@ from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.replacements import hidden_files
+from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.plan.steps import JobOutput
 from ortdeploy.running.recovery import recover
 from ortdeploy.running.report import renew_report
@@ -21,7 +21,7 @@ def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
     if known is None:
         return
     try:
-        begun = len(known.replacements) + len(ledger.merges(known.output))
+        begun = len(known.rewrites) + len(ledger.merges(known.output))
         if begun or any(hidden_files(folder)):
             _complete(ledger, folder, output)
             log.info("output.completed", output=output.shown, parts=begun)

@@ -1,6 +1,6 @@
 """Recovers an output: every command that writes into one first finishes what a killed command has begun there.
 
-The ledger notes an intent before a name is replaced or deleted, or may be carried away: a merge, a replacement, or a
+The ledger notes an intent before a name is replaced or deleted, or may be carried away: a merge, a rewrite, or a
 whole part that is about to get its name. Recovery finishes each of them, or drops it where that is safe. Then it
 deletes the hidden files that nothing names.
 
@@ -20,8 +20,8 @@ from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.records import Merge, NewFile, OutputRecord, Part, Replacement
-from ortdeploy.ledger.replacements import hidden_files
+from ortdeploy.ledger.records import Merge, NewFile, OutputRecord, Part, Rewrite
+from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.ledger.written import is_as_written
 from ortdeploy.running.begun_part import give_name
 from ortdeploy.running.committed import Output, check_files
@@ -65,7 +65,7 @@ def recover(
     check_files(ledger, folder, output)
     make_durable_folder(folder)  # files that go from it are gone with it if it was carried away
     _finish_merges(ledger, key, folder, known.parts, send)
-    for one in known.replacements:
+    for one in known.rewrites:
         put_in_place(ledger, key, folder, one, send)
     _finish_append(ledger, folder, known, to_keep)
     known = _known(ledger, key)
@@ -161,8 +161,8 @@ def _is_there(path: Path, part: Part) -> bool:
         return False
 
 
-def put_in_place(ledger: Ledger, output: str, folder: Path, one: Replacement, send: Send | None = None) -> bool:
-    """Give the files of a replacement their names, send them, and end it in the ledger; return whether it stands.
+def put_in_place(ledger: Ledger, output: str, folder: Path, one: Rewrite, send: Send | None = None) -> bool:
+    """Give the files of a rewrite their names, send them, and end it in the ledger; return whether it stands.
 
     It does not stand, and is forgotten, if a file that may be gone is gone. Raises OrtdeployError if one is damaged.
     """
@@ -173,7 +173,7 @@ def put_in_place(ledger: Ledger, output: str, folder: Path, one: Replacement, se
                     f"{file.file} is neither what was committed nor what was made to take its place. Restore it "
                     "from a copy"
                 )
-            ledger.forget_replacement(output, one)
+            ledger.forget_rewrite(output, one)
             return False
     if one.files:
         sync_folder(folder)  # before what they replace goes: a folder may be carried away after a power cut, too
@@ -183,7 +183,7 @@ def put_in_place(ledger: Ledger, output: str, folder: Path, one: Replacement, se
         sync_folder(folder)
     if send is not None and one.files:
         send([file.file for file in one.files])
-    ledger.end_replacement(output, one)
+    ledger.end_rewrite(output, one)
     return True
 
 

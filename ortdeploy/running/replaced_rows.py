@@ -19,7 +19,7 @@ from ortdeploy.files.atomic import sync_folder
 from ortdeploy.files.walk import held_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.letters import letter
-from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span, part_name, replaced_name
+from ortdeploy.ledger.records import NewFile, Part, Revision, Rewrite, Span, part_name, replaced_name
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.exploded import ROW
 from ortdeploy.running.job_context import JobContext
@@ -31,7 +31,7 @@ from ortdeploy.sinks.png import picture_name
 
 
 class NewRows(Struct, frozen=True, kw_only=True):
-    """Replacements for all rows of `spans`: the file `path` with `rows`, and the rows that failed or were skipped.
+    """New content of all rows of `spans`: the file `path` with `rows`, and the rows that failed or were skipped.
 
     `withdrawn` rows no longer count. `through`: rows of changed files have run again up to this row.
     """
@@ -60,7 +60,7 @@ class ReplacedRows:
         )
 
     def replace(self, part: Part, failed_before: Iterable[int], new: NewRows) -> bool:
-        """Replace rows of a part; return whether the replacement stands. Raises OSError, OrtdeployError."""
+        """Replace rows of a part; return whether the rewrite stands. Raises OSError, OrtdeployError."""
         context = self._context
         goes = {*rows_in(new.spans, part.start, part.end)}
         self._failed = {*failed_before}
@@ -68,7 +68,7 @@ class ReplacedRows:
         beside = context.step.output.removable or bool(context.step.output.readers)
         after, files, removed = self._beside(after, new) if beside else self._anew(part, after, goes, new)
         sync_folder(context.folder)
-        replacement = Replacement(
+        rewrite = Rewrite(
             part=after,
             files=tuple(files),
             removed=tuple(removed),
@@ -77,8 +77,8 @@ class ReplacedRows:
             through=new.through,
             may_be_gone=context.step.output.removable,
         )
-        context.ledger.begin_replacement(context.output, replacement, context.made_by)
-        stands = put_in_place(context.ledger, context.output, context.folder, replacement, context.send)
+        context.ledger.begin_rewrite(context.output, rewrite, context.made_by)
+        stands = put_in_place(context.ledger, context.output, context.folder, rewrite, context.send)
         self._remove_pictures(goes.difference(new.rows))
         log.info("part.replaced", part=part.number, rows=len(goes), file=after.file)
         return stands

@@ -77,7 +77,7 @@ def kill(*_: object, **__: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["begin_replacement", "end_replacement"])
+@pytest.mark.parametrize("step", ["begin_rewrite", "end_rewrite"])
 def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -101,7 +101,7 @@ def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
     report = json.loads((deployment / "out/_run.json").read_text())
     parts = [path.name for path in sorted((deployment / "out").glob("part-*"))]
     assert [part["file"] for part in report["parts"]] == parts
-    assert len(parts) == (1 if step == "end_replacement" else 4)
+    assert len(parts) == (1 if step == "end_rewrite" else 4)
 
 
 def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

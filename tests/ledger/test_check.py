@@ -23,7 +23,7 @@ from ortdeploy.ledger import versions
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.opening import read_outputs
-from ortdeploy.ledger.records import Begun, Merge, NewFile, OutputRecord, Part, Replacement
+from ortdeploy.ledger.records import Begun, Merge, NewFile, OutputRecord, Part, Rewrite
 from ortdeploy.results.results import JobResult, Status
 
 SCENES = (unfinished, begun, finished, merging, publishing, revised)
@@ -256,12 +256,12 @@ def test_an_entry_of_a_failed_row_that_nobody_wrote_is_refused(scenes: dict[str,
         assert len(read_outputs(folder / ".ortdeploy")) == 1
 
 
-def replaced(**changes: Any) -> Replacement:
+def replaced(**changes: Any) -> Rewrite:
     """What is to take the place of the first part of a sound record, with its one failed row given a result."""
     record, _ = sound()
     part = replace(record.parts[0], committed=record.parts[0].committed + 1, failed=0)
     file = NewFile(temporary=f".{part.file}.replaced", file=str(part.file), bytes=9, sha256="0" * 64, mtime_ns=1)
-    one = Replacement(part=part, files=(file,), removed=(), spans=((part.start, part.rows),))
+    one = Rewrite(part=part, files=(file,), removed=(), spans=((part.start, part.rows),))
     parts = changes.pop("part", {})
     files = changes.pop("file", {})
     return replace(one, part=replace(part, **parts), files=(replace(file, **files),), **changes)
@@ -269,7 +269,7 @@ def replaced(**changes: Any) -> Replacement:
 
 def test_a_sound_replacement_is_no_contradiction() -> None:
     record, _ = sound()
-    record = replace(record, replacements=(replaced(),), leaving=((0, 1),))
+    record = replace(record, rewrites=(replaced(),), leaving=((0, 1),))
     assert find_contradiction(record, [], ".csv") is None
 
 
@@ -284,7 +284,7 @@ def test_a_sound_replacement_is_no_contradiction() -> None:
 )  # fmt: skip
 def test_every_contradiction_of_a_replacement_is_found(changes: dict[str, Any]) -> None:
     record, _ = sound()
-    assert find_contradiction(replace(record, replacements=(replaced(**changes),)), [], ".csv")
+    assert find_contradiction(replace(record, rewrites=(replaced(**changes),)), [], ".csv")
 
 
 @pytest.mark.parametrize("leaving", [((0, 99),), ((1, 1), (0, 1)), ((0, 0),), ((-1, 2),)])

@@ -175,7 +175,7 @@ class Inbox:
             assert ledger is not None
             known = {Path(one.state.path).stem: one for one in ledger.inputs(record.output)}
             letters = [json.loads(line) for line in ledger.failures(record.output)]
-        assert (record.status, record.reruns, record.leaving, record.replacements) == ("done", (), (), ())
+        assert (record.status, record.reruns, record.leaving, record.rewrites) == ("done", (), (), ())
         failed = {letter["row"]: letter["path"] for letter in letters}
         found = self.found(record, failed, *away)
         taken: set[int] = set()

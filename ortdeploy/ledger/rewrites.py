@@ -1,15 +1,15 @@
-"""Replacements in the ledger: parts that are rewritten.
+"""Rewrites in the ledger: parts that are rewritten.
 
 A part that is rewritten may need several files: its own one without the rows that leave it, and another one with the
 new rows if another deployment made the part. So the ledger notes first what all of it will be:
 
 1. the files are written beside the part under hidden names and synced;
-2. the ledger notes the replacement: which file takes which place, which one goes, and what the part is then;
+2. the ledger notes the rewrite: which file takes which place, which one goes, and what the part is then;
 3. the files are renamed, the folder is synced, those that go are deleted, and it is synced again;
 4. the ledger replaces what it noted of the part, of its failed rows, and of its rows that no longer count.
 
-The next command that finds a replacement completes it, see `running.recovery`. A file that lies beside its part, in an
-output whose parts may be carried away, may be gone by then: the replacement is forgotten, and its rows run again.
+The next command that finds a rewrite completes it, see `running.recovery`. A file that lies beside its part, in an
+output whose parts may be carried away, may be gone by then: the rewrite is forgotten, and its rows run again.
 """
 
 import json
@@ -35,7 +35,7 @@ from ortdeploy.ledger.cells import (
     unsealed,
 )
 from ortdeploy.ledger.changes import advance_reruns, note_withdrawn
-from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span
+from ortdeploy.ledger.records import NewFile, Part, Revision, Rewrite, Span
 
 _COLUMNS = {"part": int, "entry": str}
 _HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced|begun)|\..*{re.escape(TEMPORARY)}")
@@ -50,8 +50,8 @@ def hidden_files(folder: Path) -> Iterator[str]:
         return
 
 
-def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, before: Part) -> None:
-    """Note a replacement, and that the revisions in the names of its files are taken; `before` is the part as it is."""
+def begin_rewrite(db: sqlite3.Connection, output: str, one: Rewrite, before: Part) -> None:
+    """Note a rewrite, and that the revisions in the names of its files are taken; `before` is the part as it is."""
     entry = {
         "part": part_cells(one.part),
         "revisions": [revision_cells(one.part.number, later) for later in one.part.revisions],
@@ -70,16 +70,16 @@ def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, bef
         insert_sealed(db, "parts", output, PART_COLUMNS, cells)
 
 
-def read_replacements(db: sqlite3.Connection, output: str) -> tuple[Replacement, ...]:
-    """Return the replacements that were begun but not ended. Raises ValueError, TypeError, KeyError."""
+def read_rewrites(db: sqlite3.Connection, output: str) -> tuple[Rewrite, ...]:
+    """Return the rewrites that were begun but not ended. Raises ValueError, TypeError, KeyError."""
     query = "SELECT part, entry, seal FROM replacements WHERE output = ? ORDER BY part"
     return tuple(
-        _replacement(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
+        _rewrite(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
         for row in db.execute(query, (output,))
     )
 
 
-def _replacement(entry: dict[str, Any]) -> Replacement:
+def _rewrite(entry: dict[str, Any]) -> Rewrite:
     cells = typed(PART_COLUMNS, entry["part"])
     part = Part(
         **{
@@ -93,7 +93,7 @@ def _replacement(entry: dict[str, Any]) -> Replacement:
 
     for letter in entry["letters"]:
         failed_before(json.loads(letter)["row"], letter)
-    return Replacement(
+    return Rewrite(
         part=part,
         files=tuple(NewFile(**file) for file in entry["files"]),
         removed=tuple(entry["removed"]),
@@ -115,7 +115,7 @@ def _spans(spans: Iterable[Sequence[int]]) -> tuple[Span, ...]:
     return tuple((int(first_row), int(rows)) for first_row, rows in spans)
 
 
-def end_replacement(db: sqlite3.Connection, output: str, one: Replacement) -> None:
+def end_rewrite(db: sqlite3.Connection, output: str, one: Rewrite) -> None:
     """Replace what was noted of a part, of its failed rows, and of its rows that no longer count."""
     part = one.part
     insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
@@ -132,7 +132,7 @@ def end_replacement(db: sqlite3.Connection, output: str, one: Replacement) -> No
     note_withdrawn(db, output, part.number, part.withdrawn)
     if one.through is not None:
         advance_reruns(db, output, part.start, one.through)
-    forget_replacement(db, output, part.number)
+    forget_rewrite(db, output, part.number)
 
 
 def _absorb(db: sqlite3.Connection, output: str, number: int, by: int) -> None:
@@ -142,6 +142,6 @@ def _absorb(db: sqlite3.Connection, output: str, number: int, by: int) -> None:
         db.execute(f"DELETE FROM {table} WHERE output = ? AND {column} = ?", (output, number))  # noqa: S608  ours
 
 
-def forget_replacement(db: sqlite3.Connection, output: str, part: int) -> None:
-    """Drop a replacement: the part stays as it was."""
+def forget_rewrite(db: sqlite3.Connection, output: str, part: int) -> None:
+    """Drop a rewrite: the part stays as it was."""
     db.execute("DELETE FROM replacements WHERE output = ? AND part = ?", (output, part))
