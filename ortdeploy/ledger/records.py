@@ -28,7 +28,7 @@ def part_name(number: int, digits: int, suffix: str, revision: int = 0) -> str:
 
 
 def merged_name(file: str) -> str:
-    """Return the name under which a merged file waits until it takes a part's place."""
+    """Return the name under which a file of a retry of ledger version 7 waits until it takes a part's place."""
     return f".{file}.merged"
 
 
@@ -113,23 +113,6 @@ class Part(Struct, frozen=True, kw_only=True):
         return (*(() if self.file is None else (self,)), *self.revisions)
 
 
-class Merge(Struct, frozen=True, kw_only=True):
-    """A file that takes a part's place; `rows` are those that it holds and the part did not.
-
-    With a `revision`, it lies beside the part instead, and holds only these rows.
-    """
-
-    part: int
-    temporary: str
-    file: str
-    bytes: int
-    rows: tuple[int, ...]
-    sha256: str | None = None
-    mtime_ns: int | None = None
-    revision: int = 0
-    deployment: str | None = None
-
-
 class Forgotten(Struct, frozen=True, kw_only=True):
     """Counts of the first parts of an output, which the ledger has forgotten: all are done and carried away."""
 
@@ -147,8 +130,8 @@ class NewFile(Struct, frozen=True, kw_only=True):
     temporary: str
     file: str
     bytes: int
-    sha256: str
-    mtime_ns: int
+    sha256: str | None = None
+    mtime_ns: int | None = None
 
 
 class Rewrite(Struct, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ def begin_rewrite(db: sqlite3.Connection, output: str, one: Rewrite, before: Par
         "absorbed": one.absorbed,
         "may_be_gone": one.may_be_gone,
     }
-    insert_sealed(db, "replacements", output, _COLUMNS, (one.part.number, json.dumps(entry)))
+    insert_sealed(db, "rewrites", output, _COLUMNS, (one.part.number, json.dumps(entry)))
     if one.part.revision != before.revision:
         cells = part_cells(replace(before, revision=one.part.revision))
         insert_sealed(db, "parts", output, PART_COLUMNS, cells)
@@ -72,7 +72,7 @@ def begin_rewrite(db: sqlite3.Connection, output: str, one: Rewrite, before: Par
 
 def read_rewrites(db: sqlite3.Connection, output: str) -> tuple[Rewrite, ...]:
     """Return the rewrites that were begun but not ended. Raises ValueError, TypeError, KeyError."""
-    query = "SELECT part, entry, seal FROM replacements WHERE output = ? ORDER BY part"
+    query = "SELECT part, entry, seal FROM rewrites WHERE output = ? ORDER BY part"
     return tuple(
         _rewrite(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
         for row in db.execute(query, (output,))
@@ -85,7 +85,7 @@ def _rewrite(entry: dict[str, Any]) -> Rewrite:
         **{
             **cells,
             "skipped_rows": row_numbers(cells["skipped_rows"]),
-            "revisions": tuple(map(_revision, entry["revisions"])),
+            "revisions": tuple(map(revision_of, entry["revisions"])),
             "withdrawn": _spans(entry["withdrawn"]),
         }
     )
@@ -105,7 +105,8 @@ def _rewrite(entry: dict[str, Any]) -> Rewrite:
     )
 
 
-def _revision(cells: Sequence[Any]) -> Revision:
+def revision_of(cells: Sequence[Any]) -> Revision:
+    """Return a later file of a part. Raises ValueError, TypeError."""
     values = typed(REVISION_COLUMNS, cells)
     del values["part"]
     return Revision(**{**values, "rows": row_numbers(values["rows"])})
@@ -144,4 +145,4 @@ def _absorb(db: sqlite3.Connection, output: str, number: int, by: int) -> None:
 
 def forget_rewrite(db: sqlite3.Connection, output: str, part: int) -> None:
     """Drop a rewrite: the part stays as it was."""
-    db.execute("DELETE FROM replacements WHERE output = ? AND part = ?", (output, part))
+    db.execute("DELETE FROM rewrites WHERE output = ? AND part = ?", (output, part))

@@ -24,7 +24,7 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
-from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
+from ortdeploy.ledger.records import OutputRecord, Part, output_key
 from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.redaction import shown_path
@@ -68,7 +68,6 @@ class Before(Struct, frozen=True, kw_only=True):
     record: OutputRecord | None = None
     rows: int = 0
     inputs: Sequence[KnownFile] = ()
-    merges: tuple[Merge, ...] = ()
     layout: Mapping[str, Any] | None = None
     elsewhere: "SharedParts | None" = None
 
@@ -108,9 +107,8 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
         maker = ledger.made_by(last)
         layout = maker.layout if maker else None
         inputs = ledger.inputs(key, spans=places.input.arrivals.on_change == "rerun")
-        merges = ledger.merges(key)
         rows = committed_rows(record, places.place) if record is not None else 0
-        return Before(record=record, rows=rows, inputs=inputs, merges=merges, layout=layout, elsewhere=elsewhere)
+        return Before(record=record, rows=rows, inputs=inputs, layout=layout, elsewhere=elsewhere)
 
 
 def _is_made_anew(elsewhere: "SharedParts", record: OutputRecord) -> bool:
@@ -323,7 +321,7 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: "Shared
         return False
     is_untidy = shared is not None and bool(shared.untidy)
     try:
-        return bool(is_untidy or before.record.rewrites or before.merges) or any(hidden_files(folder))
+        return bool(is_untidy or before.record.rewrites) or any(hidden_files(folder))
     except OSError:
         return False
 
@@ -370,7 +368,7 @@ def _own_output(places: DataPlaces, before: Before, digests: DigestCache, *, is_
     if record is None:
         raise AssertionError("the ledger knows this output")
     removable = places.removable or is_elsewhere
-    damage = _damage(folder, places.shown, record, before.merges, digests, removable=removable)
+    damage = _damage(folder, places.shown, record, digests, removable=removable)
     parts = _parts_to_come(folder, record)
     makers = [(part.deployment, part.start) for part in parts]
     made = tuple(one for place, one in enumerate(makers) if not place or makers[place - 1][0] != one[0])
@@ -464,7 +462,6 @@ def _damage(
     folder: Path,
     shown: str,
     record: OutputRecord,
-    merges: Sequence[Merge],
     digests: DigestCache,
     *,
     removable: bool,
@@ -472,10 +469,10 @@ def _damage(
     """Check the ledger against itself, and its committed parts against the files."""
     from ortdeploy.ledger.check import find_contradiction  # noqa: PLC0415  only where something is committed
 
-    contradiction = find_contradiction(record, merges)
+    contradiction = find_contradiction(record)
     if contradiction is not None:
         return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")
-    what = find_damage(folder, record.parts, merges, digests.digest, rewrites=record.rewrites, removable=removable)
+    what = find_damage(folder, record.parts, digests.digest, rewrites=record.rewrites, removable=removable)
     if what is None:
         return None
     otherwise = (

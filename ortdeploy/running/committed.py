@@ -64,9 +64,7 @@ def check_files(ledger: Ledger, folder: Path, output: Output, when: str = "") ->
     digests, key = DigestCache(ledger.state_dir), ledger.key(folder)
     record = ledger.output(key)
     parts, rewrites = (record.parts, record.rewrites) if record else ((), ())
-    damage = find_damage(
-        folder, parts, ledger.merges(key), digests.digest, rewrites=rewrites, removable=output.removable
-    )
+    damage = find_damage(folder, parts, digests.digest, rewrites=rewrites, removable=output.removable)
     if damage is not None:
         raise OrtdeployError(f"{output.shown}/{damage}{when}. Restore it from a copy")
 

@@ -14,13 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.events import log
-from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Rewrite, part_name, replaced_name
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
-from ortdeploy.running.recovery import put_in_place, recover
+from ortdeploy.running.recovery import commit, recover
 from ortdeploy.running.report import renew_report
 from ortdeploy.sinks.catalogue import SINKS
 
@@ -111,7 +110,6 @@ class Small(Struct, frozen=True, kw_only=True):
             files = (self._write(name, group),)
             written = {key: getattr(files[0], key) for key in ("file", "bytes", "sha256", "mtime_ns")}
             part = replace(part, **written)
-        sync_folder(self.folder)
         rewrite = Rewrite(
             part=part,
             files=files,
@@ -120,8 +118,7 @@ class Small(Struct, frozen=True, kw_only=True):
             absorbed=tuple(one.number for one in group[:-1]),
             may_be_gone=self.removable,
         )
-        self.ledger.begin_rewrite(self.output, rewrite)
-        if put_in_place(self.ledger, self.output, self.folder, rewrite):
+        if commit(self.ledger, self.output, self.folder, rewrite):
             log.info("parts.compacted", part=part.number, parts=len(group), rows=part.rows, file=part.file)
 
     def _write(self, name: str, group: Sequence[Part]) -> NewFile:

@@ -21,7 +21,7 @@ def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
     if known is None:
         return
     try:
-        begun = len(known.rewrites) + len(ledger.merges(known.output))
+        begun = len(known.rewrites)
         if begun or any(hidden_files(folder)):
             _complete(ledger, folder, output)
             log.info("output.completed", output=output.shown, parts=begun)

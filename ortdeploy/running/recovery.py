@@ -1,6 +1,6 @@
 """Recovers an output: every command that writes into one first finishes what a killed command has begun there.
 
-The ledger notes an intent before a name is replaced or deleted, or may be carried away: a merge, a rewrite, or a
+The ledger notes an intent before a name is replaced or deleted, or may be carried away: a rewrite, or a
 whole part that is about to get its name. Recovery finishes each of them, or drops it where that is safe. Then it
 deletes the hidden files that nothing names.
 
@@ -8,7 +8,7 @@ Whether kept rows of an unfinished part can be used is a question of the job, wh
 files that have changed since.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.records import Merge, NewFile, OutputRecord, Part, Rewrite
+from ortdeploy.ledger.records import NewFile, OutputRecord, Rewrite
 from ortdeploy.ledger.rewrites import hidden_files
-from ortdeploy.ledger.written import is_as_written
+from ortdeploy.ledger.written import OnDisk, is_as_written
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.running.begun_part import give_name
 from ortdeploy.running.committed import Output, check_files
 from ortdeploy.running.job_context import JobContext
@@ -64,9 +65,8 @@ def recover(
         check_statistics(known.statistics)
     check_files(ledger, folder, output)
     make_durable_folder(folder)  # files that go from it are gone with it if it was carried away
-    _finish_merges(ledger, key, folder, known.parts, send)
     for one in known.rewrites:
-        put_in_place(ledger, key, folder, one, send)
+        finish(ledger, key, folder, one, send)
     _finish_append(ledger, folder, known, to_keep)
     known = _known(ledger, key)
     kept = known.begun.part.file if known.begun is not None else None
@@ -82,51 +82,6 @@ def _known(ledger: Ledger, key: str) -> OutputRecord:
     if known is None:
         raise AssertionError("the ledger knows this output")
     return known
-
-
-def _finish_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[Part], send: Send | None = None) -> None:
-    """Complete the merges that a killed retry had begun. Raises OrtdeployError."""
-    by_number = {part.number: part for part in parts}
-    for merge in ledger.merges(output):
-        complete(ledger, output, folder, by_number[merge.part], merge, send)
-
-
-def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge, send: Send | None = None) -> None:
-    """Give a merged file its name, unless it has it already. Raises OrtdeployError if it is damaged.
-
-    It is sent before the ledger commits its rows: after a kill in between, the next run sends it again.
-    """
-    waiting, place = folder / merge.temporary, folder / merge.file
-    if waiting.is_file():
-        if not is_as_written(waiting, merge, digest=None):
-            raise OrtdeployError(
-                f"{merge.temporary}, which a retry has made of {merge.file}, is damaged, and was not put into its "
-                "place. Restore it from a copy, or move it away: retry makes it again"
-            )
-        waiting.replace(place)
-    elif not (place.is_file() and is_as_written(place, merge, digest=None)):
-        _forget(ledger, output, place, part, merge)
-        return
-    sync_folder(folder)
-    if send is not None:
-        send([merge.file])
-    ledger.end_merge(output, part, merge)
-
-
-def _forget(ledger: Ledger, output: str, place: Path, part: Part, merge: Merge) -> None:
-    """Forget a merge whose file is gone, if the part is still as it was before. Raises OrtdeployError if it is not.
-
-    A file that lies beside its part may have been carried away. Then its rows run again and get another name.
-    """
-    if merge.revision and not place.exists():
-        ledger.forget_merge(output, merge)
-        return
-    is_before = not place.exists() if part.file is None else place.is_file() and is_as_written(place, part, digest=None)
-    if not is_before:
-        raise OrtdeployError(
-            f"{merge.file} is neither what was committed nor what a retry has made of it. Restore it from a copy"
-        )
-    ledger.forget_merge(output, merge)
 
 
 def _finish_append(ledger: Ledger, folder: Path, known: OutputRecord, to_keep: Mapping[str, Any]) -> None:
@@ -153,49 +108,68 @@ def _finish_append(ledger: Ledger, folder: Path, known: OutputRecord, to_keep: M
     log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
 
-def _is_there(path: Path, part: Part) -> bool:
-    """Return whether the file of a part is there as it was written. Raises OSError."""
+def _is_there(path: Path, record: OnDisk) -> bool:
+    """Return whether a file is there as it was written. Raises OSError."""
     try:
-        return is_as_written(path, part, digest=None)
+        return is_as_written(path, record, digest=None)
     except FileNotFoundError:
         return False
 
 
-def put_in_place(ledger: Ledger, output: str, folder: Path, one: Rewrite, send: Send | None = None) -> bool:
-    """Give the files of a rewrite their names, send them, and end it in the ledger; return whether it stands.
+def commit(
+    ledger: Ledger, output: str, folder: Path, one: Rewrite, send: Send | None = None, made_by: MadeBy | None = None
+) -> bool:
+    """Rewrite a part: note in the ledger what is to be done, and do it; return whether it stands, as `finish` does.
 
-    It does not stand, and is forgotten, if a file that may be gone is gone. Raises OrtdeployError if one is damaged.
+    `made_by` has made its new rows, if there are any.
     """
+    sync_folder(folder)
+    ledger.begin_rewrite(output, one, made_by)
+    return finish(ledger, output, folder, one, send)
+
+
+def finish(ledger: Ledger, output: str, folder: Path, one: Rewrite, send: Send | None = None) -> bool:
+    """Give the files of a rewrite their names, send them, delete those that they replace, and end it in the ledger.
+
+    Return whether the rewrite stands. If a file is missing, it is undone, where the part is as before, or files may be
+    gone. Raises OrtdeployError if a file is another one; nothing was touched then.
+    """
+    waiting = [file for file in one.files if (folder / file.temporary).is_file()]
     for file in one.files:
-        if not _name(folder, file):
-            if (folder / file.file).exists() or not one.may_be_gone:
-                raise OrtdeployError(
-                    f"{file.file} is neither what was committed nor what was made to take its place. Restore it "
-                    "from a copy"
-                )
-            ledger.forget_rewrite(output, one)
+        if not _is_there(folder / (file.temporary if file in waiting else file.file), file):
+            _undo(ledger, output, folder, one, file)
             return False
+    for file in waiting:
+        (folder / file.temporary).replace(folder / file.file)
     if one.files:
         sync_folder(folder)  # before what they replace goes: a folder may be carried away after a power cut, too
+    if send is not None and one.files:
+        send([file.file for file in one.files])
     for name in one.removed:
         (folder / name).unlink(missing_ok=True)
     if one.removed:
         sync_folder(folder)
-    if send is not None and one.files:
-        send([file.file for file in one.files])
     ledger.end_rewrite(output, one)
     return True
 
 
-def _name(folder: Path, file: NewFile) -> bool:
-    """Give a file its name, unless it has it already; return whether it is there. Raises OrtdeployError."""
-    waiting, place = folder / file.temporary, folder / file.file
-    if not waiting.is_file():
-        return place.is_file() and is_as_written(place, file, digest=None)
-    if not is_as_written(waiting, file, digest=None):
+def _undo(ledger: Ledger, output: str, folder: Path, one: Rewrite, wrong: NewFile) -> None:
+    """Drop a rewrite of which a file is gone, if all files are as before it, or may have been carried away.
+
+    Raises OrtdeployError if they are not, or if the file is another one.
+    """
+    numbers = {*one.absorbed, one.part.number}
+    before = {file.file: file for part in _known(ledger, output).parts if part.number in numbers for file in part.files}
+    is_free = not any((folder / file.file).exists() for file in one.files if file.file not in before)
+    is_before = is_free and all(_is_there(folder / str(name), file) for name, file in before.items())
+    if (folder / wrong.temporary).is_file():
+        advice = ", or move it away: the part stays as it was" if is_before else ""
         raise OrtdeployError(
-            f"{file.temporary}, which takes the place of {file.file}, is damaged, and was not put there. Restore it "
-            "from a copy"
+            f"{wrong.temporary}, which takes the place of {wrong.file}, is damaged, and was not put there. Restore it "
+            f"from a copy{advice}"
         )
-    waiting.replace(place)
-    return True
+    if not (is_before or (is_free and one.may_be_gone)):
+        raise OrtdeployError(
+            f"{wrong.file} is neither what was committed nor what was made to take its place. Restore it from a copy"
+        )
+    ledger.forget_rewrite(output, one)

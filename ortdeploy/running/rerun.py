@@ -6,7 +6,7 @@ are removed from their parts. The ledger notes each step before it is done, so t
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -213,7 +213,7 @@ class RerunRun:
             skipped=tuple(again.skipped),
             through=part.end,
         )
-        ReplacedRows(context, known.part_digits).replace(part, failed_before, rows)
+        _replace(context, known, part, failed_before, rows)
         new.unlink(missing_ok=True)
         if context.trace is not None:
             context.trace.part(began, part=part.number, rows=len(wanted), failed=len(again.failed), file=part.file)
@@ -270,4 +270,10 @@ def take_out(context: JobContext, record: OutputRecord, spans: Sequence[Span]) -
         goes = [row for row in rows_in(spans, part.start, part.end) if row not in left]
         if goes:
             new = NewRows(spans=as_spans(goes), withdrawn=True)
-            ReplacedRows(context, record.part_digits).replace(part, failed.get(part.number, ()), new)
+            _replace(context, record, part, failed.get(part.number, ()), new)
+
+
+def _replace(context: JobContext, record: OutputRecord, part: Part, failed: Iterable[int], new: NewRows) -> None:
+    one = ReplacedRows(context, record.part_digits).replace(part, failed, new)
+    rows = sum(rows for _, rows in new.spans)
+    log.info("part.replaced", part=part.number, rows=rows, file=one.part.file)

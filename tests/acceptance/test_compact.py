@@ -107,7 +107,7 @@ def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
 def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = fill(cli, deployment)
     with monkeypatch.context() as patch:
-        patch.setattr("ortdeploy.running.compaction.put_in_place", kill)
+        patch.setattr("ortdeploy.running.recovery.finish", kill)
         with pytest.raises(Killed):
             cli("compact", manifest, "--job", "run")
     (waiting,) = (deployment / "out").glob(".part-*.replaced")

@@ -177,8 +177,15 @@ def with_a_begun_rewrite(folder: Path) -> tuple[Inbox, Path]:
     raise AssertionError
 
 
-@pytest.mark.parametrize("what", ["gone", "damaged", "placed and damaged"])
-def test_what_a_begun_replacement_is_made_of_is_not_guessed(tmp_path: Path, what: str) -> None:
+def test_a_begun_rewrite_whose_file_is_gone_is_undone_and_its_rows_run_again(tmp_path: Path) -> None:
+    inbox, waiting = with_a_begun_rewrite(tmp_path)
+    waiting.unlink()
+    inbox.apply()
+    inbox.check()
+
+
+@pytest.mark.parametrize("what", ["damaged", "placed and damaged"])
+def test_what_a_begun_rewrite_is_made_of_is_not_guessed(tmp_path: Path, what: str) -> None:
     inbox, waiting = with_a_begun_rewrite(tmp_path)
     whole, part = waiting.read_bytes(), inbox.out / waiting.name.removeprefix(".").removesuffix(".replaced")
     before = part.read_bytes()
