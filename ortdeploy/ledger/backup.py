@@ -99,7 +99,7 @@ def bring_back(source: Path, state_dir: Path) -> BroughtBack:
                 raise OrtdeployError(f"{place} is a link, which may lead anywhere. Remove it. Nothing was changed")
         records = _sound_records(Path(folder))
         for record in records:
-            fit = _Fit(record, state_dir, Path(folder))
+            fit = _Fit(record, state_dir)
             if fit.why_not is not None:
                 raise OrtdeployError(f"{source} does not fit what is there: {fit.why_not}. Nothing was changed")
             not_compared += [fit.unasked] if fit.unasked is not None else []
@@ -180,12 +180,12 @@ class _Fit:
     carried away too, and nothing here tells; `may_repeat` says which names and numbers the next parts get.
     """
 
-    def __init__(self, record: OutputRecord, state_dir: Path, copy: Path) -> None:
+    def __init__(self, record: OutputRecord, state_dir: Path) -> None:
         """Compare a record of a copy with what is there."""
         self._folder = Path(os.path.normpath(state_dir.absolute() / record.output))
         self.unasked: str | None = None
         self.may_repeat: str | None = None
-        self.why_not = self._other_ledger(state_dir) or next(self._differences(record, copy), None)
+        self.why_not = self._other_ledger(state_dir) or next(self._differences(record), None)
 
     def _other_ledger(self, state_dir: Path) -> str | None:
         named, ours = named_ledger(self._folder), (state_dir.absolute() / FILE).resolve()
@@ -193,11 +193,9 @@ class _Fit:
             return None
         return f"{self._folder} names another ledger, {named}"
 
-    def _differences(self, record: OutputRecord, copy: Path) -> Iterator[str]:
+    def _differences(self, record: OutputRecord) -> Iterator[str]:
         """Yield how files differ; those that are not here, but may be on a store, are looked for there."""
-        with read_ledger(copy) as ledger:
-            merges = ledger.merges(record.output) if ledger is not None else ()
-        underway = Underway(merges, record.replacements)
+        underway = Underway(record.rewrites)
         elsewhere = list[tuple[str, Sequence[OnDisk]]]()
         for part in record.parts:
             for file in part.files:

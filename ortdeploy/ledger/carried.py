@@ -15,7 +15,7 @@ from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.forgetting import forget_origins
 from ortdeploy.ledger.versions import bring_up_to_date
 
-OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "merges", "revisions", "repairs", CONTENTS, *OF_CHANGES)
+OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "revisions", "repairs", CONTENTS, *OF_CHANGES)
 """The tables, besides `outputs`, whose rows belong to an output."""
 
 _BESIDE = ("deployments", "provenance")

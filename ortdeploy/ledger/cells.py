@@ -19,7 +19,7 @@ from typing import Any
 
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.packed import in_blocks
-from ortdeploy.ledger.records import Merge, Part, Revision
+from ortdeploy.ledger.records import Part, Revision
 
 OUTPUT_COLUMNS: Mapping[str, Any] = {
     "output": str, "deployment": str, "job": str, "identity": str, "status": str, "run": str, "started": str,
@@ -32,10 +32,6 @@ PART_COLUMNS: Mapping[str, Any] = {
     "deployment": str | None, "revision": int,
 }  # fmt: skip
 BEGUN_COLUMNS: Mapping[str, Any] = {**PART_COLUMNS, "state": str | None, "name": str | None}
-MERGE_COLUMNS: Mapping[str, Any] = {
-    "part": int, "temporary": str, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
-    "revision": int, "deployment": str | None,
-}  # fmt: skip
 REVISION_COLUMNS: Mapping[str, Any] = {
     "part": int, "revision": int, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
     "deployment": str | None,
@@ -94,12 +90,6 @@ def part_cells(part: Part) -> tuple[Any, ...]:
     """Return a part as the cells of its row, in the order of the columns."""
     plain = {name: getattr(part, name) for name in PART_COLUMNS}
     return tuple({**plain, "skipped_rows": json.dumps(part.skipped_rows)}.values())
-
-
-def merge_cells(merge: Merge) -> tuple[Any, ...]:
-    """Return a merge as the cells of its row, in the order of the columns."""
-    plain = {name: getattr(merge, name) for name in MERGE_COLUMNS}
-    return tuple({**plain, "rows": json.dumps(merge.rows)}.values())
 
 
 def revision_cells(part: int, revision: Revision) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.ledger.cells import add_functions, insert_many, insert_sealed, seal_inputs, seal_of_span, typed, unsealed
 from ortdeploy.ledger.records import Rerun, Span
 
-OF_CHANGES = ("spans", "reruns", "leaving", "withdrawn", "replacements", "forgotten")
+OF_CHANGES = ("spans", "reruns", "leaving", "withdrawn", "rewrites", "forgotten")
 """The tables, by output, that ledger version 5 added."""
 
 _SPAN: Mapping[str, Any] = {"first_row": int, "rows": int}

@@ -4,6 +4,7 @@ SQLite notices few kinds of damage, and a ledger may come with a checkout from a
 other double or lose rows, and a name of a file may lead anywhere. What is found here is damage, and told as such.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -11,18 +12,18 @@ from itertools import accumulate, pairwise
 from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import (
     PART_DIGITS,
     Begun,
     Forgotten,
-    Merge,
     NewFile,
     OutputRecord,
     Part,
-    Replacement,
     Revision,
+    Rewrite,
     Span,
     begun_name,
     merged_name,
@@ -38,9 +39,8 @@ _NUMBERED = re.compile(r"^part-[0-9]+(?:\.r([0-9]{1,9}))?")
 
 def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
     """Raise OrtdeployError if the ledger contradicts itself about an output; `suffix` is that of its parts."""
-    merges = ledger.merges(record.output)
-    what = find_contradiction(record, merges, suffix)
-    what = what or next(_failures(record, merges, ledger.failed_rows(record.output)), None)
+    what = find_contradiction(record, suffix)
+    what = what or next(_failures(record, ledger.failed_rows(record.output)), None)
     if what is None and record.begun is not None:
         what = next(_failed(record.begun.part, ledger.failed_of_begun(record.output, record.begun)), None)
     if what is not None:
@@ -51,21 +51,20 @@ def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
         ledger.made_by(digest)
 
 
-def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: str | None = None) -> str | None:
+def find_contradiction(record: OutputRecord, suffix: str | None = None) -> str | None:
     """Return the first contradiction in a record; None if it is sound.
 
     Without a suffix, parts may have any suffix, but all the same one.
     """
     if record.part_digits not in _DIGITS:
         return f"the names of parts have {record.part_digits} digits"
-    return next(_contradictions(record, merges, suffix or _suffix(record, merges)), None)
+    return next(_contradictions(record, suffix or _suffix(record)), None)
 
 
-def _suffix(record: OutputRecord, merges: Sequence[Merge]) -> str:
+def _suffix(record: OutputRecord) -> str:
     """Return the suffix of the first file of a part, or of one on its way to becoming one; empty if it is malformed."""
     names = [str(file.file) for part in record.parts for file in part.files]
-    names += [merge.file for merge in merges]
-    names += [file.file for one in record.replacements for file in one.files]
+    names += [file.file for one in record.rewrites for file in one.files]
     if record.begun is not None and record.begun.part.file is not None:
         begun = record.begun.part
         names.append(record.begun.part.file.removeprefix(".").removesuffix(begun_name("", begun.rows)[1:]))
@@ -73,7 +72,7 @@ def _suffix(record: OutputRecord, merges: Sequence[Merge]) -> str:
     return suffix if _SUFFIX.fullmatch(suffix) else ""
 
 
-def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) -> Iterator[str]:
+def _contradictions(record: OutputRecord, suffix: str) -> Iterator[str]:
     start, least = record.forgotten.rows, record.forgotten.parts
     for part in record.parts:
         number = max(part.number, least)
@@ -90,15 +89,10 @@ def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) 
     if record.begun is not None:
         yield from _of_begun(record, record.begun, start, suffix)
     parts = {part.number: part for part in record.parts}
-    for one in record.replacements:
+    for one in record.rewrites:
         before = [parts[number] for number in (*one.absorbed, one.part.number) if number in parts]
-        yield from _of_replacement(one, before, record.part_digits, suffix)
+        yield from _of_rewrite(one, before, record.part_digits, suffix)
     yield from _of_changes(record, start)
-    for merge in merges:
-        if merge.part not in parts:
-            yield f"a file is to take the place of part {merge.part}, which there is not"
-            return
-        yield from _of_merge(merge, parts[merge.part], _Names(merge.part, record.part_digits, suffix))
 
 
 def _of_numbers(record: OutputRecord) -> Iterator[str]:
@@ -184,20 +178,8 @@ def _of_begun(record: OutputRecord, begun: Begun, start: int, suffix: str) -> It
         yield f"the file of part {number}, which was begun, has the SHA-256 {part.sha256!r}"
 
 
-def _of_merge(merge: Merge, part: Part, names: _Names) -> Iterator[str]:
-    own = names.given(part.file, part.revision) if merge.revision == 0 else {names(merge.revision)}
-    is_last = merge.revision in {0, part.revision}
-    if merge.file not in own or merge.temporary != merged_name(merge.file) or not is_last:
-        yield f"{merge.temporary!r} is to take the place of part {merge.part} as {merge.file!r}"
-    if not merge.rows or len(merge.rows) > part.failed or not _lie_in(sorted(merge.rows), part):
-        yield f"a file with rows that did not fail is to take the place of part {merge.part}"
-    if merge.bytes < 0:
-        yield f"a file of {merge.bytes} bytes is to take the place of part {merge.part}"
-    yield from _of_file(merge, f"the file that is to take the place of part {merge.part}")
-
-
-def _of_replacement(one: Replacement, before: Sequence[Part], digits: int, suffix: str) -> Iterator[str]:
-    """Yield what is wrong with a replacement of parts that follow each other; `before` are the parts."""
+def _of_rewrite(one: Rewrite, before: Sequence[Part], digits: int, suffix: str) -> Iterator[str]:
+    """Yield what is wrong with a rewrite of parts that follow each other; `before` are the parts."""
     number = one.part.number
     what = f"what is to take the place of part {number}"
     follow = all(first.end == second.start for first, second in pairwise(before))
@@ -214,7 +196,7 @@ def _of_replacement(one: Replacement, before: Sequence[Part], digits: int, suffi
     }:
         yield f"{what} has files of other names"
     for file in one.files:
-        if file.temporary != replaced_name(file.file) or file.bytes < 0:
+        if file.temporary not in {replaced_name(file.file), merged_name(file.file)} or file.bytes < 0:
             yield f"{file.temporary!r} is to become {file.file!r}"
         yield from _of_file(file, what)
     if not _are_spans(one.spans, before[0].start, before[-1].end):
@@ -242,7 +224,7 @@ def _are_spans(spans: Sequence[Span], start: int, end: int) -> bool:
     return all(rows > 0 for _, rows in spans) and [start, *borders, end] == sorted([start, *borders, end])
 
 
-def _of_file(record: Part | Merge | Revision | NewFile, which: str) -> Iterator[str]:
+def _of_file(record: Part | Revision | NewFile, which: str) -> Iterator[str]:
     if record.sha256 is not None and not _SHA256.fullmatch(record.sha256):
         yield f"{which} has the SHA-256 {record.sha256!r}"
 
@@ -253,18 +235,17 @@ def _lie_in(rows: Sequence[int], part: Part) -> bool:
     return not rows or (ordered and part.start <= rows[0] and rows[-1] < part.start + part.rows)
 
 
-def _failures(
-    record: OutputRecord, merges: Sequence[Merge], failed: Mapping[int, Mapping[int, object]]
-) -> Iterator[str]:
-    merging = {merge.part: set(merge.rows) for merge in merges}
+def _failures(record: OutputRecord, failed: Mapping[int, Mapping[int, object]]) -> Iterator[str]:
     for part in record.parts:
         if any(span[0] <= row < sum(span) for span in part.withdrawn for row in failed.get(part.number, ())):
             yield f"rows of part {part.number} have failed that count no more"
     for part in record.parts:
-        rows = failed.get(part.number, {})
-        yield from _failed(part, rows)
-        if not merging.get(part.number, set()) <= rows.keys():
-            yield f"a file with rows that did not fail is to take the place of part {part.number}"
+        yield from _failed(part, failed.get(part.number, {}))
+    for one in record.rewrites:
+        before = {row for number in (*one.absorbed, one.part.number) for row in failed.get(number, ())}
+        stay = before.difference(rows_in(one.spans, one.part.start, one.part.end))
+        again = {json.loads(letter)["row"] for letter in one.letters}
+        yield from _failed(one.part, dict.fromkeys(sorted(stay | again)))
 
 
 def _failed(part: Part, rows: Mapping[int, object]) -> Iterator[str]:

@@ -32,14 +32,12 @@ from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     DEPLOYMENT_COLUMNS,
     FEW_INPUTS,
-    MERGE_COLUMNS,
     OUTPUT_COLUMNS,
     PART_COLUMNS,
     REVISION_COLUMNS,
     check_time,
     insert_many,
     insert_sealed,
-    merge_cells,
     part_cells,
     resealed_inputs,
     row_numbers,
@@ -77,15 +75,14 @@ from ortdeploy.ledger.records import (
     Begun,
     ChangedFiles,
     FailedBefore,
-    Merge,
     OutputRecord,
     Part,
     Repair,
-    Replacement,
     Revision,
+    Rewrite,
     output_key,
 )
-from ortdeploy.ledger.replacements import begin_replacement, end_replacement, forget_replacement, read_replacements
+from ortdeploy.ledger.rewrites import begin_rewrite, end_rewrite, forget_rewrite, read_rewrites
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
 
@@ -157,7 +154,7 @@ class Ledger:
         """Return the fields of an OutputRecord about files that have changed, and about forgotten parts."""
         db = self._connection
         return {
-            "replacements": read_replacements(db, output),
+            "rewrites": read_rewrites(db, output),
             "reruns": read_reruns(db, output),
             "leaving": read_leaving(db, output),
             "forgotten": read_forgotten(db, output),
@@ -644,47 +641,6 @@ class Ledger:
             found = self._connection.execute(query, (output, begun.part.number, begun.end)).fetchall()
             return {row: failed_before(row, entry) for row, entry in found}
 
-    def begin_merge(self, output: str, merge: Merge, made_by: MadeBy) -> None:
-        """Note that a merged file takes a part's place from now on, or lies beside the part under its own name."""
-        with self._transaction() as db:
-            insert_sealed(db, "merges", output, MERGE_COLUMNS, merge_cells(merge))
-            if merge.revision:
-                _insert_deployment(db, made_by)
-                (part,) = (one for one in self._parts(output) if one.number == merge.part)
-                cells = part_cells(replace(part, revision=merge.revision))
-                insert_sealed(db, "parts", output, PART_COLUMNS, cells)
-
-    def merges(self, output: str) -> tuple[Merge, ...]:
-        """Return the merges that were begun but not ended."""
-        with undamaged():
-            query = f"SELECT {', '.join(MERGE_COLUMNS)}, seal FROM merges WHERE output = ? ORDER BY part"  # noqa: S608  ours
-            found = []
-            for row in self._connection.execute(query, (output,)):
-                values = typed(MERGE_COLUMNS, unsealed(row, f"what stands there of the merge of part {row[0]}"))
-                found.append(Merge(**{**values, "rows": row_numbers(values["rows"])}))
-            return tuple(found)
-
-    def end_merge(self, output: str, part: Part, merge: Merge) -> None:
-        """Note that a merged file has its name: its rows are committed, and no longer failed."""
-        file = {name: getattr(merge, name) for name in ("file", "bytes", "sha256", "mtime_ns")}
-        with self._transaction() as db:
-            merged = replace(part, committed=part.committed + len(merge.rows), failed=part.failed - len(merge.rows))
-            merged = replace(merged, revision=merge.revision) if merge.revision else replace(merged, **file)
-            insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(merged))
-            if merge.revision:
-                cells = {**file, "part": merge.part, "revision": merge.revision, "deployment": merge.deployment}
-                cells["rows"] = json.dumps(merge.rows)
-                ordered = tuple(cells[name] for name in REVISION_COLUMNS)
-                insert_sealed(db, "revisions", output, REVISION_COLUMNS, ordered)
-            rows = [(output, row) for row in merge.rows]
-            db.executemany("DELETE FROM failures WHERE output = ? AND row = ?", rows)
-            db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
-
-    def forget_merge(self, output: str, merge: Merge) -> None:
-        """Drop a merge whose file is gone, while the part is as before: its rows stay failed."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
-
     def take_up_changes(self, output: str, changes: ChangedFiles, run: str) -> None:
         """Note which changed files run again, and which count as new: their old rows leave their parts."""
         again, anew = changes.again, changes.anew
@@ -706,23 +662,23 @@ class Ledger:
             db.execute(query, (run, output))
             seal_inputs(db, output)
 
-    def begin_replacement(self, output: str, replacement: Replacement, made_by: MadeBy | None = None) -> None:
+    def begin_rewrite(self, output: str, rewrite: Rewrite, made_by: MadeBy | None = None) -> None:
         """Note that a rewritten part takes its place from now on; `made_by` made its new rows, if there are any."""
         with self._transaction() as db:
             if made_by is not None:
                 _insert_deployment(db, made_by)
-            (before,) = (one for one in self._parts(output) if one.number == replacement.part.number)
-            begin_replacement(db, output, replacement, before)
+            (before,) = (one for one in self._parts(output) if one.number == rewrite.part.number)
+            begin_rewrite(db, output, rewrite, before)
 
-    def end_replacement(self, output: str, replacement: Replacement) -> None:
+    def end_rewrite(self, output: str, rewrite: Rewrite) -> None:
         """Note that the files of a rewritten part have their names."""
         with self._transaction() as db:
-            end_replacement(db, output, replacement)
+            end_rewrite(db, output, rewrite)
 
-    def forget_replacement(self, output: str, replacement: Replacement) -> None:
-        """Drop a replacement whose file is gone: its rows run again, into a file with a new name."""
+    def forget_rewrite(self, output: str, rewrite: Rewrite) -> None:
+        """Drop a rewrite whose file is gone: its rows run again, into a file with a new name."""
         with self._transaction() as db:
-            forget_replacement(db, output, replacement.part.number)
+            forget_rewrite(db, output, rewrite.part.number)
 
     def forget_parts(self, output: str, parts: Sequence[Part], files: Iterable[str]) -> None:
         """Forget the first parts of an output and the input files of their rows; their counts stay."""

@@ -28,7 +28,7 @@ def part_name(number: int, digits: int, suffix: str, revision: int = 0) -> str:
 
 
 def merged_name(file: str) -> str:
-    """Return the name under which a merged file waits until it takes a part's place."""
+    """Return the name under which a file of a retry of ledger version 7 waits until it takes a part's place."""
     return f".{file}.merged"
 
 
@@ -113,23 +113,6 @@ class Part(Struct, frozen=True, kw_only=True):
         return (*(() if self.file is None else (self,)), *self.revisions)
 
 
-class Merge(Struct, frozen=True, kw_only=True):
-    """A file that takes a part's place; `rows` are those that it holds and the part did not.
-
-    With a `revision`, it lies beside the part instead, and holds only these rows.
-    """
-
-    part: int
-    temporary: str
-    file: str
-    bytes: int
-    rows: tuple[int, ...]
-    sha256: str | None = None
-    mtime_ns: int | None = None
-    revision: int = 0
-    deployment: str | None = None
-
-
 class Forgotten(Struct, frozen=True, kw_only=True):
     """Counts of the first parts of an output, which the ledger has forgotten: all are done and carried away."""
 
@@ -147,11 +130,11 @@ class NewFile(Struct, frozen=True, kw_only=True):
     temporary: str
     file: str
     bytes: int
-    sha256: str
-    mtime_ns: int
+    sha256: str | None = None
+    mtime_ns: int | None = None
 
 
-class Replacement(Struct, frozen=True, kw_only=True):
+class Rewrite(Struct, frozen=True, kw_only=True):
     """A part that is rewritten: `files` take their places, those `removed` are deleted, then the part is `part`.
 
     Of the rows of `spans`, those of `letters` (JSON) have failed, and the others have not. `through`: rows of changed
@@ -219,7 +202,7 @@ class OutputRecord(Struct, frozen=True, kw_only=True):
     The first `first_row` rows came from input files of finished runs. `batch_size` is what `auto` found. `part_digits`
     is the width of the number in the names of parts. `begun` has the finished rows of the next part, and `revision`
     goes into its name. `noted_failures` counts all rows of `_failed.jsonl`, also those of an abandoned part that runs
-    again. `replacements` were begun but not ended. `reruns` are changed files whose rows run again; rows of `leaving`
+    again. `rewrites` were begun but not ended. `reruns` are changed files whose rows run again; rows of `leaving`
     spans are to leave their parts. `forgotten` counts the first parts if they are no longer among `parts`.
     """
 
@@ -240,7 +223,7 @@ class OutputRecord(Struct, frozen=True, kw_only=True):
     begun: Begun | None = None
     noted_failures: int = 0
     revision: int = 0
-    replacements: tuple[Replacement, ...] = ()
+    rewrites: tuple[Rewrite, ...] = ()
     reruns: tuple[Rerun, ...] = ()
     leaving: tuple[Span, ...] = ()
     forgotten: Forgotten = Forgotten()

@@ -14,7 +14,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.opening import read_ledger
-from ortdeploy.ledger.records import Merge, NewFile, Part, Revision
+from ortdeploy.ledger.records import NewFile, Part, Revision
 from ortdeploy.ledger.stored_parts import Copies, difference_there
 from ortdeploy.ledger.written import GONE_FILE, Underway, difference
 
@@ -75,7 +75,7 @@ class VerifiedJob(Struct, frozen=True, kw_only=True):
         return tuple(part for part in self.parts if part.state is state)
 
 
-_Written = Part | Revision | Merge | NewFile
+_Written = Part | Revision | NewFile
 _Records = Mapping[str, Sequence[_Written]]
 """By the name of a file, what it may be: the part or revision, or what is about to be put into its place."""
 
@@ -144,13 +144,12 @@ def _records(state_dir: Path, output: str, owner: tuple[str, str]) -> _Records:
     """Return what the ledger says now of the parts that have a file. Raises OrtdeployError if it is damaged."""
     with read_ledger(state_dir) as ledger:
         record = ledger.output(output) if ledger else None
-        merges = ledger.merges(output) if ledger else ()
     if record is None or (record.deployment, record.job) != owner:
         return {}
-    contradiction = find_contradiction(record, merges)
+    contradiction = find_contradiction(record)
     if contradiction is not None:
         raise OrtdeployError(damaged(contradiction))
-    underway = Underway(merges, record.replacements)
+    underway = Underway(record.rewrites)
     return {
         str(file.file): (file, *underway.instead_of(part, file))
         for part in record.parts

@@ -29,7 +29,7 @@ Version 5 added to version 4, for input files that change:
 - `reruns`: files whose rows run again, with the state that is read, and the row before which parts hold the new
   results.
 - `leaving`: rows that are to leave their parts. `withdrawn`: those that have left.
-- `replacements`: the files that take the place of a part's, and the part that results, see `ledger.replacements`.
+- `replacements`: the files that take the place of a part's, and the part that results, see `ledger.rewrites`.
 - `forgotten`: counts of the first parts that are no longer in `parts`, because they were done and carried away. The
   numbers of parts go up, but may have gaps.
 
@@ -38,31 +38,42 @@ ran have no entries.
 
 Version 7 packs the entries of `contents`, and added the index `unreadable`, of the failed rows that stand for files.
 
-Version 8 has the same tables. What `outputs.statistics` may hold is more, which version 7 would call damage.
+Version 8 calls `replacements` `rewrites`, and has what `retry` puts into parts there too, instead of in `merges`. What
+`outputs.statistics` may hold is more, which version 7 would call damage.
 """
 
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileState
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
-    MERGE_COLUMNS,
     PART_COLUMNS,
+    REVISION_COLUMNS,
     insert_sealed,
     old_seal_of_inputs,
+    row_numbers,
     seal_inputs,
     seal_of,
+    typed,
 )
+from ortdeploy.ledger.changes import as_spans, read_withdrawn
 from ortdeploy.ledger.contents import put_contents
 from ortdeploy.ledger.damage import FILE, undamaged
+from ortdeploy.ledger.records import NewFile, Part, Rewrite
+from ortdeploy.ledger.rewrites import begin_rewrite, revision_of
 
 LEDGER_VERSION = 8
 _OLDER = frozenset({2, 3, 4, 5, 6, 7})
+_MERGE: Mapping[str, Any] = {
+    "part": int, "temporary": str, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
+    "revision": int, "deployment": str | None,
+}  # fmt: skip
 
 _SINCE_VERSION_3 = """
 CREATE TABLE deployments (
@@ -181,7 +192,10 @@ CREATE TABLE contents (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS unreadable ON failures (output, row) WHERE instr(entry, '"unreadable-file"');
 """
-_NEW = _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7
+_TO_VERSION_8 = """
+ALTER TABLE replacements RENAME TO rewrites;
+"""
+_NEW = _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8 + "DROP TABLE merges;"
 _NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
 
@@ -197,12 +211,12 @@ def bring_up_to_date(connection: sqlite3.Connection, keep: Callable[[int], None]
             keep(version)
         migrations = {
             0: _NEW,
-            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
-            3: _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7,
-            4: _TO_VERSION_5 + _TO_VERSION_7,
-            5: _TO_VERSION_7,
-            6: _PUT_VERSION_6_ASIDE + _TO_VERSION_7,
-            7: "",
+            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8,
+            3: _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8,
+            4: _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8,
+            5: _TO_VERSION_7 + _TO_VERSION_8,
+            6: _PUT_VERSION_6_ASIDE + _TO_VERSION_7 + _TO_VERSION_8,
+            7: _TO_VERSION_8,
             LEDGER_VERSION: "",
         }
         for statement in migrations[version].split(";"):
@@ -215,6 +229,8 @@ def bring_up_to_date(connection: sqlite3.Connection, keep: Callable[[int], None]
             if version == 6:  # noqa: PLR2004  the one that has an entry a row
                 _pack_contents(connection)
             _seal_all(connection)
+            if version in _OLDER:
+                _rewrite_merges(connection)
         connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -225,7 +241,7 @@ def bring_up_to_date(connection: sqlite3.Connection, keep: Callable[[int], None]
 def _unseal_version_3(db: sqlite3.Connection) -> None:
     """Remove the seals that fit what version 3 wrote. One that does not fit stays, and never fits again."""
     keys = {"parts": ("output", "number"), "begun": ("output",), "merges": ("output", "part")}
-    columns = {"parts": PART_COLUMNS, "begun": BEGUN_COLUMNS, "merges": MERGE_COLUMNS}
+    columns = {"parts": PART_COLUMNS, "begun": BEGUN_COLUMNS, "merges": _MERGE}
     for table, key in keys.items():
         old = [name for name in columns[table] if name not in _NEW_IN_VERSION_4]
         where = " AND ".join(f"{name} = ?" for name in key)
@@ -259,12 +275,64 @@ def _pack_contents(db: sqlite3.Connection) -> None:
 
 def _seal_all(db: sqlite3.Connection) -> None:
     """Seal the rows without a seal, which older versions wrote."""
-    for table, columns in (("parts", PART_COLUMNS), ("begun", BEGUN_COLUMNS), ("merges", MERGE_COLUMNS)):
+    for table, columns in (("parts", PART_COLUMNS), ("begun", BEGUN_COLUMNS)):
         query = f"SELECT output, {', '.join(columns)} FROM {table} WHERE seal IS NULL"  # noqa: S608  ours
         for output, *cells in db.execute(query).fetchall():
             insert_sealed(db, table, output, columns, tuple(cells))
     for (output,) in db.execute("SELECT output FROM outputs WHERE inputs_seal IS NULL").fetchall():
         seal_inputs(db, output)
+
+
+def _rewrite_merges(db: sqlite3.Connection) -> None:
+    """Note as rewrites what a killed retry of an older version was putting into parts.
+
+    What is damaged becomes a rewrite without a seal, which never fits.
+    """
+    query = f"SELECT output, seal, {', '.join(_MERGE)} FROM merges"  # noqa: S608  ours
+    for output, seal, *cells in db.execute(query).fetchall():
+        try:
+            one = _as_rewrite(db, output, cells, seal)
+            begin_rewrite(db, output, one, one.part)
+        except (ValueError, TypeError):
+            db.execute("INSERT OR REPLACE INTO rewrites VALUES (?, ?, '', NULL)", (output, cells[0]))
+    db.execute("DROP TABLE merges")
+
+
+def _as_rewrite(db: sqlite3.Connection, output: str, merge: Sequence[Any], seal: str | None) -> Rewrite:
+    """Return a merge as a rewrite: in place of its part's file, or with a revision beside it.
+
+    The file of a revision may have been carried away; whether the output allows that, the ledger does not know. Raises
+    ValueError or TypeError if the merge is not what was written.
+    """
+    if seal not in {None, seal_of(*merge)}:
+        raise ValueError(seal)
+    values = typed(_MERGE, merge)
+    rows, number, revision = row_numbers(values["rows"]), values["part"], values["revision"]
+    query = f"SELECT {', '.join(PART_COLUMNS)} FROM parts WHERE output = ? AND number = ?"  # noqa: S608  ours
+    part = typed(PART_COLUMNS, db.execute(query, (output, number)).fetchone())
+    query = f"SELECT {', '.join(REVISION_COLUMNS)} FROM revisions WHERE output = ? AND part = ? ORDER BY revision"  # noqa: S608  ours
+    later = db.execute(query, (output, number)).fetchall()
+    file = {name: values[name] for name in ("file", "bytes", "sha256", "mtime_ns")}
+    if revision:
+        later.append(tuple(values[name] for name in REVISION_COLUMNS))
+    else:
+        part |= file
+    return Rewrite(
+        part=Part(
+            **{
+                **part,
+                "committed": part["committed"] + len(rows),
+                "failed": part["failed"] - len(rows),
+                "skipped_rows": row_numbers(part["skipped_rows"]),
+                "revisions": tuple(map(revision_of, later)),
+                "withdrawn": tuple(read_withdrawn(db, output).get(number, ())),
+            }
+        ),
+        files=(NewFile(temporary=values["temporary"], **file),),
+        removed=(),
+        spans=as_spans(rows),
+        may_be_gone=revision > 0,
+    )
 
 
 def version_of(connection: sqlite3.Connection) -> int:

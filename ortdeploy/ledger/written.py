@@ -5,9 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ortdeploy.files.digests import file_digest
-from ortdeploy.ledger.records import Begun, Merge, NewFile, OutputRecord, Part, Replacement, Revision
+from ortdeploy.ledger.records import Begun, NewFile, OutputRecord, Part, Revision, Rewrite
 
-OnDisk = Part | Merge | Revision | NewFile
+OnDisk = Part | Revision | NewFile
 """A record of a file: its size, time and SHA-256 when it was written."""
 
 
@@ -26,23 +26,21 @@ def is_as_written(path: Path, record: OnDisk, digest: Callable[[Path], str] | No
 
 
 class Underway:
-    """The files of an output that are being replaced: merges and replacements that were begun but not ended."""
+    """The files of an output that are being replaced: rewrites that were begun but not ended."""
 
-    def __init__(self, merges: Iterable[Merge], replacements: Iterable[Replacement]) -> None:
+    def __init__(self, rewrites: Iterable[Rewrite]) -> None:
         """Take what the ledger knows of an output."""
-        self._merges = {merge.part: merge for merge in merges if not merge.revision}
-        self._replacements = {number: one for one in replacements for number in (*one.absorbed, one.part.number)}
+        self._rewrites = {number: one for one in rewrites for number in (*one.absorbed, one.part.number)}
 
-    def instead_of(self, part: Part, file: Part | Revision) -> list[Merge | NewFile]:
+    def instead_of(self, part: Part, file: Part | Revision) -> list[NewFile]:
         """Return the other contents that a file of a part may have, because it is being replaced."""
-        merge, replacement = self._merges.get(part.number), self._replacements.get(part.number)
-        found: list[Merge | NewFile] = [merge] if merge is not None and file is part else []
-        return [*found, *(one for one in (replacement.files if replacement else ()) if one.file == file.file)]
+        rewrite = self._rewrites.get(part.number)
+        return [one for one in (rewrite.files if rewrite else ()) if one.file == file.file]
 
     def may_be_gone(self, part: Part, file: Part | Revision) -> bool:
-        """Return whether a file may be gone because a replacement deletes it."""
-        replacement = self._replacements.get(part.number)
-        return replacement is not None and file.file in replacement.removed
+        """Return whether a file may be gone because a rewrite deletes it."""
+        rewrite = self._rewrites.get(part.number)
+        return rewrite is not None and file.file in rewrite.removed
 
 
 def committed_rows(record: OutputRecord, folder: Path) -> int:
@@ -68,18 +66,17 @@ def _is_published(folder: Path, begun: Begun) -> bool:
 def find_damage(
     folder: Path,
     parts: Iterable[Part],
-    merges: Iterable[Merge] = (),
     digest: Callable[[Path], str] = file_digest,
     *,
-    replacements: Iterable[Replacement] = (),
+    rewrites: Iterable[Rewrite] = (),
     removable: bool = False,
 ) -> str | None:
     """Return which committed file is not as it was written, and how it differs; None if all are.
 
-    `merges` and `replacements` were begun but not ended, so a part may be the old one or the new one. `removable`:
+    `rewrites` were begun but not ended, so a part may be the old one or the new one. `removable`:
     files may be gone.
     """
-    underway = Underway(merges, replacements)
+    underway = Underway(rewrites)
     for part in parts:
         for file in part.files:
             how = difference(folder / str(file.file), [file, *underway.instead_of(part, file)], digest)

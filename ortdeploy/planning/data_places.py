@@ -24,7 +24,8 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
-from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
+from ortdeploy.ledger.records import OutputRecord, Part, output_key
+from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.redaction import shown_path
 from ortdeploy.shell import pip_install
@@ -68,7 +69,6 @@ class Before(Struct, frozen=True, kw_only=True):
     record: OutputRecord | None = None
     rows: int = 0
     inputs: Sequence[KnownFile] = ()
-    merges: tuple[Merge, ...] = ()
     layout: Mapping[str, Any] | None = None
     elsewhere: "SharedParts | None" = None
 
@@ -108,9 +108,8 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
         maker = ledger.made_by(last)
         layout = maker.layout if maker else None
         inputs = ledger.inputs(key, spans=places.input.arrivals.on_change == "rerun")
-        merges = ledger.merges(key)
         rows = committed_rows(record, places.place) if record is not None else 0
-        return Before(record=record, rows=rows, inputs=inputs, merges=merges, layout=layout, elsewhere=elsewhere)
+        return Before(record=record, rows=rows, inputs=inputs, layout=layout, elsewhere=elsewhere)
 
 
 def _is_made_anew(elsewhere: "SharedParts", record: OutputRecord) -> bool:
@@ -319,11 +318,9 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: "Shared
     """Return whether killed processes have left something: a compact or retry to complete, or litter of a shard."""
     if before.record is None or is_live(state_dir, before.record.output):
         return False
-    from ortdeploy.ledger.merges import has_hidden_files  # noqa: PLC0415  only where a job has nothing to run
-
     is_untidy = shared is not None and bool(shared.untidy)
     try:
-        return bool(is_untidy or before.record.replacements or before.merges) or has_hidden_files(folder)
+        return bool(is_untidy or before.record.rewrites) or any(hidden_files(folder))
     except OSError:
         return False
 
@@ -370,7 +367,7 @@ def _own_output(places: DataPlaces, before: Before, digests: DigestCache, *, is_
     if record is None:
         raise AssertionError("the ledger knows this output")
     removable = places.removable or is_elsewhere
-    damage = _damage(folder, places.shown, record, before.merges, digests, removable=removable)
+    damage = _damage(folder, places.shown, record, digests, removable=removable)
     parts = _parts_to_come(folder, record)
     makers = [(part.deployment, part.start) for part in parts]
     made = tuple(one for place, one in enumerate(makers) if not place or makers[place - 1][0] != one[0])
@@ -465,7 +462,6 @@ def _damage(
     folder: Path,
     shown: str,
     record: OutputRecord,
-    merges: Sequence[Merge],
     digests: DigestCache,
     *,
     removable: bool,
@@ -473,12 +469,10 @@ def _damage(
     """Check the ledger against itself, and its committed parts against the files."""
     from ortdeploy.ledger.check import find_contradiction  # noqa: PLC0415  only where something is committed
 
-    contradiction = find_contradiction(record, merges)
+    contradiction = find_contradiction(record)
     if contradiction is not None:
         return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")
-    what = find_damage(
-        folder, record.parts, merges, digests.digest, replacements=record.replacements, removable=removable
-    )
+    what = find_damage(folder, record.parts, digests.digest, rewrites=record.rewrites, removable=removable)
     if what is None:
         return None
     otherwise = (

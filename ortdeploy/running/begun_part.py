@@ -37,7 +37,6 @@ from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.committed import taken_bytes
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
-from ortdeploy.running.settled import TYPES, kept_types
 from ortdeploy.units import format_size
 
 
@@ -91,33 +90,6 @@ class BegunPart:
             self._output, begun, failed, provenance=origin, spans=totals.spans, contents=totals.contents
         )
         give_name(self._folder, hidden, name)
-
-    def complete(self, known: OutputRecord) -> bool:
-        """Complete the commit of a part that an earlier run was renaming; return whether there was one.
-
-        Raises OSError, OrtdeployError.
-        """
-        begun = known.begun
-        if begun is None or begun.name is None or begun.part.file is None:
-            return False
-        hidden, place = self._folder / begun.part.file, self._folder / begun.name
-        if _is_there(hidden, begun.part):
-            give_name(self._folder, hidden.name, place.name)
-        elif not _is_there(place, begun.part):
-            if place.exists():
-                raise OrtdeployError(f"{place.name} is not what was written. Restore it from a copy, or move it away")
-            log.warning("part.lost", part=begun.part.number, rows=begun.part.rows, file=begun.name)
-            self._ledger.lose_begun(self._output)
-            return True
-        state = {} if begun.state is None else {"state": begun.state}
-        part = replace(begun.part, file=begun.name)
-        self._ledger.commit_part(self._output, part, [], statistics={**known.statistics, **self._types(known), **state})
-        log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
-        return True
-
-    def _types(self, known: OutputRecord) -> dict[str, Any]:
-        """Return the types of carried columns, to be kept with the first commit."""
-        return kept_types(self._step) if known.statistics and TYPES not in known.statistics else {}
 
     def take_up(self, known: OutputRecord) -> Begun | None:
         """Return the rows that an earlier run kept; if they must run again, log why, and return None."""
@@ -241,11 +213,3 @@ def _packed(totals: Totals) -> str | None:
     from ortdeploy.pipelines.state import pack_state  # noqa: PLC0415  few pipelines have a state
 
     return pack_state(totals.state)
-
-
-def _is_there(path: Path, part: Part) -> bool:
-    """Return whether the file of a part is there as it was written. Raises OSError."""
-    try:
-        return is_as_written(path, part, digest=None)
-    except FileNotFoundError:
-        return False

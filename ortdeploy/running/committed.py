@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Protocol
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
@@ -13,11 +14,27 @@ from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.ledger.written import find_damage
-from ortdeploy.plan.steps import JobOutput, RunJob
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.statistics import check_statistics
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.files import find_changed, full_path
+
+
+class Output(Protocol):
+    """What is to be known of an output before its files are touched."""
+
+    @property
+    def format(self) -> str:
+        """The format of its parts."""
+
+    @property
+    def removable(self) -> bool:
+        """Whether its parts may be gone, because they were carried away."""
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
 
 
 def committed_parts(context: JobContext) -> tuple[Part, ...]:
@@ -42,14 +59,12 @@ def check_parts(context: JobContext, when: str = "") -> None:
     check_files(context.ledger, context.folder, context.step.output, when)
 
 
-def check_files(ledger: Ledger, folder: Path, output: JobOutput, when: str = "") -> None:
+def check_files(ledger: Ledger, folder: Path, output: Output, when: str = "") -> None:
     """Raise OrtdeployError if a committed part in a folder is not what was written."""
     digests, key = DigestCache(ledger.state_dir), ledger.key(folder)
     record = ledger.output(key)
-    parts, replacements = (record.parts, record.replacements) if record else ((), ())
-    damage = find_damage(
-        folder, parts, ledger.merges(key), digests.digest, replacements=replacements, removable=output.removable
-    )
+    parts, rewrites = (record.parts, record.rewrites) if record else ((), ())
+    damage = find_damage(folder, parts, digests.digest, rewrites=rewrites, removable=output.removable)
     if damage is not None:
         raise OrtdeployError(f"{output.shown}/{damage}{when}. Restore it from a copy")
 

@@ -14,14 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.events import log
-from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
-from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_in_place
-from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name, replaced_name
+from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Rewrite, part_name, replaced_name
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
+from ortdeploy.running.recovery import commit, recover
 from ortdeploy.running.report import is_report_due, renew_report, report_due, report_written
 from ortdeploy.sinks.catalogue import SINKS
 
@@ -42,6 +40,7 @@ class Small(Struct, frozen=True, kw_only=True):
     ledger: Ledger
     output: str
     folder: Path
+    shown: str
     format: str
     rows_per_part: int
     removable: bool
@@ -50,29 +49,18 @@ class Small(Struct, frozen=True, kw_only=True):
 
     def compact(self) -> tuple[int, int]:
         """Join parts; return how many there were, and how many there are. Raises OrtdeployError, OSError."""
-        known = self._whole_record()
+        before = self.ledger.output(self.output)
+        known = recover(self.ledger, self.folder, self)
         groups = list(self._groups(known))
         if groups:
             report_due(self.folder)
         for group in groups:
             self._put_together(known, group)
         record = self.ledger.output(self.output) or known
-        if is_report_due(self.folder):
+        if record != before or is_report_due(self.folder):
             renew_report(self.folder, record, self.ledger.failures(self.output))
             report_written(self.folder)
         return len(known.parts), len(record.parts)
-
-    def _whole_record(self) -> OutputRecord:
-        """Complete what was begun in the output, and return what the ledger knows of it."""
-        known = self.ledger.output(self.output)
-        if known is None:
-            raise AssertionError("the ledger knows this output")
-        check_output(self.ledger, known, SINKS[self.format].SUFFIX)
-        if known.replacements or self.ledger.merges(self.output):
-            report_due(self.folder)
-        complete_merges(self.ledger, self.output, self.folder, known.parts)
-        complete_replacements(self.ledger, self.output, self.folder)
-        return self.ledger.output(self.output) or known
 
     def _groups(self, record: OutputRecord) -> Iterator[list[Part]]:
         """Yield parts that become one."""
@@ -125,8 +113,7 @@ class Small(Struct, frozen=True, kw_only=True):
             files = (self._write(name, group),)
             written = {key: getattr(files[0], key) for key in ("file", "bytes", "sha256", "mtime_ns")}
             part = replace(part, **written)
-        sync_folder(self.folder)
-        replacement = Replacement(
+        rewrite = Rewrite(
             part=part,
             files=files,
             removed=tuple(str(file.file) for one in group for file in one.files),
@@ -134,8 +121,7 @@ class Small(Struct, frozen=True, kw_only=True):
             absorbed=tuple(one.number for one in group[:-1]),
             may_be_gone=self.removable,
         )
-        self.ledger.begin_replacement(self.output, replacement)
-        if put_in_place(self.ledger, self.output, self.folder, replacement):
+        if commit(self.ledger, self.output, self.folder, rewrite):
             log.info("parts.compacted", part=part.number, parts=len(group), rows=part.rows, file=part.file)
 
     def _write(self, name: str, group: Sequence[Part]) -> NewFile:

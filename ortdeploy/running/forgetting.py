@@ -32,7 +32,7 @@ from ortdeploy.sources.files import full_path, shown
 def forget_old_parts(context: JobContext) -> None:
     """Forget the parts of an output that its `keep` lets forget."""
     output, record = context.step.output, context.ledger.output(context.output)
-    if output.keep is None or not output.removable or record is None or not record.parts or record.replacements:
+    if output.keep is None or not output.removable or record is None or not record.parts or record.rewrites:
         return
     if (context.folder / open_parts.FOLDER).is_dir():  # plans of shards name parts by their numbers
         return

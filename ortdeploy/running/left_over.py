@@ -7,16 +7,12 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
-from ortdeploy.files.atomic import remove_temporaries
 from ortdeploy.files.object_store import Upload
-from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.merges import complete_merges, complete_replacements, has_hidden_files
-from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.plan.steps import JobOutput
-from ortdeploy.running.committed import check_files
-from ortdeploy.running.report import renew_report, report_due, report_written
-from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.running.recovery import recover
+from ortdeploy.running.report import is_report_due, renew_report, report_written
 
 
 def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
@@ -25,9 +21,9 @@ def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
     if known is None:
         return
     try:
-        begun = len(known.replacements) + len(ledger.merges(known.output))
-        if begun or has_hidden_files(folder):
-            _complete(ledger, known, folder, output)
+        begun = len(known.rewrites)
+        if begun or any(hidden_files(folder)) or is_report_due(folder):
+            _complete(ledger, folder, output)
             log.info("output.completed", output=output.shown, parts=begun)
     except OSError as error:
         raise OrtdeployError(failure_at(folder, error)) from error
@@ -59,17 +55,11 @@ def tidy_shards(folder: Path, output: JobOutput, roots: tuple[str, ...]) -> None
         raise OrtdeployError(failure_at(folder, error)) from error
 
 
-def _complete(ledger: Ledger, known: OutputRecord, folder: Path, output: JobOutput) -> None:
+def _complete(ledger: Ledger, folder: Path, output: JobOutput) -> None:
     upload = Upload(output.upload, folder) if output.upload is not None else None
     send = None if upload is None else upload.replace
-    check_output(ledger, known, SINKS[output.format].SUFFIX)
-    check_files(ledger, folder, output)
-    if folder.is_dir():
-        report_due(folder)
-    complete_merges(ledger, known.output, folder, known.parts, send)
-    complete_replacements(ledger, known.output, folder, send)
-    renew_report(folder, ledger.output(known.output) or known, ledger.failures(known.output), output.reports)
+    known = recover(ledger, folder, output, send)
+    renew_report(folder, known, ledger.failures(known.output), output.reports)
     if upload is not None:
         upload.send()
-    remove_temporaries(folder)
     report_written(folder)

@@ -14,26 +14,25 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ortdeploy.events import log
-from ortdeploy.files.atomic import sync_folder
 from ortdeploy.files.walk import held_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.letters import letter
-from ortdeploy.ledger.merges import put_in_place
-from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span, part_name, replaced_name
+from ortdeploy.ledger.records import NewFile, Part, Revision, Rewrite, Span, part_name, replaced_name
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.exploded import ROW
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
+from ortdeploy.running.recovery import commit
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import picture_name
 
 
 class NewRows(Struct, frozen=True, kw_only=True):
-    """Replacements for all rows of `spans`: the file `path` with `rows`, and the rows that failed or were skipped.
+    """New content of all rows of `spans`: the file `path` with `rows`, and the rows that failed or were skipped.
 
-    `withdrawn` rows no longer count. `through`: rows of changed files have run again up to this row.
+    `withdrawn` rows no longer count. `through`: rows of changed files have run again up to this row. `adds`: no row
+    had a result before.
     """
 
     spans: tuple[Span, ...]
@@ -43,6 +42,7 @@ class NewRows(Struct, frozen=True, kw_only=True):
     skipped: tuple[int, ...] = ()
     withdrawn: bool = False
     through: int | None = None
+    adds: bool = False
 
 
 class ReplacedRows:
@@ -59,16 +59,16 @@ class ReplacedRows:
             context.folder, self._module, exploded=bool(step.output.explode), has_row=ROW in step.input.key
         )
 
-    def replace(self, part: Part, failed_before: Iterable[int], new: NewRows) -> bool:
-        """Replace rows of a part; return whether the replacement stands. Raises OSError, OrtdeployError."""
+    def replace(self, part: Part, failed_before: Iterable[int], new: NewRows) -> Rewrite:
+        """Replace rows of a part; return how it was rewritten. Raises OSError, OrtdeployError."""
         context = self._context
         goes = {*rows_in(new.spans, part.start, part.end)}
         self._failed = {*failed_before}
         after = _counted(part, len(self._failed - goes), goes, new)
         beside = context.step.output.removable or bool(context.step.output.readers)
+        beside = beside or (new.adds and part.revision > 0)  # its own file may hold old rows, unnumbered
         after, files, removed = self._beside(after, new) if beside else self._anew(part, after, goes, new)
-        sync_folder(context.folder)
-        replacement = Replacement(
+        rewrite = Rewrite(
             part=after,
             files=tuple(files),
             removed=tuple(removed),
@@ -77,11 +77,9 @@ class ReplacedRows:
             through=new.through,
             may_be_gone=context.step.output.removable,
         )
-        context.ledger.begin_replacement(context.output, replacement, context.made_by)
-        stands = put_in_place(context.ledger, context.output, context.folder, replacement, context.send)
+        commit(context.ledger, context.output, context.folder, rewrite, context.send, context.made_by)
         self._remove_pictures(goes.difference(new.rows))
-        log.info("part.replaced", part=part.number, rows=len(goes), file=after.file)
-        return stands
+        return rewrite
 
     def _beside(self, part: Part, new: NewRows) -> tuple[Part, list[NewFile], list[str]]:
         """Write new rows into a file of their own; return the part with it."""

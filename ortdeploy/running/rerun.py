@@ -6,7 +6,7 @@ are removed from their parts. The ledger notes each step before it is done, so t
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -17,16 +17,14 @@ from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, remove_temporaries
+from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.ledger.changes import as_spans, rows_in
-from ortdeploy.ledger.merges import complete_merges, complete_replacements
 from ortdeploy.ledger.records import ChangedFiles, OutputRecord, Part, Rerun, Span
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
-from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import check_inputs, check_parts, check_record
+from ortdeploy.running.committed import check_inputs
 from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import Ending, carry_out
@@ -38,6 +36,7 @@ from ortdeploy.running.marker import write_marker
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
+from ortdeploy.running.recovery import recover_for
 from ortdeploy.running.replaced_rows import NewRows, ReplacedRows
 from ortdeploy.running.row_places import Segment, open_segments
 from ortdeploy.running.statistics import JobStatistics
@@ -74,9 +73,6 @@ class RerunRun:
         self._writer = PartWriter(step, context.folder, provenance(context), context.roots)
         statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
-        self._begun_part = BegunPart(
-            context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
-        )
         self._taken_up = False
         self.step = step
 
@@ -109,19 +105,12 @@ class RerunRun:
         return Status.DONE
 
     def _own_record(self) -> OutputRecord:
-        """Complete what was begun in the output, and return what the ledger knows of it. Raises OrtdeployError."""
+        """Recover the output, and return what the ledger knows of it. Raises OrtdeployError."""
         context, step = self._context, self._context.step
         known = context.ledger.output(context.output)
         if known is None or (dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue"):
             raise plan_again(step)
-        check_record(context, known)
-        check_parts(context)
-        make_durable_folder(context.folder)
-        complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
-        complete_replacements(context.ledger, context.output, context.folder, context.send)
-        self._begun_part.complete(known)
-        remove_temporaries(context.folder)
-        return cut_off(context, context.ledger.output(context.output) or known)
+        return cut_off(context, recover_for(context))
 
     def _sorted(self, known: OutputRecord) -> ChangedFiles:
         """Return what becomes of the changed files. Raises OrtdeployError if one cannot be counted."""
@@ -224,7 +213,7 @@ class RerunRun:
             skipped=tuple(again.skipped),
             through=part.end,
         )
-        ReplacedRows(context, known.part_digits).replace(part, failed_before, rows)
+        _replace(context, known, part, failed_before, rows)
         new.unlink(missing_ok=True)
         if context.trace is not None:
             context.trace.part(began, part=part.number, rows=len(wanted), failed=len(again.failed), file=part.file)
@@ -281,4 +270,10 @@ def take_out(context: JobContext, record: OutputRecord, spans: Sequence[Span]) -
         goes = [row for row in rows_in(spans, part.start, part.end) if row not in left]
         if goes:
             new = NewRows(spans=as_spans(goes), withdrawn=True)
-            ReplacedRows(context, record.part_digits).replace(part, failed.get(part.number, ()), new)
+            _replace(context, record, part, failed.get(part.number, ()), new)
+
+
+def _replace(context: JobContext, record: OutputRecord, part: Part, failed: Iterable[int], new: NewRows) -> None:
+    one = ReplacedRows(context, record.part_digits).replace(part, failed, new)
+    rows = sum(rows for _, rows in new.spans)
+    log.info("part.replaced", part=part.number, rows=rows, file=one.part.file)

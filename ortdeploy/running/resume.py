@@ -11,7 +11,7 @@ from ortdeploy.files.urls import decoded
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import check_inputs, check_record
+from ortdeploy.running.committed import check_inputs
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.marker import check_marker, write_marker
 from ortdeploy.running.position import Position
@@ -103,7 +103,6 @@ def _known_output(context: JobContext) -> OutputRecord | None:
     if is_new_run:
         _put_aside(context, begun or name_aside(context.folder, known.started))
         return None
-    check_record(context, known)
     return known
 
 

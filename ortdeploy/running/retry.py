@@ -1,11 +1,9 @@
 """Runs the failed rows of a job again, and puts those that give a result into their places in their parts.
 
-A part is replaced in three steps, and the power may fail after each: the merged file is written beside the part and
-synced; the ledger notes that it takes the part's place, and what is in it; the file is renamed. The next run completes
-what was begun, so a row is in its part if and only if the ledger says so.
+Parts are written again as `replaced_rows` does it, so a row is in its part if and only if the ledger says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,25 +12,23 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
-from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, remove_temporaries, sync_folder
-from ortdeploy.ledger.changes import rows_in
-from ortdeploy.ledger.merges import complete, complete_merges, complete_replacements
-from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, Merge, OutputRecord, Part, merged_name, part_name
-from ortdeploy.ledger.written import is_as_written
+from ortdeploy.files.atomic import TEMPORARY
+from ortdeploy.ledger.changes import as_spans
+from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, OutputRecord, Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
-from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
+from ortdeploy.running.committed import check_inputs, check_record, committed_parts
 from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import carry_out
-from ortdeploy.running.exploded import numbers_of_lines
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
-from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
+from ortdeploy.running.recovery import recover_for
+from ortdeploy.running.replaced_rows import NewRows, ReplacedRows
 from ortdeploy.running.report import report_due
 from ortdeploy.running.row_numbers import hold_place
 from ortdeploy.running.row_places import Found, RowPlaces, Segment, open_segments
@@ -112,15 +108,9 @@ class RetryRun:
             self._take_letters_over()
             if not self._asked and context.ledger.output(context.output) is None:
                 return Status.NOTHING_TO_DO
-        known = self._own_record()
-        check_record(context, known)
-        check_parts(context)
-        make_durable_folder(context.folder)
+        self._own_record()
+        self._digits = recover_for(context).part_digits
         report_due(context.folder)
-        complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
-        complete_replacements(context.ledger, context.output, context.folder, context.send)
-        remove_temporaries(context.folder)
-        self._digits = known.part_digits
         attempts = context.ledger.failed_rows(context.output)
         wanted = {number: self._wanted(failed) for number, failed in attempts.items()}
         parts = [part for part in committed_parts(context) if wanted.get(part.number)]
@@ -219,7 +209,6 @@ class RetryRun:
 
     def _retry_part(self, part: Part, failed: Mapping[int, FailedBefore]) -> None:
         """Run a part's failed rows, and put those that now give a result into the part."""
-        self._check_digest(part)
         found = self._find(failed)
         if not found.segments:
             return
@@ -247,7 +236,7 @@ class RetryRun:
         check_inputs(replace(self._step, input=replace(self._step.input, files=found.states)), context.plan.folder)
         context.ledger.note_repairs(context.output, found.repairs.values(), context.run_id)
         if again.recovered:
-            self._merge(part, set(failed), again, new)
+            self._merge(part, failed, again.recovered, new)
         lost = sorted({*found.rows}.difference(again.recovered, (row.row for row in again.failed)))
         if lost:
             self._places.leave(lost, failed[lost[0]].path, "the file has no such row any more, or it gives no result")
@@ -267,57 +256,12 @@ class RetryRun:
             if failed[row].path not in {"", *repaired}:
                 hold_place(row, failed[row].source, source)
 
-    def _stays(self, part: Part) -> bool:
-        """Return whether a part's file stays as it is, so that new rows get a file of their own.
-
-        It stays if it may be carried away at this moment, if another job reads it, or if another deployment made it.
-        """
-        is_ours = part.deployment in {None, self._context.made_by.digest}
-        output = self._step.output
-        return output.removable or bool(output.readers) or part.revision > 0 or not is_ours
-
-    def _merge(self, part: Part, failed: set[int], again: _Again, new: Path) -> None:
+    def _merge(self, part: Part, failed: Iterable[int], recovered: Sequence[int], new: Path) -> None:
         """Put new rows into a part, or beside it."""
-        module = SINKS[self._step.output.format]
-        revision = part.revision + 1 if self._stays(part) else 0
-        file = None if revision else part.file
-        file = file or part_name(part.number, self._digits, module.SUFFIX, revision)
-        missing = failed.union(part.skipped_rows, rows_in(part.withdrawn, part.start, part.end))
-        rows = [row for row in range(part.start, part.start + part.rows) if row not in missing and not revision]
-        old = self._context.folder / file if part.file and not revision else None
-        numbers = numbers_of_lines(module, old, new) if self._step.output.explode else [*rows, *again.recovered]
-        order = sorted(range(len(numbers)), key=numbers.__getitem__)
-        place = self._context.folder / merged_name(file)
-        merged = write_lines(module, [old, new] if old else [new], order, place, file)
-        sync_folder(self._context.folder)
-        merge = Merge(
-            part=part.number,
-            temporary=merged.temporary,
-            file=file,
-            bytes=merged.bytes,
-            rows=tuple(again.recovered),
-            sha256=merged.sha256,
-            mtime_ns=merged.mtime_ns,
-            revision=revision,
-            deployment=self._context.made_by.digest if revision else None,
-        )
-        context = self._context
-        context.ledger.begin_merge(context.output, merge, context.made_by)
-        complete(context.ledger, context.output, context.folder, part, merge, context.send)
+        rows = NewRows(spans=as_spans(recovered), path=new, rows=tuple(recovered), adds=True)
+        one = ReplacedRows(self._context, self._digits).replace(part, failed, rows)
         new.unlink(missing_ok=True)
-        log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
-
-    def _check_digest(self, part: Part) -> None:
-        """Raise OrtdeployError if a part that rows are to be put into does not hold the bytes that were written."""
-        if (
-            part.file is not None
-            and not self._stays(part)
-            and not is_as_written(self._context.folder / part.file, part, digest=None)
-        ):
-            raise OrtdeployError(
-                f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. "
-                "Restore it from a copy; nothing was put into it"
-            )
+        log.info("part.merged", part=part.number, rows=len(recovered), file=one.files[0].file)
 
 
 def _counted_on(row: FailedRow, before: FailedBefore) -> FailedRow:

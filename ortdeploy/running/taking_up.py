@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
-from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.ledger.damage import undamaged
-from ortdeploy.ledger.merges import complete_merges, complete_replacements
 from ortdeploy.ledger.records import Begun, FailedBefore, OutputRecord
 from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
-from ortdeploy.running.committed import check_parts
+from ortdeploy.running.committed import check_record
 from ortdeploy.running.cut_off import cut_off, plan_again
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.position import Position
 from ortdeploy.running.proven import in_doubt
+from ortdeploy.running.recovery import recover_for
 from ortdeploy.running.row_numbers import check_numbers
 
 if TYPE_CHECKING:
@@ -34,16 +33,10 @@ def take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> 
     if _is_finished(context, known):
         from ortdeploy.running.left_over import complete_left_over  # noqa: PLC0415  only where nothing is left to run
 
+        check_record(context, known)
         complete_left_over(context.ledger, context.folder, context.step.output)
         return None
-    check_parts(context)
-    make_durable_folder(context.folder)  # files that go from it are gone with it if it was carried away
-    complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
-    complete_replacements(context.ledger, context.output, context.folder, context.send)
-    if begun_part.complete(known):
-        known = context.ledger.output(context.output) or known
-    known = cut_off(context, known)
-    return _position(context, known, begun_part)
+    return _position(context, cut_off(context, recover_for(context)), begun_part)
 
 
 def _is_of_another(context: JobContext, known: OutputRecord) -> bool:

@@ -23,7 +23,7 @@ from support.effort import effort
 from support.models import gather_model, scale_model
 
 from ortdeploy.cli.main import main
-from ortdeploy.ledger.cells import MERGE_COLUMNS, insert_sealed
+from ortdeploy.ledger.cells import PART_COLUMNS, insert_sealed
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.planning import workflow
 
@@ -225,15 +225,18 @@ def test_the_plan_says_how_many_rows_a_part_has(cli: Cli, deployment: Path) -> N
 
 
 def test_a_ledger_with_paths_of_its_own_renames_nothing(cli: Cli, deployment: Path) -> None:
-    """A state.db that came with a checkout: its merge names files elsewhere."""
+    """A state.db that came with a checkout: its rewrite names files elsewhere."""
     assert cli("apply", deployment / "m.yaml").code == 0
     precious, other = deployment / "precious", deployment / "other"
     precious.write_text("precious")
     other.write_text("other")
     with closing(sqlite3.connect(deployment / ".ortdeploy" / FILE)) as connection:
         (output,) = connection.execute("SELECT output FROM outputs").fetchone()
-        values = (output, 0, str(other), str(precious), 5, "[0]", None, None, 0, None)
-        insert_sealed(connection, "merges", output, MERGE_COLUMNS, values[1:])
+        part = list(connection.execute(f"SELECT {', '.join(PART_COLUMNS)} FROM parts").fetchone())  # noqa: S608  ours
+        lists = dict.fromkeys(("revisions", "withdrawn", "removed", "spans", "letters", "absorbed"), ())
+        file = {"temporary": str(other), "file": str(precious), "bytes": 5}
+        entry = {**lists, "part": part, "files": [file], "through": None, "may_be_gone": False}
+        insert_sealed(connection, "rewrites", output, {"part": int, "entry": str}, (0, json.dumps(entry)))
         connection.commit()
     for command in (("plan",), ("apply",), ("retry", "--job", "run")):
         result = cli(*command, deployment / "m.yaml")

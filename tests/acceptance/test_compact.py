@@ -58,7 +58,7 @@ def test_small_parts_become_one(cli: Cli, deployment: Path, monkeypatch: pytest.
     (deployment / "out/part-00000004.csv").write_text("damaged")
     refused = cli("compact", manifest, "--job", "run")
     assert refused.code == 1
-    assert "part-00000004.csv was committed and holds other bytes" in refused.words
+    assert "part-00000004.csv was committed and has 7 bytes instead of" in refused.words
 
 
 def fill(cli: Cli, deployment: Path) -> Path:
@@ -77,7 +77,7 @@ def kill(*_: object, **__: object) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["begin_replacement", "end_replacement"])
+@pytest.mark.parametrize("step", ["begin_rewrite", "end_rewrite"])
 def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -101,13 +101,13 @@ def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
     report = json.loads((deployment / "out/_run.json").read_text())
     parts = [path.name for path in sorted((deployment / "out").glob("part-*"))]
     assert [part["file"] for part in report["parts"]] == parts
-    assert len(parts) == (1 if step == "end_replacement" else 4)
+    assert len(parts) == (1 if step == "end_rewrite" else 4)
 
 
 def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = fill(cli, deployment)
     with monkeypatch.context() as patch:
-        patch.setattr("ortdeploy.running.compaction.put_in_place", kill)
+        patch.setattr("ortdeploy.running.recovery.finish", kill)
         with pytest.raises(Killed):
             cli("compact", manifest, "--job", "run")
     (waiting,) = (deployment / "out").glob(".part-*.replaced")

@@ -64,7 +64,7 @@ RARE = {
 """What only stores, shards, children, failures, further reports, pipelines or formats of other rows need."""
 
 CONTINUING = {
-    "ortdeploy.ledger.check", "ortdeploy.ledger.merges", "ortdeploy.running.cut_off",
+    "ortdeploy.ledger.check", "ortdeploy.running.cut_off", "ortdeploy.running.recovery",
     "ortdeploy.running.taking_up",
 }  # fmt: skip
 """What only a job needs that goes on where an earlier run has ended."""

@@ -255,7 +255,7 @@ def test_an_output_whose_only_rows_a_retry_has_given_goes_on(deployment: Path, c
     assert read_rows(deployment / "out") == []
     table(deployment / "inbox/a.npy", [GOOD, GOOD], 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "end_merge", kill)
+        patch.setattr(Ledger, "end_rewrite", kill)
         with pytest.raises(Killed):
             cli("retry", manifest, "--job", "run")
     completed = cli("apply", manifest)

@@ -298,7 +298,7 @@ def kill(*_: object, **__: object) -> None:
     raise Killed
 
 
-@pytest.mark.parametrize("step", ["begin_merge", "end_merge"])
+@pytest.mark.parametrize("step", ["begin_rewrite", "end_rewrite"])
 def test_a_retry_that_was_killed_arrives_with_the_next_apply(
     tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -307,14 +307,14 @@ def test_a_retry_that_was_killed_arrives_with_the_next_apply(
     manifest = deployment(tmp_path, "a.jsonl", "memory://out/run", end="    errors: {max_failed: 1}\n")
     assert cli("apply", manifest).code == 0
     path.write_text('{"x": [1, 1, 1, 1]}\n{"x": [2, 2, 2, 2]}\n{"x": [3, 3, 3, 3]}\n')
-    own = Ledger.begin_merge
+    own = Ledger.begin_rewrite
 
     def begin_and_die(*arguments: Any) -> None:
         own(*arguments)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, step, begin_and_die if step == "begin_merge" else kill)
+        patch.setattr(Ledger, step, begin_and_die if step == "begin_rewrite" else kill)
         with pytest.raises(Killed):
             cli("retry", manifest, "--job", "run")
     assert b'"row": 1' in store.cat_file("/out/run/_failed.jsonl")

@@ -118,14 +118,21 @@ def test_a_merge_that_version_3_left_is_completed(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").glob("*part-*")) == [f"part-{n:08d}.jsonl" for n in range(4)]
 
 
-def test_what_contradicts_its_seal_does_so_after_a_migration_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE parts SET bytes = bytes + 1 WHERE number = 2", "what stands there of part 2"),
+        ("UPDATE merges SET bytes = bytes + 1", "what is to become of part 0"),
+    ],
+)
+def test_what_contradicts_its_seal_does_so_after_a_migration_too(tmp_path: Path, statement: str, what: str) -> None:
     plan = bring_back("merging", tmp_path, 3)
     with closing(sqlite3.connect(tmp_path / ".ortdeploy" / FILE)) as db:
-        db.execute("UPDATE parts SET bytes = bytes + 1 WHERE number = 2")
+        db.execute(statement)
         db.commit()
     result = execute(tmp_path, plan, FakeRuntime(double))
     assert result.status is Status.FAILED
-    assert "what stands there of part 2 is not what was written" in str(result.reason)
+    assert f"{what} is not what was written" in str(result.reason)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -157,8 +164,13 @@ def as_version_4(folder: Path) -> None:
 def without(folder: Path, version: int, *tables: str) -> None:
     """Make a ledger one of an older version, which does not have some tables."""
     with closing(sqlite3.connect(folder / ".ortdeploy" / FILE)) as db:
+        db.execute(
+            "CREATE TABLE merges (output, part, temporary, file, bytes, rows, sha256, mtime_ns, revision, deployment, seal)"
+        )
         for table in tables:
             db.execute(f"DROP TABLE {table}")
+        if "rewrites" not in tables:
+            db.execute("ALTER TABLE rewrites RENAME TO replacements")
         db.execute(f"PRAGMA user_version = {version}")
         db.commit()
 

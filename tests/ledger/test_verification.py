@@ -11,7 +11,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.digests import file_digest
 from ortdeploy.ledger import verification, written
 from ortdeploy.ledger.opening import open_ledger
-from ortdeploy.ledger.records import Merge, Part, merged_name, part_name
+from ortdeploy.ledger.records import NewFile, Part, Rewrite, part_name, replaced_name
 from ortdeploy.ledger.verification import PartState, VerifiedPart, verify_parts
 from ortdeploy.plan.made_by import MadeBy
 
@@ -113,12 +113,11 @@ def part_of_a_retry(folder: Path) -> Part:
     part = replace(part, committed=ROWS - 1, failed=1)
     path = folder / "behind"
     path.write_bytes(b"behind\n")
-    merge = Merge(
-        part=0, temporary=merged_name(str(part.file)), file=str(part.file), bytes=7, rows=(1,), sha256=file_digest(path)
-    )
+    file = NewFile(temporary=replaced_name(str(part.file)), file=str(part.file), bytes=7, sha256=file_digest(path))
+    after = replace(part, committed=ROWS, failed=0, bytes=7, sha256=file.sha256)
     with open_ledger(folder) as ledger:
         ledger.commit_part("out", part, [])
-        ledger.begin_merge("out", merge, MADE_BY)
+        ledger.begin_rewrite("out", Rewrite(part=after, files=(file,), removed=(), spans=((1, 1),)), MADE_BY)
     return part
 
 
@@ -126,7 +125,7 @@ def test_a_part_that_a_run_replaces_meanwhile_is_no_damage(tmp_path: Path, monke
     (part,) = committed(tmp_path, [b"before\n"])
     read = written.difference
 
-    def replace_first(path: Path, records: Sequence[Part | Merge], digest: None) -> str | None:
+    def replace_first(path: Path, records: Sequence[Part], digest: None) -> str | None:
         if records[0] == part:
             path.write_bytes(b"merged in\n")
             after = replace(part, bytes=10, sha256=file_digest(path))
@@ -144,7 +143,7 @@ def test_an_output_that_a_new_run_puts_aside_meanwhile_is_no_damage(
     committed(tmp_path, [b"a\n", b"b\n"])
     read = written.difference
 
-    def put_aside(path: Path, records: Sequence[Part | Merge], digest: None) -> str | None:
+    def put_aside(path: Path, records: Sequence[Part], digest: None) -> str | None:
         if path.parent.exists():
             path.parent.rename(tmp_path / "aside")
             with open_ledger(tmp_path) as ledger:

@@ -134,11 +134,9 @@ def _edit_ledger(folder: Path) -> None:
         db.execute("UPDATE outputs SET reason = 'x'")
 
 
-def _begin_merge(folder: Path) -> None:
+def _begin_rewrite(folder: Path) -> None:
     with closing(sqlite3.connect(_ledger(folder))) as db, db:
-        db.execute(
-            "INSERT INTO merges (output, part, temporary, file, bytes, rows) VALUES ('../outbox/run', 0, 'a', 'b', 1, '[]')"
-        )
+        db.execute("INSERT INTO rewrites (output, part, entry) VALUES ('../outbox/run', 0, '{}')")
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -167,7 +165,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "the output's folder is a link out": lambda at: _link_to_moved(at / "outbox"),
     "the ledger is gone": lambda at: _ledger(at).unlink(),
     "the ledger was written": _edit_ledger,
-    "a merge was begun": _begin_merge,
+    "a rewrite was begun": _begin_rewrite,
     "a transaction was cut off": lambda at: Path(f"{_ledger(at)}-journal").write_bytes(b"\xd9"),
     "a link in the state folder": lambda at: (at / ".ortdeploy/link").symlink_to(at.parent),
     "the state folder is a link": lambda at: _link_to_moved(at / ".ortdeploy"),

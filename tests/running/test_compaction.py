@@ -25,6 +25,7 @@ def compact(folder: Path, kind: str, rows_per_part: int) -> tuple[int, int]:
             ledger=ledger,
             output=ledger.key(folder / "out"),
             folder=folder / "out",
+            shown="out",
             format=kind,
             rows_per_part=rows_per_part,
             removable=False,

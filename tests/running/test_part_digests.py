@@ -127,13 +127,13 @@ def test_parts_of_the_noted_size_and_time_are_not_read(tmp_path: Path) -> None:
 def test_a_merged_file_that_is_damaged_does_not_take_the_parts_place(tmp_path: Path) -> None:
     save(tmp_path, [-1.0 - row if row in (1, 13, 20) else float(row) for row in range(30)])
     merging(tmp_path)
-    (waiting,) = (tmp_path / "out").glob(".part-*.merged")
+    (waiting,) = (tmp_path / "out").glob(".part-*.replaced")
     flip(waiting)
     before = first_part(tmp_path).read_bytes()
     plan = plan_for(tmp_path, 30, max_failed=9)
     result = execute(tmp_path, retrying(plan), FakeRuntime(double))
     assert result.status is Status.FAILED
-    assert f"{waiting.name}, which a retry has made of part-00000000.jsonl, is damaged" in (result.reason or "")
+    assert f"{waiting.name}, which takes the place of part-00000000.jsonl, is damaged" in (result.reason or "")
     assert first_part(tmp_path).read_bytes() == before
     waiting.rename(tmp_path / "kept")  # as the message says
     assert execute(tmp_path, retrying(plan), FakeRuntime(double)).committed == 30
@@ -143,7 +143,7 @@ def test_a_merged_file_that_is_damaged_does_not_take_the_parts_place(tmp_path: P
 def test_a_part_that_is_neither_the_old_one_nor_the_merged_one_is_told(tmp_path: Path) -> None:
     save(tmp_path, [-1.0 - row if row in (1, 13, 20) else float(row) for row in range(30)])
     merging(tmp_path)
-    (waiting,) = (tmp_path / "out").glob(".part-*.merged")
+    (waiting,) = (tmp_path / "out").glob(".part-*.replaced")
     waiting.replace(first_part(tmp_path))
     flip(first_part(tmp_path))
     result = execute(tmp_path, retrying(plan_for(tmp_path, 30, max_failed=9)), FakeRuntime(double))

@@ -161,8 +161,8 @@ def test_in_any_sequence_every_row_is_there_once(
         inbox.check(inbox.at / "away")
 
 
-def with_a_begun_replacement(folder: Path) -> tuple[Inbox, Path]:
-    """Return an inbox whose apply was killed when the ledger knew a replacement; and the file that waits for its name."""
+def with_a_begun_rewrite(folder: Path) -> tuple[Inbox, Path]:
+    """Return an inbox whose apply was killed when the ledger knew a rewrite; and the file that waits for its name."""
     for event in itertools.count(1):
         inbox = Inbox(folder / str(event)).make()
         inbox.put("a", [1, 2, 3, 4, 5])
@@ -170,16 +170,23 @@ def with_a_begun_replacement(folder: Path) -> tuple[Inbox, Path]:
         inbox.put("a", [11, 12, 13, 14, 15])
         with killed_at(event) as fuse:
             inbox.apply()
-        assert fuse.blew, "no replacement was begun"
-        if inbox.record().replacements:
+        assert fuse.blew, "no rewrite was begun"
+        if inbox.record().rewrites:
             (waiting,) = inbox.out.glob(".part-*.replaced")
             return inbox, waiting
     raise AssertionError
 
 
-@pytest.mark.parametrize("what", ["gone", "damaged", "placed and damaged"])
-def test_what_a_begun_replacement_is_made_of_is_not_guessed(tmp_path: Path, what: str) -> None:
-    inbox, waiting = with_a_begun_replacement(tmp_path)
+def test_a_begun_rewrite_whose_file_is_gone_is_undone_and_its_rows_run_again(tmp_path: Path) -> None:
+    inbox, waiting = with_a_begun_rewrite(tmp_path)
+    waiting.unlink()
+    inbox.apply()
+    inbox.check()
+
+
+@pytest.mark.parametrize("what", ["damaged", "placed and damaged"])
+def test_what_a_begun_rewrite_is_made_of_is_not_guessed(tmp_path: Path, what: str) -> None:
+    inbox, waiting = with_a_begun_rewrite(tmp_path)
     whole, part = waiting.read_bytes(), inbox.out / waiting.name.removeprefix(".").removesuffix(".replaced")
     before = part.read_bytes()
     waiting.unlink()

@@ -1,5 +1,6 @@
 """Failed rows run once more and go into their parts, at their places, in every format and through every interruption."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from ortdeploy.ledger import ledger as ledger_module
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.results.results import Status
-from ortdeploy.running import retry as retry_run
+from ortdeploy.running import recovery
 from ortdeploy.sinks.catalogue import SINKS
 
 
@@ -149,6 +150,32 @@ def test_a_retry_goes_on_with_the_next_session_and_counts_each_row_once(tmp_path
     assert [(row["row"], row["attempts"]) for row in failed(tmp_path)] == [(1, 2), (9, 2)]
 
 
+def test_parts_with_later_files_get_others_although_none_is_carried_away_any_more(tmp_path: Path) -> None:
+    """The own file of such a part may hold old rows, without their numbers."""
+    save(tmp_path, [0, -1, -2, 3, *[-4, -5] * 4])
+    plan = plan_for(tmp_path, 12, max_failed=99)
+    removable = changed(plan, output={"removable": True})
+    execute(tmp_path, removable, FakeRuntime(refuse_negative))
+
+    def all_but_two(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return refuse_negative({"x": np.where(np.isin(feeds["x"], (-2, -4)), feeds["x"], abs(feeds["x"]))})
+
+    execute(tmp_path, retrying(removable), FakeRuntime(all_but_two))
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).failed == 0
+    held = {path.name: [json.loads(line)["row"] for line in path.read_text().splitlines()] for path in found(tmp_path)}
+    assert held == {
+        "part-00000000.jsonl": [0, 3],
+        "part-00000000.r1.jsonl": [1, 5, 7],
+        "part-00000000.r2.jsonl": [2, 4, 6],
+        "part-00000001.r1.jsonl": [9, 11],
+        "part-00000001.r2.jsonl": [8, 10],
+    }
+
+
+def found(folder: Path) -> list[Path]:
+    return sorted((folder / "out").glob("part-*"))
+
+
 def test_skipped_rows_keep_their_places_free(tmp_path: Path) -> None:
     save(tmp_path, [0, float("nan"), -2, 3])
     plan = plan_for(tmp_path, 4, max_failed=9, on_nan="skip")
@@ -183,15 +210,15 @@ def test_nothing_to_retry_without_a_result_or_of_another_plan(tmp_path: Path) ->
 def interrupt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Let the next merge end at a step of its protocol."""
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise Killed
 
     if where == "before the ledger":
-        monkeypatch.setattr(Ledger, "begin_merge", die)
+        monkeypatch.setattr(Ledger, "begin_rewrite", die)
     elif where == "before the rename":
-        monkeypatch.setattr(retry_run, "complete", die)
+        monkeypatch.setattr(recovery, "finish", die)
     else:
-        monkeypatch.setattr(Ledger, "end_merge", die)
+        monkeypatch.setattr(Ledger, "end_rewrite", die)
 
 
 @pytest.mark.quick("retry-before the ledger", "apply-before the rename", "retry-before the end")

@@ -105,7 +105,7 @@ class Inbox:
         with open_ledger(self.at / STATE) as ledger:
             key = ledger.key(self.out)
             record = ledger.output(key)
-            assert record is None or find_contradiction(record, ledger.merges(key)) is None
+            assert record is None or find_contradiction(record) is None
         rows = 0 if record is None else committed_rows(record, self.out)
         progress = Progress() if record is None else Progress(first_row=record.first_row, rows=rows)
         policy = ArrivalPolicy(on_change=self.on_change)
@@ -150,6 +150,7 @@ class Inbox:
                 ledger=ledger,
                 output=ledger.key(self.out),
                 folder=self.out,
+                shown="out",
                 format="jsonl",
                 rows_per_part=rows_per_part,
                 removable=self.removable,
@@ -174,7 +175,7 @@ class Inbox:
             assert ledger is not None
             known = {Path(one.state.path).stem: one for one in ledger.inputs(record.output)}
             letters = [json.loads(line) for line in ledger.failures(record.output)]
-        assert (record.status, record.reruns, record.leaving, record.replacements) == ("done", (), (), ())
+        assert (record.status, record.reruns, record.leaving, record.rewrites) == ("done", (), (), ())
         failed = {letter["row"]: letter["path"] for letter in letters}
         found = self.found(record, failed, *away)
         taken: set[int] = set()

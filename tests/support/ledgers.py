@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.running import begun_part
-from ortdeploy.running import retry as retry_run
+from ortdeploy.running import begun_part, recovery
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import (
     Killed,
@@ -76,7 +75,7 @@ def merging(folder: Path) -> None:
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry_run, "complete", die)
+        patch.setattr(recovery, "finish", die)
         with pytest.raises(Killed):
             execute(folder, retrying(plan_for(folder, ROWS, max_failed=9)), FakeRuntime(double))
 

@@ -265,7 +265,7 @@ class Site:
         """
         record = self.record(job)
         found = [file for part in record.parts for file in part.files] if record else []
-        leaving = {name for one in record.replacements for name in one.removed} if record else set()
+        leaving = {name for one in record.rewrites for name in one.removed} if record else set()
         here = (file for file in found if file.file not in leaving or (self.folder / "out" / job / file.file).exists())
         return [self._place(job, file) for file in here]
 
@@ -350,6 +350,7 @@ class Site:
                 ledger=ledger,
                 output=ledger.key(self.folder / "out" / job),
                 folder=self.folder / "out" / job,
+                shown="out",
                 format=COMPACTED[job],
                 rows_per_part=8,
                 removable=False,

@@ -62,6 +62,7 @@ def _compact(spec: Spec, job: JobSpec, state: Path) -> Compacted:
             ledger=ledger,
             output=output,
             folder=folder,
+            shown=shown,
             format=job.output.format,
             rows_per_part=job.output.rows_per_part,
             removable=job.output.removable,

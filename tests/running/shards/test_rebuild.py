@@ -68,7 +68,7 @@ def test_a_retry_that_was_killed_is_told_and_nothing_false_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool
 ) -> None:
     save(tmp_path, [-1.0 if row == 11 else value for row, value in enumerate(VALUES)])
-    plan, end = plan_for(tmp_path, ROWS, max_failed=2), Ledger.end_merge
+    plan, end = plan_for(tmp_path, ROWS, max_failed=2), Ledger.end_rewrite
     run_shard(tmp_path, plan, 0, 1, refuse_negative)
     finish(tmp_path, plan)
 
@@ -78,7 +78,7 @@ def test_a_retry_that_was_killed_is_told_and_nothing_false_is_written(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "end_merge", die)
+        patched.setattr(Ledger, "end_rewrite", die)
         with pytest.raises(Killed):
             execute(tmp_path, changed(plan, retry=True), FakeRuntime(double))
     told, letters = (tmp_path / "out/_run.json").read_bytes(), failed(tmp_path)

@@ -1,25 +1,29 @@
-"""Replacements in the ledger: parts that are rewritten.
+"""Rewrites in the ledger: parts that are rewritten.
 
 A part that is rewritten may need several files: its own one without the rows that leave it, and another one with the
 new rows if another deployment made the part. So the ledger notes first what all of it will be:
 
 1. the files are written beside the part under hidden names and synced;
-2. the ledger notes the replacement: which file takes which place, which one goes, and what the part is then;
+2. the ledger notes the rewrite: which file takes which place, which one goes, and what the part is then;
 3. the files are renamed, the folder is synced, those that go are deleted, and it is synced again;
 4. the ledger replaces what it noted of the part, of its failed rows, and of its rows that no longer count.
 
-The next command that finds a replacement completes it, see `ledger.merges`. A file that lies beside its part, in an
-output whose parts may be carried away, may be gone by then: the replacement is forgotten, and its rows run again.
+The next command that finds a rewrite completes it, see `running.recovery`. A file that lies beside its part, in an
+output whose parts may be carried away, may be gone by then: the rewrite is forgotten, and its rows run again.
 """
 
 import json
+import os
+import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.ledger.cells import (
     PART_COLUMNS,
     REVISION_COLUMNS,
@@ -31,13 +35,23 @@ from ortdeploy.ledger.cells import (
     unsealed,
 )
 from ortdeploy.ledger.changes import advance_reruns, note_withdrawn
-from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span
+from ortdeploy.ledger.records import NewFile, Part, Revision, Rewrite, Span
 
 _COLUMNS = {"part": int, "entry": str}
+_HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced|begun)|\..*{re.escape(TEMPORARY)}")
 
 
-def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, before: Part) -> None:
-    """Note a replacement, and that the revisions in the names of its files are taken; `before` is the part as it is."""
+def hidden_files(folder: Path) -> Iterator[str]:
+    """Yield the names of files that wait for their names, or that a killed command has left. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in entries if _HIDDEN.fullmatch(entry.name))
+    except FileNotFoundError:
+        return
+
+
+def begin_rewrite(db: sqlite3.Connection, output: str, one: Rewrite, before: Part) -> None:
+    """Note a rewrite, and that the revisions in the names of its files are taken; `before` is the part as it is."""
     entry = {
         "part": part_cells(one.part),
         "revisions": [revision_cells(one.part.number, later) for later in one.part.revisions],
@@ -50,28 +64,28 @@ def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, bef
         "absorbed": one.absorbed,
         "may_be_gone": one.may_be_gone,
     }
-    insert_sealed(db, "replacements", output, _COLUMNS, (one.part.number, json.dumps(entry)))
+    insert_sealed(db, "rewrites", output, _COLUMNS, (one.part.number, json.dumps(entry)))
     if one.part.revision != before.revision:
         cells = part_cells(replace(before, revision=one.part.revision))
         insert_sealed(db, "parts", output, PART_COLUMNS, cells)
 
 
-def read_replacements(db: sqlite3.Connection, output: str) -> tuple[Replacement, ...]:
-    """Return the replacements that were begun but not ended. Raises ValueError, TypeError, KeyError."""
-    query = "SELECT part, entry, seal FROM replacements WHERE output = ? ORDER BY part"
+def read_rewrites(db: sqlite3.Connection, output: str) -> tuple[Rewrite, ...]:
+    """Return the rewrites that were begun but not ended. Raises ValueError, TypeError, KeyError."""
+    query = "SELECT part, entry, seal FROM rewrites WHERE output = ? ORDER BY part"
     return tuple(
-        _replacement(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
+        _rewrite(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
         for row in db.execute(query, (output,))
     )
 
 
-def _replacement(entry: dict[str, Any]) -> Replacement:
+def _rewrite(entry: dict[str, Any]) -> Rewrite:
     cells = typed(PART_COLUMNS, entry["part"])
     part = Part(
         **{
             **cells,
             "skipped_rows": row_numbers(cells["skipped_rows"]),
-            "revisions": tuple(map(_revision, entry["revisions"])),
+            "revisions": tuple(map(revision_of, entry["revisions"])),
             "withdrawn": _spans(entry["withdrawn"]),
         }
     )
@@ -79,7 +93,7 @@ def _replacement(entry: dict[str, Any]) -> Replacement:
 
     for letter in entry["letters"]:
         failed_before(json.loads(letter)["row"], letter)
-    return Replacement(
+    return Rewrite(
         part=part,
         files=tuple(NewFile(**file) for file in entry["files"]),
         removed=tuple(entry["removed"]),
@@ -91,7 +105,8 @@ def _replacement(entry: dict[str, Any]) -> Replacement:
     )
 
 
-def _revision(cells: Sequence[Any]) -> Revision:
+def revision_of(cells: Sequence[Any]) -> Revision:
+    """Return a later file of a part. Raises ValueError, TypeError."""
     values = typed(REVISION_COLUMNS, cells)
     del values["part"]
     return Revision(**{**values, "rows": row_numbers(values["rows"])})
@@ -101,7 +116,7 @@ def _spans(spans: Iterable[Sequence[int]]) -> tuple[Span, ...]:
     return tuple((int(first_row), int(rows)) for first_row, rows in spans)
 
 
-def end_replacement(db: sqlite3.Connection, output: str, one: Replacement) -> None:
+def end_rewrite(db: sqlite3.Connection, output: str, one: Rewrite) -> None:
     """Replace what was noted of a part, of its failed rows, and of its rows that no longer count."""
     part = one.part
     insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
@@ -118,7 +133,7 @@ def end_replacement(db: sqlite3.Connection, output: str, one: Replacement) -> No
     note_withdrawn(db, output, part.number, part.withdrawn)
     if one.through is not None:
         advance_reruns(db, output, part.start, one.through)
-    forget_replacement(db, output, part.number)
+    forget_rewrite(db, output, part.number)
 
 
 def _absorb(db: sqlite3.Connection, output: str, number: int, by: int) -> None:
@@ -128,6 +143,6 @@ def _absorb(db: sqlite3.Connection, output: str, number: int, by: int) -> None:
         db.execute(f"DELETE FROM {table} WHERE output = ? AND {column} = ?", (output, number))  # noqa: S608  ours
 
 
-def forget_replacement(db: sqlite3.Connection, output: str, part: int) -> None:
-    """Drop a replacement: the part stays as it was."""
-    db.execute("DELETE FROM replacements WHERE output = ? AND part = ?", (output, part))
+def forget_rewrite(db: sqlite3.Connection, output: str, part: int) -> None:
+    """Drop a rewrite: the part stays as it was."""
+    db.execute("DELETE FROM rewrites WHERE output = ? AND part = ?", (output, part))
