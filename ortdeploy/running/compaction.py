@@ -20,7 +20,7 @@ from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Rewrite, part_
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
 from ortdeploy.running.recovery import commit, recover
-from ortdeploy.running.report import is_report_due, renew_report, report_due, report_written
+from ortdeploy.running.report import renew_report, report_due
 from ortdeploy.sinks.catalogue import SINKS
 
 
@@ -49,7 +49,6 @@ class Small(Struct, frozen=True, kw_only=True):
 
     def compact(self) -> tuple[int, int]:
         """Join parts; return how many there were, and how many there are. Raises OrtdeployError, OSError."""
-        before = self.ledger.output(self.output)
         known = recover(self.ledger, self.folder, self)
         groups = list(self._groups(known))
         if groups:
@@ -57,9 +56,8 @@ class Small(Struct, frozen=True, kw_only=True):
         for group in groups:
             self._put_together(known, group)
         record = self.ledger.output(self.output) or known
-        if record != before or is_report_due(self.folder):
-            renew_report(self.folder, record, self.ledger.failures(self.output))
-            report_written(self.folder)
+        renew_report(self.folder, record, self.ledger.failures(self.output))  # a killed command may not have done it
+        report_written(self.folder)
         return len(known.parts), len(record.parts)
 
     def _groups(self, record: OutputRecord) -> Iterator[list[Part]]:
