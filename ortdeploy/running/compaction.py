@@ -20,7 +20,7 @@ from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Rewrite, part_
 from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
 from ortdeploy.running.recovery import commit, recover
-from ortdeploy.running.report import renew_report, report_due
+from ortdeploy.running.report import renew_report, report_due, report_written
 from ortdeploy.sinks.catalogue import SINKS
 
 
