@@ -1,15 +1,14 @@
-"""Rewrites in the ledger: parts that are rewritten.
+"""Rewrites in the ledger: parts that are written again.
 
-A part that is rewritten may need several files: its own one without the rows that leave it, and another one with the
-new rows if another deployment made the part. So the ledger notes first what all of it will be:
+A part that is written again may need several files: its own one without the rows that leave it, and another one with
+the new rows if another deployment made the part. So the ledger notes first what all of it will be:
 
 1. the files are written beside the part under hidden names and synced;
 2. the ledger notes the rewrite: which file takes which place, which one goes, and what the part is then;
-3. the files are renamed, the folder is synced, those that go are deleted, and it is synced again;
+3. the files are renamed, the folder is synced, they are sent to a store, and those that go are deleted;
 4. the ledger replaces what it noted of the part, of its failed rows, and of its rows that no longer count.
 
-The next command that finds a rewrite completes it, see `running.recovery`. A file that lies beside its part, in an
-output whose parts may be carried away, may be gone by then: the rewrite is forgotten, and its rows run again.
+The next command that finds a rewrite finishes it, or undoes it if a file of it is gone, see `running.recovery`.
 """
 
 import json

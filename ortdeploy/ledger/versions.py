@@ -182,9 +182,6 @@ CREATE TABLE forgotten (
     committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL, withdrawn INTEGER NOT NULL, seal TEXT
 ) WITHOUT ROWID;
 """
-_PUT_VERSION_6_ASIDE = """
-ALTER TABLE contents RENAME TO old_contents;
-"""
 _TO_VERSION_7 = """
 CREATE TABLE contents (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, files INTEGER NOT NULL,
@@ -195,6 +192,8 @@ CREATE INDEX IF NOT EXISTS unreadable ON failures (output, row) WHERE instr(entr
 _TO_VERSION_8 = """
 ALTER TABLE replacements RENAME TO rewrites;
 """
+_STEPS = {2: _TO_VERSION_3, 3: _TO_VERSION_4, 4: _TO_VERSION_5, 6: _TO_VERSION_7, 7: _TO_VERSION_8}
+"""Statements by the last version that needs them."""
 _NEW = _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8 + "DROP TABLE merges;"
 _NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
@@ -209,24 +208,17 @@ def bring_up_to_date(connection: sqlite3.Connection, keep: Callable[[int], None]
         version = version_of(connection)  # another run may have been quicker
         if version in _OLDER:
             keep(version)
-        migrations = {
-            0: _NEW,
-            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8,
-            3: _TO_VERSION_4 + _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8,
-            4: _TO_VERSION_5 + _TO_VERSION_7 + _TO_VERSION_8,
-            5: _TO_VERSION_7 + _TO_VERSION_8,
-            6: _PUT_VERSION_6_ASIDE + _TO_VERSION_7 + _TO_VERSION_8,
-            7: _TO_VERSION_8,
-            LEDGER_VERSION: "",
-        }
-        for statement in migrations[version].split(";"):
+        steps = [step for last, step in _STEPS.items() if last >= version] if version else [_NEW]
+        if version == 6:  # noqa: PLR2004  the one that has an entry a row
+            connection.execute("ALTER TABLE contents RENAME TO old_contents")
+        for statement in "".join(steps).split(";"):
             connection.execute(statement)
         with undamaged():
             if version == 3:  # noqa: PLR2004  the one whose seals are over fewer cells
                 _unseal_version_3(connection)
             if version in {3, 4}:
                 _unseal_inputs(connection)
-            if version == 6:  # noqa: PLR2004  the one that has an entry a row
+            if version == 6:  # noqa: PLR2004  as above
                 _pack_contents(connection)
             _seal_all(connection)
             if version in _OLDER:
