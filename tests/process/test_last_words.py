@@ -190,7 +190,9 @@ def test_what_is_noted_of_a_crash_is_its_signal() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_signals_that_are_held_are_handled_at_the_end() -> None:
+def test_signals_that_are_held_are_handled_at_the_end(request: pytest.FixtureRequest) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     seen: list[bool] = []
 
     def hold() -> None:
