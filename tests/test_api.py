@@ -86,6 +86,17 @@ def test_a_plan_is_what_apply_does(deployment: Path) -> None:
     assert len(read_rows(deployment / "outbox/other")) == 20
 
 
+def test_what_is_finished_already_is_counted_as_it_was(deployment: Path) -> None:
+    rows = np.zeros((20, 4), np.float32)
+    rows[3] = np.nan
+    np.save(deployment / "data.npy", rows)
+    path = deployment / "m.yaml"
+    path.write_text(path.read_text().rstrip() + "\n    errors: {max_failed: 1, on_nan: fail}\n")
+    first, again = (api.apply(path).jobs[0] for _ in range(2))
+    assert (again.status, again.committed, again.failed) == (api.Status.NOTHING_TO_DO, 19, 1)
+    assert (first.committed, first.failed) == (19, 1)
+
+
 def test_a_plan_keeps_the_tables_that_lie_beside_it(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: str, arguments: list[str], *_: Any) -> dict[str, Any]:
         file = Path(arguments[arguments.index("--out") + 1] if command == "plan" else arguments[0])

@@ -299,6 +299,7 @@ class OutputFacts(Struct, frozen=True, kw_only=True):
     `read_only` says why nothing can be written there, which matters only where something is left to do. `shards`
     says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
     `left_over`: a compact, a retry or a shard that was killed has left something in it, to complete or to delete.
+    Of its `rows`, so many gave a result (`committed`), have `failed` or were `skipped`.
     `threads` names the thread layout with which its rows were made, if that was noted.
     """
 
@@ -307,6 +308,9 @@ class OutputFacts(Struct, frozen=True, kw_only=True):
     aside: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
+    committed: int = 0
+    failed: int = 0
+    skipped: int = 0
     made: tuple[tuple[str | None, int], ...] = ()
     layout: Mapping[str, Any] | None = None
     ledger: str | None = None

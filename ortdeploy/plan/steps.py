@@ -422,6 +422,7 @@ Step = OpenSession | LoadAdapter | RunJob
 class FinishedJob(Struct, frozen=True, kw_only=True):
     """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
 
+    Of its `rows`, so many gave a result (`committed`), have `failed` or were `skipped`.
     `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
     was asked for. `left_over` is the output if a process that was killed has left something to complete or to delete,
     or if forms of the report are asked for that the last run did not write: `unwritten`. Those that are
@@ -432,6 +433,9 @@ class FinishedJob(Struct, frozen=True, kw_only=True):
     output: str
     path: str
     rows: int
+    committed: int = 0
+    failed: int = 0
+    skipped: int = 0
     new_run: bool = False
     waiting: str | None = None
     gone: tuple[str, ...] = ()

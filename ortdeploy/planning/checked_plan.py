@@ -134,7 +134,13 @@ def complete(checked: CheckedPlan, state_dir: Path) -> Plan:
         if job.has_work:
             steps[name] = _completed(job, steps[name], source, output)
         else:
-            finished[name] = replace(finished[name], rows=output.rows)
+            finished[name] = replace(
+                finished[name],
+                rows=output.rows,
+                committed=output.committed,
+                failed=output.failed,
+                skipped=output.skipped,
+            )
         fact = fact_of_inputs(name, job.places.input.patterns, source)
         facts[fact.name] = fact
         present[name] = PlannedFiles(job=name, files=source.present)

@@ -60,7 +60,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     PlannedSession: frozenset({"predicted"}),
     PlannedDevice: frozenset({"library"}),
     PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),
-    FinishedJob: frozenset({"rows", "new_run", "left_over", "unwritten", "unmade"}),
+    FinishedJob: frozenset({"rows", "committed", "failed", "skipped", "new_run", "left_over", "unwritten", "unmade"}),
     RowCheck: frozenset({"may_trap"}),
 }
 """The fields of a plan that are left out of the file, by class."""

@@ -40,4 +40,12 @@ def nothing_to_do(job: FinishedJob) -> JobResult:
         reason = (
             f"it is finished; {forms} cannot be written, because {REPORT} is gone. The next run with rows writes both"
         )
-    return JobResult(job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=reason)
+    return JobResult(
+        job=job.job,
+        status=Status.NOTHING_TO_DO,
+        output=job.output,
+        committed=job.committed,
+        failed=job.failed,
+        skipped=job.skipped,
+        reason=reason,
+    )

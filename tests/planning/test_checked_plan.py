@@ -577,7 +577,8 @@ def test_what_data_decides_is_known_here() -> None:
         "unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (
-        "aside free_bytes identity layout ledger left_over made missing_package problem read_only rows run shards state threads"
+        "aside committed failed free_bytes identity layout ledger left_over made missing_package problem read_only rows "
+        "run shards skipped state threads"
     )
     assert _fields(JobInput) == (
         "dialect elsewhere files first_row format gone key missing on_change patterns rerun rerun_rows row_type rows "
