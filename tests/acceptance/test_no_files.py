@@ -6,7 +6,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ def replaced(path: Path, kind: str) -> Iterator[None]:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-        aside.rename(path)
+        with suppress(FileNotFoundError):  # a prune deletes what the content store does not know
+            aside.rename(path)
 
 
 def told(arguments: Sequence[str], cwd: Path) -> tuple[int, str]:

@@ -32,7 +32,10 @@ def kept_layout(
     kept = decisions.settled(KEPT) or {"layout": find()}
     with suppress(ClosedError):  # others have finished the job since
         kept = decisions.settle(KEPT, kept)
-    return kept.get("layout")
+    name = kept.get("layout")
+    if not isinstance(name, str | None):
+        raise OrtdeployError(f"{decisions.shown(KEPT)} is damaged. Restore it from a copy")
+    return name
 
 
 def _begun(plan: Plan, shard: Shard | Told, job: RunJob, ledger: Ledger) -> CommitLog | None:
