@@ -299,7 +299,7 @@ class OutputFacts(Struct, frozen=True, kw_only=True):
     `read_only` says why nothing can be written there, which matters only where something is left to do. `shards`
     says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
     `left_over`: a compact, a retry or a shard that was killed has left something in it, to complete or to delete.
-    Of its `rows`, so many gave a result (`committed`), have `failed` or were `skipped`.
+    Of its `rows`, `committed` gave a result, `failed` failed, and `skipped` were skipped.
     `threads` names the thread layout with which its rows were made, if that was noted.
     """
 

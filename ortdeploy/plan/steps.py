@@ -422,7 +422,7 @@ Step = OpenSession | LoadAdapter | RunJob
 class FinishedJob(Struct, frozen=True, kw_only=True):
     """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
 
-    Of its `rows`, so many gave a result (`committed`), have `failed` or were `skipped`.
+    Of its `rows`, `committed` gave a result, `failed` failed, and `skipped` were skipped.
     `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
     was asked for. `left_over` is the output if a process that was killed has left something to complete or to delete,
     or if forms of the report are asked for that the last run did not write: `unwritten`. Those that are
