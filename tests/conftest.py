@@ -136,9 +136,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold a unit or job test to its marker."""
-    with markers.held(item):
-        return (yield)
+    """Hold a unit or job test to its marker; no later test logs to where this one had its events sent."""
+    try:
+        with markers.held(item):
+            return (yield)
+    finally:
+        log.send_to(None)
 
 
 @pytest.fixture(autouse=True, scope="session")
