@@ -77,8 +77,14 @@ class MeasuredSettings(Struct, frozen=True, kw_only=True):
             return with_one_thread(step) if self._is_by_rule(job) else step
         name = self._name(step, job)
         found = next((one for one in step.thread_layouts if one.name == name), None)
-        layout = layout_of_name(name) if found is None and name is not None else None
-        if layout is not None:
+        if found is None and name is not None:
+            layout = layout_of_name(name)
+            if layout is None:
+                raise OrtdeployError(
+                    f'the rows of {job.output.shown} are made with the thread layout "{name}", which this version does '
+                    "not know, and with another one their bits may differ. Use the version that began the output, or "
+                    "apply with --new-run"
+                )
             found = as_planned(step, layout, self._callers(layout, job), job.limits.threads)
         return replace(step, thread_layouts=()) if found is None else with_layout(step, found)
 

@@ -259,6 +259,12 @@ def test_an_output_that_was_begun_goes_on_as_it_began(tmp_path: Path, layout: st
     assert rows(tmp_path) == [(row, 2.0 * row) for row in range(ROWS)]
 
 
+def test_rows_of_a_layout_that_is_not_known_are_not_made_with_another(tmp_path: Path) -> None:
+    save(tmp_path, range(ROWS))
+    with pytest.raises(AssertionError, match='thread layout "2 pools of 1 thread", which this version does not know'):
+        execute(tmp_path, with_job(planned(tmp_path), thread_layout="2 pools of 1 thread"))
+
+
 def negative_fail(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
     if (feeds["x"] < 0).any():
         raise OrtdeployError("negative")
