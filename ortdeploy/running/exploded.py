@@ -4,12 +4,11 @@ A job still counts rows of the input: in parts, failures, budgets and retry.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.sinks.protocol import RowShape, SinkModule
+from ortdeploy.sinks.protocol import RowShape
 from ortdeploy.tensors.arrow_types import result_type_name
 from ortdeploy.tensors.columns import Array, Column, join, numbers
 from ortdeploy.tensors.types import LINE_COLUMNS
@@ -83,8 +82,3 @@ def _repeated(column: Column, counts: Array) -> Column:
     if isinstance(column, np.ndarray):
         return np.repeat(column, counts, axis=0)
     return [value for value, count in zip(column, counts, strict=True) for _ in range(count)]
-
-
-def numbers_of_lines(module: SinkModule, old: Path | None, new: Path) -> list[int]:
-    """Return the row of each line of two parts, those of the old part first. Raises OSError, ValueError."""
-    return [number for path in (old, new) if path for number in module.row_numbers(path)]
