@@ -23,6 +23,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ortdeploy.files.atomic import TEMPORARY
+from ortdeploy.files.names import DUE, is_there_now
 from ortdeploy.ledger.cells import (
     PART_COLUMNS,
     REVISION_COLUMNS,
@@ -47,6 +48,11 @@ def hidden_files(folder: Path) -> Iterator[str]:
             yield from (entry.name for entry in entries if _HIDDEN.fullmatch(entry.name))
     except FileNotFoundError:
         return
+
+
+def is_left_over(folder: Path) -> bool:
+    """Return whether a killed command left hidden files, or a report that is older than the rows. Raises OSError."""
+    return any(hidden_files(folder)) or is_there_now(folder / DUE)
 
 
 def begin_rewrite(db: sqlite3.Connection, output: str, one: Rewrite, before: Part) -> None:

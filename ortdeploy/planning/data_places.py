@@ -25,7 +25,7 @@ from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import OutputRecord, Part, output_key
-from ortdeploy.ledger.rewrites import hidden_files
+from ortdeploy.ledger.rewrites import is_left_over
 from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.redaction import shown_path
 from ortdeploy.shell import pip_install
@@ -320,7 +320,7 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before, shared: "Shared
         return False
     is_untidy = shared is not None and bool(shared.untidy)
     try:
-        return bool(is_untidy or before.record.rewrites) or any(hidden_files(folder))
+        return bool(is_untidy or before.record.rewrites) or is_left_over(folder)
     except OSError:
         return False
 

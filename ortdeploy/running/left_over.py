@@ -9,10 +9,10 @@ from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.rewrites import hidden_files
+from ortdeploy.ledger.rewrites import is_left_over
 from ortdeploy.plan.steps import JobOutput
 from ortdeploy.running.recovery import recover
-from ortdeploy.running.report import is_report_due, renew_report, report_written
+from ortdeploy.running.report import renew_report, report_written
 
 
 def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
@@ -22,7 +22,7 @@ def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
         return
     try:
         begun = len(known.rewrites)
-        if begun or any(hidden_files(folder)) or is_report_due(folder):
+        if begun or is_left_over(folder):
             _complete(ledger, folder, output)
             log.info("output.completed", output=output.shown, parts=begun)
     except OSError as error:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_cached, open_whole
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.names import DUE, REPORT, is_there_now, relative
+from ortdeploy.files.names import DUE, REPORT, relative
 from ortdeploy.files.opening import read_text
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
@@ -231,11 +231,6 @@ def report_due(folder: Path) -> None:
     """Note that rows of an ended job change: should this process be killed, the next command renews the report."""
     with open_cached(folder / DUE):
         pass
-
-
-def is_report_due(folder: Path) -> bool:
-    """Return whether rows have changed, or may have, since the report was written."""
-    return is_there_now(folder / DUE)
 
 
 def report_written(folder: Path) -> None:

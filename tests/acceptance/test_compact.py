@@ -104,6 +104,21 @@ def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
     assert len(parts) == (1 if step == "end_rewrite" else 4)
 
 
+def test_an_apply_with_nothing_to_do_writes_the_report_that_a_killed_one_was_to_write(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = fill(cli, deployment)
+    with monkeypatch.context() as patch:
+        patch.setattr("ortdeploy.running.compaction.renew_report", kill)
+        with pytest.raises(Killed):
+            cli("compact", manifest, "--job", "run")
+    done = cli("apply", manifest, "--job", "run")
+    assert (done.code, "nothing to do" in done.words) == (0, True)
+    assert not [path.name for path in (deployment / "out").glob(".*")]
+    report = json.loads((deployment / "out/_run.json").read_text())
+    assert [part["file"] for part in report["parts"]] == [path.name for path in (deployment / "out").glob("part-*")]
+
+
 def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = fill(cli, deployment)
     with monkeypatch.context() as patch:
