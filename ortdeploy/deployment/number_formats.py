@@ -59,13 +59,15 @@ def formats_of(model: ResolvedModel, chain: Sequence[ResolvedProvider]) -> Itera
 
 
 def narrowing_of(model: ResolvedModel | None, dtype: str | None) -> Narrowed | None:
-    """Return what a session of a model may make of numbers that an input of this type is fed; None: it keeps them."""
-    if model is None:
+    """Return what a session of a model may make of numbers that an input of this type is fed; None: it keeps them.
+
+    Of several formats, what is surest counts, and then what changes large numbers.
+    """
+    formats = () if model is None else (one for session in model.usable for one in formats_of(model, session.chain))
+    found = [one for one in formats if dtype in LIMITS[one.format]]
+    if model is None or not found:
         return None
-    found = (one for session in model.usable for one in formats_of(model, session.chain))
-    one = next((one for one in found if dtype in LIMITS[one.format]), None)
-    if one is None:
-        return None
+    one = max(found, key=lambda one: (one.is_fed, LIMITS[one.format][dtype or ""] is not None))
     return Narrowed(
         limits=LIMITS[one.format][dtype or ""],
         smallest=_SMALLEST.get(one.format, 0.0),

@@ -75,6 +75,9 @@ QUANTIZED = ("ai.onnx.QuantizeLinear 13",)
         (with_options("OpenVINO", "device_type: GPU"), "float32", "", HALF, False, 0),
         ("WebGpu", "float32", "", None, False, 2.0**-126),
         ("CPU", "float32", FLUSHED, None, False, 2.0**-126),
+        (f"WebGpu, {QNN}", "float32", "", HALF, True, 0),
+        (f"CoreML, {QNN}", "float32", "", HALF, True, 0),
+        ("WebGpu, CoreML", "float32", "", HALF, False, 0),
     ],
 )
 def test_fed_numbers_are_checked_that_the_provider_cannot_hold(
