@@ -31,13 +31,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ortdeploy.application.handout import Handout
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.records import Part
+from ortdeploy.parts.commit_log import CommitLog
+from ortdeploy.parts.file_spans import Spans
+from ortdeploy.parts.receipt import Receipt
 from ortdeploy.plan.part_table import PartTable, PlannedPart
-from ortdeploy.running.file_spans import Spans
-from ortdeploy.running.shards.commit_log import CommitLog
-from ortdeploy.running.shards.handout import Handout
-from ortdeploy.running.shards.receipt import Receipt
 
 PAGE = Path(__file__).parent.parent / "docs/scale.md"
 MEASURED = Path(__file__).parent / "scale.json"

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ortdeploy.application.drive import Drive
+from ortdeploy.application.ray_crew import AUTO, check_address, hired, joined, needs_of
 from ortdeploy.cli.children.apply import choose_progress
 from ortdeploy.diagnostics import UsageError
 from ortdeploy.events import bound, log
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.shards.drive import Drive
-from ortdeploy.running.shards.ray_crew import AUTO, check_address, hired, joined, needs_of
 
 _WORKER = "ortdeploy.cli.children.worker"
 

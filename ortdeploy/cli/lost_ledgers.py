@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.jobs.rebuild import rebuild
 from ortdeploy.ledger.open_parts import FOLDER
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.output_lock import hold_output
@@ -17,7 +18,6 @@ from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.saved_plan import SavedPlan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import validate
-from ortdeploy.running.shards.rebuild import rebuild
 from ortdeploy.sinks.catalogue import SINKS
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.application.supervisor import result_in, result_message
 from ortdeploy.cli.children.apply import needs_supervision, run_plan
 from ortdeploy.cli.children.endings import told_to_the_parent
 from ortdeploy.cli.manifest_options import load_options
@@ -21,9 +22,8 @@ from ortdeploy.planning.tryout import Tryout
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.process.child import CRASHES, how_it_ended
 from ortdeploy.process.fork import ask_fork, can_fork
+from ortdeploy.reports.report import FAILED
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.report import FAILED
-from ortdeploy.running.supervisor import result_in, result_message
 
 _A_DAY = 24 * 3600.0
 STATE = ".state"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
+    from ortdeploy.parts.compaction import Compacted
     from ortdeploy.plan.steps import Plan
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_good import Refusal
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ortdeploy.planning.refused_applies import RefusedApply
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
-    from ortdeploy.running.compaction import Compacted
     from ortdeploy.views.job_status import JobStatus
 
 FORMAT_VERSION = 1

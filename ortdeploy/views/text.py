@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
+    from ortdeploy.parts.compaction import Compacted
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
     from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
-    from ortdeploy.running.compaction import Compacted
 
 BOLD, RED, YELLOW, GREEN, CYAN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 WIDTH = 100

@@ -22,7 +22,7 @@ WATCHED = {
     "ortdeploy.planning.workflow", "ortdeploy.process.child", "ortdeploy.rules.protocol",
     "ortdeploy.sessions.cpu_comparison", "ortdeploy.sessions.fused", "ortdeploy.transforms.catalogue",
     "ortdeploy.tuning.batch_size", "ortdeploy.operations.nms", "ortdeploy.presets.stable_diffusion",
-    "ortdeploy.running.reports.html", "ortdeploy.running.retry", "ortdeploy.sinks.csv", "ortdeploy.sources.csv",
+    "ortdeploy.reports.html", "ortdeploy.jobs.retry", "ortdeploy.sinks.csv", "ortdeploy.sources.csv",
     "ortdeploy.transforms.resize",
 }  # fmt: skip
 """What takes its time: packages, modules of Python's own that bring many others, and formats and steps not asked for."""
@@ -55,17 +55,17 @@ RARE = {
     "ortdeploy.tuning", "ortdeploy.cli.children.endings", "ortdeploy.cli.targets", "ortdeploy.files.in_place",
     "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.carried", "ortdeploy.ledger.letters",
     "ortdeploy.ledger.open_parts", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
-    "ortdeploy.running.fatal_runs", "ortdeploy.running.finished_jobs", "ortdeploy.running.left_over",
-    "ortdeploy.running.reports",
-    "ortdeploy.running.salvage", "ortdeploy.running.supervisor",
+    "ortdeploy.streaming.fatal_runs", "ortdeploy.jobs.finished_jobs", "ortdeploy.parts.left_over",
+    "ortdeploy.reports",
+    "ortdeploy.streaming.salvage", "ortdeploy.application.supervisor",
     "ortdeploy.sessions.rows_first", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.trials", "ortdeploy.sinks.png",
     "ortdeploy.sources.ahead", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
 }  # fmt: skip
 """What only stores, shards, children, failures, further reports, pipelines or formats of other rows need."""
 
 CONTINUING = {
-    "ortdeploy.ledger.check", "ortdeploy.running.cut_off", "ortdeploy.running.recovery",
-    "ortdeploy.running.taking_up",
+    "ortdeploy.ledger.check", "ortdeploy.jobs.cut_off", "ortdeploy.parts.recovery",
+    "ortdeploy.jobs.taking_up",
 }  # fmt: skip
 """What only a job needs that goes on where an earlier run has ended."""
 

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from support.effort import effort
 from support.ledger_v7 import REMOVABLE, STATES, Site, truth_of, unpack
 
-from ortdeploy.running.shards import alike
+from ortdeploy.jobs import alike
 
 WITH_SHARDS = {"shards-open", "shards-finishing"}
 """A plan of shards is open, which one machine does not go on with."""

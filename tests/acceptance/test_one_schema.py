@@ -25,7 +25,8 @@ from pyarrow import parquet
 from support.fuse import killed_at
 from support.models import save_model
 
-from ortdeploy.running import part_loop, recovery
+from ortdeploy.jobs import part_loop
+from ortdeploy.parts import recovery
 
 SEED, CASES = int(os.environ.get("ORTDEPLOY_FUZZ_SEED", "1")), int(os.environ.get("ORTDEPLOY_FUZZ", "12"))
 

@@ -13,11 +13,11 @@ from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from msgspec.structs import replace
 from support.models import scale_model
 
+from ortdeploy.application import ray_crew
 from ortdeploy.cli import engines
 from ortdeploy.cli.commands import apply
 from ortdeploy.facts.host import RuntimeFacts
 from ortdeploy.plan.steps import OpenSession, Plan
-from ortdeploy.running.shards import ray_crew
 from ortdeploy.runtime import machine, probe
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")

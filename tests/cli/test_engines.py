@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from support.crews import FakeCrew
 from support.jobs import plan_for
 
+from ortdeploy.application import ray_crew
 from ortdeploy.cli import engines
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.thread_layout import BY_RULE
-from ortdeploy.running.shards import ray_crew
 
 pytestmark = pytest.mark.process
 

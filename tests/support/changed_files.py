@@ -29,9 +29,9 @@ from ortdeploy.cli.commands import apply
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.files import content_store
+from ortdeploy.jobs.held_files import HeldFiles
+from ortdeploy.jobs.job import JobRun
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.running.held_files import HeldFiles
-from ortdeploy.running.job import JobRun
 from ortdeploy.runtime import session as runtime
 from support.models import make_adapter, save_model
 

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.application.drive import Answer, Drive
+from ortdeploy.jobs.alike import facts_of_this_worker
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import copy_of_ledger
+from ortdeploy.parts.told import Told
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.shards.alike import facts_of_this_worker
-from ortdeploy.running.shards.drive import Answer, Drive
-from ortdeploy.running.shards.told import Told
 from support.fakes import Counter, FakeRuntime, double
 
 Fault = Callable[[int, int | None], Answer | None]

@@ -5,7 +5,7 @@ import signal
 import time
 
 from ortdeploy.process.child import Asked
-from ortdeploy.running.fatal_runs import decode_fatal_runs
+from ortdeploy.streaming.fatal_runs import decode_fatal_runs
 
 _CRASHING = ([4, 5], [5])
 """The rows that crash, one after the other, until they are known."""

@@ -16,9 +16,9 @@ from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.ledger.written import committed_rows
+from ortdeploy.parts.compaction import Small
 from ortdeploy.plan.steps import Plan, PlannedFiles
 from ortdeploy.results.results import Status
-from ortdeploy.running.compaction import Small
 from ortdeploy.sources.arrivals import Arrivals, KnownContents, Progress, sort_arrivals
 from ortdeploy.sources.files import file_states
 from support.carriers import delivered, rows_of

@@ -23,19 +23,19 @@ from pyarrow import parquet
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.facts import Facts
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.deliveries import deliveries, reader_of, unread
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
 from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.parts.compaction import Small
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
 from ortdeploy.planning import probe
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.compaction import Small
-from ortdeploy.running.executor import Execution
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sources.files import file_states
 from ortdeploy.tensors.columns import Array

@@ -14,10 +14,10 @@ from support.memo_files import memo_files, rewrite
 
 from ortdeploy.diagnostics import OutOfMemoryError
 from ortdeploy.files.remembered import KIND, TuningCache
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
 from ortdeploy.state import memo
 from ortdeploy.tuning import batch_size
 from ortdeploy.tuning.batch_size import SIZES

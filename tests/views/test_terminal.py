@@ -23,8 +23,8 @@ from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedProvider
 from ortdeploy.planning.differences import NOTHING, Difference
 from ortdeploy.planning.last_run import Changes
 from ortdeploy.planning.overlay_search import Bounds, Setting, Trial
+from ortdeploy.reports.comparison import figures
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.reports.comparison import figures
 from ortdeploy.versions import package_version
 from ortdeploy.views import closing_table
 from ortdeploy.views.checks import render_checks

@@ -15,6 +15,12 @@ from ortdeploy.diagnostics import LockedError
 from ortdeploy.events import bound, log
 from ortdeploy.files.names import COMPILED
 from ortdeploy.files.remembered import TuningCache
+from ortdeploy.jobs.ending import Ending
+from ortdeploy.jobs.executor import Execution
+from ortdeploy.jobs.held_files import cut_files, held_in, hold_files, may_be_cut
+from ortdeploy.jobs.held_runtime import HeldRuntime
+from ortdeploy.jobs.job_report import recorded_result
+from ortdeploy.jobs.row_proofs import may_end_its_process
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
@@ -28,21 +34,15 @@ from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.results.results import JobResult, Observer, Status
-from ortdeploy.running.ending import Ending
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_cut
-from ortdeploy.running.held_runtime import HeldRuntime
-from ortdeploy.running.job_report import recorded_result
-from ortdeploy.running.row_proofs import may_end_its_process
 from ortdeploy.sessions.made_models import make_model
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 if TYPE_CHECKING:
+    from ortdeploy.parts.told import Told
     from ortdeploy.plan.part_table import Shard
     from ortdeploy.process.child import Asked, Say
-    from ortdeploy.running.fatal_runs import FatalRuns
-    from ortdeploy.running.shards.told import Told
+    from ortdeploy.streaming.fatal_runs import FatalRuns
 
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
 
@@ -91,7 +91,7 @@ def run_plan(
                     shard=shard,
                 )
             )
-    from ortdeploy.running.supervisor import Supervisor  # noqa: PLC0415  few plans need one
+    from ortdeploy.application.supervisor import Supervisor  # noqa: PLC0415  few plans need one
 
     request = _request(state_dir, run_id, arguments, most_rows, shard)
     if not in_child:  # later runs need no child, and a part does not tell who has read the plan
@@ -275,9 +275,9 @@ def main(asked: "Asked") -> None:
 
 
 def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:
+    from ortdeploy.application.supervisor import result_message  # noqa: PLC0415
     from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only in a child
-    from ortdeploy.running.fatal_runs import decode_fatal_runs  # noqa: PLC0415
-    from ortdeploy.running.supervisor import result_message  # noqa: PLC0415
+    from ortdeploy.streaming.fatal_runs import decode_fatal_runs  # noqa: PLC0415
 
     stopped = StopFlag()
     skipped = {

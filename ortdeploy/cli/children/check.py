@@ -11,12 +11,12 @@ from msgspec import to_builtins
 
 from ortdeploy.checks.run import CheckResult, run_check
 from ortdeploy.cli.streams import private_streams
+from ortdeploy.jobs.held_files import hold_for_check
+from ortdeploy.jobs.held_runtime import HeldRuntime
 from ortdeploy.plan.plan_file import decode_check
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.process.child import Asked
 from ortdeploy.process.native_output import NativeOutput
-from ortdeploy.running.held_files import hold_for_check
-from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.sessions.opening import ModelOpener
 
 

@@ -37,6 +37,9 @@ from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, UsageError, has_errors
 from ortdeploy.events import log
+from ortdeploy.jobs.executor import Execution
+from ortdeploy.jobs.gone_files import note_gone_files
+from ortdeploy.jobs.job_report import not_begun
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
@@ -51,9 +54,6 @@ from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.secrets import masked_document
 from ortdeploy.redaction import shown_arguments, without_secrets
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.gone_files import note_gone_files
-from ortdeploy.running.job_report import not_begun
 from ortdeploy.state import memo
 from ortdeploy.terminal_text import safe
 from ortdeploy.views import text

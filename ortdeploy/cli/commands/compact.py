@@ -17,8 +17,8 @@ from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.job_order import readers_of
 from ortdeploy.manifest.spec import ROW, JobSpec, Spec
+from ortdeploy.parts.compaction import Compacted, Small
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.running.compaction import Compacted, Small
 from ortdeploy.views import json, text
 
 

@@ -117,7 +117,7 @@ def _save(plans: Sequence[PlanToSave], kind: str, arguments: argparse.Namespace)
 
 def _tell_what_is_not_shared(planned: Planned, arguments: argparse.Namespace) -> None:
     """Warn of jobs that --shard and --engine would refuse. Whether the place can decide, each process tries itself."""
-    from ortdeploy.running.shards.shard_run import why_not_shared  # noqa: PLC0415  only for a plan that is saved
+    from ortdeploy.jobs.shard_run import why_not_shared  # noqa: PLC0415  only for a plan that is saved
 
     steps = [step for plan in planned.plans for step in run_jobs(plan)]
     reasons = [(step.job, reason) for step in steps if (reason := why_not_shared(step)) is not None]

@@ -223,7 +223,7 @@ def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
 
 def _shares(place: "SharedPlace") -> "tuple[Shares | None, str | None]":
     """Return how far the workers are that share an output, without the ledger, which they only read; or why not."""
-    from ortdeploy.running.shards.counted_shares import open_shares  # noqa: PLC0415  only where somebody has run shards
+    from ortdeploy.parts.counted_shares import open_shares  # noqa: PLC0415  only where somebody has run shards
 
     try:
         return open_shares(place), None
