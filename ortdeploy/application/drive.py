@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.application.finish import Finish, decisions_of, first_number, standing_record
+from ortdeploy.application.finish import Finish
 from ortdeploy.application.handout import Handout, LostPartError
 from ortdeploy.application.supervisor import ChildBugError
 from ortdeploy.application.worker_process import Said
@@ -33,6 +33,7 @@ from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.error_budget import ErrorBudget
 from ortdeploy.jobs.job_report import recorded_result
 from ortdeploy.jobs.shard_run import why_not_shared
+from ortdeploy.jobs.shared_plan import decisions_of, first_number, standing_record
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.parts.commit_log import ClosedError, CommitLog
 from ortdeploy.parts.committed import check_inputs

@@ -4,7 +4,6 @@ Until every part is in the ledger, the ledger is only a cache of the decisions; 
 done at any time and any number of times, even while shards run.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,21 +12,28 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import OrtdeployError, RefusedError, failure_at
+from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.jobs.alike import has_begun
-from ortdeploy.jobs.cut_off import carry_out_cut, plan_again
+from ortdeploy.jobs.cut_off import carry_out_cut
 from ortdeploy.jobs.doubt import refuse_doubt
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.error_budget import BudgetError, ErrorBudget
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_report import log_end, recorded_result
 from ortdeploy.jobs.rebuild import AHEAD, put_copy, rebuild
-from ortdeploy.ledger.damage import undamaged
+from ortdeploy.jobs.shared_plan import (
+    check_fits,
+    decisions_of,
+    first_number,
+    is_accounted_for,
+    is_committed,
+    standing_record,
+)
 from ortdeploy.ledger.ledger import Ledger, now
-from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
+from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.parts.at_once import in_threads
 from ortdeploy.parts.commit_log import CommitLog, tables_in
 from ortdeploy.parts.counted_shares import shares_of, worker_name
@@ -36,10 +42,9 @@ from ortdeploy.parts.part_writer import remove_unnamed_parts
 from ortdeploy.parts.place import place_of
 from ortdeploy.parts.receipt import Ended, Receipt
 from ortdeploy.plan.made_by import made_by
-from ortdeploy.plan.part_table import PartTable, PlannedPart, bound_digest, part_table
+from ortdeploy.plan.part_table import PartTable, PlannedPart, part_table
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.reports.proven import in_doubt
 from ortdeploy.reports.report import RAN_UNKNOWN, committed, write_report
 from ortdeploy.reports.statistics import sum_of_statistics
 from ortdeploy.results.results import JobResult, Status
@@ -96,7 +101,7 @@ class Finish(Struct, frozen=True, kw_only=True):
         if not is_known:
             self._begin(record)
             self._commit(table, receipts)
-        missing = [part for part in table if part.number not in receipts and not _is_in(record, part)]
+        missing = [part for part in table if part.number not in receipts and not is_committed(record, part)]
         shares = shares_of(table, receipts, [part.number for part in missing])
         if shares.mixed_workers:
             log.warning("plan.mixed_workers", parts={one.processor: one.parts for one in shares.mixed_workers})
@@ -150,7 +155,7 @@ class Finish(Struct, frozen=True, kw_only=True):
         Raises OrtdeployError if a part that is not in the ledger differs, or if nothing says what it is.
         """
         receipts, _ = decisions.closed()
-        lacking = [one for one in decisions.table if one.number not in receipts and not _is_in(record, one)]
+        lacking = [one for one in decisions.table if one.number not in receipts and not is_committed(record, one)]
         if lacking:
             raise OrtdeployError(
                 f"this plan is finished, and the ledger under {self.ledger.state_dir} does not know its part "
@@ -228,7 +233,7 @@ class Finish(Struct, frozen=True, kw_only=True):
         record = self._begun()
         statistics = record.statistics
         for part in table:
-            if _is_in(record, part):
+            if is_committed(record, part):
                 continue
             receipt = receipts.get(part.number)
             if receipt is None:
@@ -290,103 +295,9 @@ class Finish(Struct, frozen=True, kw_only=True):
         return record
 
 
-def first_number(record: OutputRecord | None, step: RunJob) -> int:
-    """Return the number of the plan's first part: the one after the parts of earlier, finished runs."""
-    parts = () if record is None else record.parts
-    return max((part.number + 1 for part in parts if part.start < step.input.first_row), default=0)
-
-
-def standing_record(
-    record: OutputRecord | None, step: RunJob, table: PartTable, decisions: CommitLog
-) -> OutputRecord | None:
-    """Return what the ledger knows of an output; None if the user took that away, and the plan begins anew.
-
-    A ledger may remember parts of an output that was deleted; then they are gone, or others have been decided on since.
-    Raises OrtdeployError if only some are gone, OSError.
-    """
-    if record is None or step.output.removable or table.first_row or decisions.is_closed():
-        return record
-    gone: list[str | None] = []
-    there = 0
-    for part in (one for one in record.parts if one.file is not None and is_planned(table, one.number)):
-        receipt = decisions.decided(table.part(part.number))
-        if receipt is not None and receipt.part.sha256 != part.sha256:
-            return None
-        if receipt is None and decisions.has(str(part.file)):
-            there += 1
-        elif receipt is None:
-            gone.append(part.file)
-    if gone and there:
-        raise OrtdeployError(f"{step.output.shown}/{gone[0]} was committed and is gone. Restore it from a copy")
-    return None if gone else record
-
-
-def is_planned(table: PartTable, number: int) -> bool:
-    """Return whether a part of this number is one of the table."""
-    return 0 <= number - table.first_number < len(table)
-
-
-def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:
-    """Return the decisions about the parts of a job; nothing is touched."""
-    return CommitLog(
-        place_of(step.output, folder, (plan.folder, *plan.roots)),
-        bound_digest(plan, step),
-        part_table(step, first_number(record, step)),
-        suffix=SINKS[step.output.format].SUFFIX,
-        digits=PART_DIGITS if record is None else record.part_digits,
-        images=step.output.images,
-    )
-
-
 def _is_first(place: SharedPlace) -> bool:
     """Return whether only one plan has begun on an output. Raises OSError, OrtdeployError."""
     return len(list(tables_in(place))) == 1
-
-
-def is_accounted_for(ledger: Ledger, record: OutputRecord | None, step: RunJob, table: PartTable) -> bool:
-    """Return whether a finished run has read every file and committed every part of a plan, whatever a later one does.
-
-    Raises OrtdeployError if a part has other rows.
-    """
-    if record is None or not all(_is_in(record, part) for part in table):
-        return False
-    if len(table):
-        return record.first_row >= table.end
-    return record.status == Status.DONE and ledger.are_done(record.output, step.input.files)
-
-
-def check_fits(record: OutputRecord, step: RunJob) -> None:
-    """Raise OrtdeployError if a run has committed rows that the parts of a plan do not have, since it was made.
-
-    Raises RefusedError if rows are in doubt, which would count as right with those of the plan.
-    """
-    if "doubt" in record.statistics:
-        with undamaged():
-            raise RefusedError(in_doubt(record.statistics["doubt"], step.output.shown))
-    table = part_table(step, first_number(record, step))
-    later = [part for part in record.parts if part.number >= table.first_number]
-    is_other = record.status == Status.DONE and record.first_row != table.first_row
-    if is_other or any(not is_planned(table, part.number) for part in later):
-        raise plan_again(step)
-    for part in table:
-        if part.start >= record.rows:
-            break
-        _is_in(record, part)
-
-
-def _is_in(record: OutputRecord | None, part: PlannedPart) -> bool:
-    """Return whether a part is in the ledger. Raises OrtdeployError if it has other rows there."""
-    parts = () if record is None else record.parts
-    place = bisect_left(parts, part.number, key=lambda one: one.number)
-    if place == len(parts) or parts[place].number != part.number:
-        return False
-    known = parts[place]
-    if (known.start, known.start + known.rows) != (part.start, part.end):
-        raise OrtdeployError(
-            f"part {part.number} has the rows {known.start} to {known.start + known.rows - 1} in the ledger and "
-            f"{part.start} to {part.end - 1} in the plan. Make the plan again"
-        )
-    return True
 
 
 def _what_is_missing(missing: Sequence[PlannedPart], parts: int) -> str:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ortdeploy.application.finish import (
+from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.files.names import MARKER
+from ortdeploy.jobs.cut_off import conclude, plan_again
+from ortdeploy.jobs.doubt import refuse_doubt
+from ortdeploy.jobs.shared_plan import (
     check_fits,
     first_number,
     is_accounted_for,
     is_planned,
     standing_record,
 )
-from ortdeploy.diagnostics import OrtdeployError, RefusedError
-from ortdeploy.files.names import MARKER
-from ortdeploy.jobs.cut_off import conclude, plan_again
-from ortdeploy.jobs.doubt import refuse_doubt
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live

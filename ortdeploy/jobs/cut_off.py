@@ -41,7 +41,7 @@ def cut_off(context: JobContext, known: OutputRecord) -> OutputRecord:
     the plan assumes.
     """
     contents = InputContents.for_job(context)
-    return carry_out_cut(context.step, context.plan.folder, context.ledger, known, contents)
+    return carry_out_cut(context.step, context.plan.folder, context.output.ledger, known, contents)
 
 
 def carry_out_cut(

@@ -24,7 +24,7 @@ class InputDigests:
     def __init__(self, context: JobContext) -> None:
         """Take the job; no file is read yet."""
         self._folder = context.plan.folder
-        self._cache = DigestCache(context.ledger.state_dir)
+        self._cache = DigestCache(context.output.ledger.state_dir)
         self._known: dict[FileState, str | None] = {}
 
     def of(self, state: FileState) -> str | None:

@@ -39,7 +39,7 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
         how = "asked to stop" if isinstance(error, StoppedError) else "stopped at once"
         return Ending(status=Status.INTERRUPTED, reason=f"the run was {how}")
     except OSError as error:
-        return Ending(status=Status.FAILED, reason=failure_at(context.folder, error))
+        return Ending(status=Status.FAILED, reason=failure_at(context.output.folder, error))
     except MemoryError as error:
         within = f" within {format_size(memory.limit)}" if memory.limit else ""
         why = f" ({error})" if str(error) else ""

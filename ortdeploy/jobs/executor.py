@@ -28,6 +28,7 @@ from ortdeploy.jobs.pause_watch import PauseWatch
 from ortdeploy.jobs.row_proofs import row_proof
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.settled import files_of, standing_output, with_settled_types
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.plan_file import plan_digest
@@ -290,14 +291,13 @@ class Execution(Struct, frozen=True, kw_only=True):
             context = JobContext(
                 plan=self.plan,
                 step=step,
-                folder=folder,
-                output=self.ledger.key(folder),
-                upload=_upload(step, folder),
+                output=OpenOutput(
+                    name=self.ledger.key(folder), folder=folder, ledger=self.ledger, upload=_upload(step, folder)
+                ),
                 made_by=made_by(self.plan, step),
                 plan_digest=self.digests.get(step.job) or plan_digest(self.plan, step.job),
                 opened=opened,
                 run_id=self.run_id,
-                ledger=self.ledger,
                 observer=self.observer,
                 stop_asked=self.stop,
                 pause=self._pause_watch(step, began),
@@ -315,7 +315,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                 fatal=self.fatal.get(step.job, ()),
                 on_run=None if self.on_run is None else partial(self.on_run, step.job),
             )
-            if self.shard is None and context.upload is None and (context.folder / DECISIONS).is_dir():
+            if self.shard is None and context.output.upload is None and (context.output.folder / DECISIONS).is_dir():
                 return self._run_after_shards(context)
             return self._traced(context)
 
@@ -327,7 +327,7 @@ class Execution(Struct, frozen=True, kw_only=True):
             with copied_afterwards(context):
                 return self._traced(context)
         except (OSError, OrtdeployError) as error:
-            said = failure_at(context.folder, error) if isinstance(error, OSError) else str(error)
+            said = failure_at(context.output.folder, error) if isinstance(error, OSError) else str(error)
             return _refused(context.step, OrtdeployError(said))
 
     def _run_all(self, context: JobContext) -> JobResult:

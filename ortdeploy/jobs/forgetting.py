@@ -31,12 +31,12 @@ from ortdeploy.sources.files import full_path, shown
 
 def forget_old_parts(context: JobContext) -> None:
     """Forget the parts of an output that its `keep` lets forget."""
-    output, record = context.step.output, context.ledger.output(context.output)
+    output, record = context.step.output, context.output.record()
     if output.keep is None or not output.removable or record is None or not record.parts or record.rewrites:
         return
-    if (context.folder / open_parts.FOLDER).is_dir():  # plans of shards name parts by their numbers
+    if (context.output.folder / open_parts.FOLDER).is_dir():  # plans of shards name parts by their numbers
         return
-    inputs = context.ledger.inputs(context.output)
+    inputs = context.output.ledger.inputs(context.output.name)
     may_come_back = _may_come_back(context)
     held = [one for one in inputs if may_come_back(one)]
     kept = _rows_to_keep(context, record, held)
@@ -48,7 +48,7 @@ def forget_old_parts(context: JobContext) -> None:
         return
     end = parts[-1].end
     files = [one.state.path for one in inputs if one not in held and one.span is not None and sum(one.span) <= end]
-    context.ledger.forget_parts(context.output, parts, files)
+    context.output.ledger.forget_parts(context.output.name, parts, files)
     log.info("parts.forgotten", parts=len(parts), rows=sum(part.rows for part in parts), files=len(files))
 
 
@@ -60,7 +60,7 @@ def _may_come_back(context: JobContext) -> Callable[[KnownFile], bool]:
     upstream, folder = context.step.input.upstream, context.plan.folder
     if upstream is not None:
         place = Path(folder) / upstream.output
-        record = context.ledger.output(context.ledger.key(place))
+        record = context.output.ledger.output(context.output.ledger.key(place))
         delivered = {one.state.path for one in deliveries(record, shown(str(place.absolute()), folder))}
         return lambda one: not one.done or one.state.path in delivered
     present = {state.path for one in context.plan.inputs if one.job == context.step.job for state in one.files}
@@ -82,7 +82,7 @@ def _carried_away(context: JobContext, record: OutputRecord, before: int) -> lis
     return [
         part
         for part, written in zip(record.parts[:-1], _times(record.parts), strict=False)
-        if written < before and not any(os.path.lexists(context.folder / str(file.file)) for file in part.files)
+        if written < before and not any(os.path.lexists(context.output.folder / str(file.file)) for file in part.files)
     ]
 
 
@@ -111,10 +111,10 @@ def _parts_to_read(context: JobContext, record: OutputRecord) -> Iterator[Part]:
 
     It has not finished reading a file of theirs, or it still has rows that were made of rows which no longer count.
     """
-    folder, ledger = Path(context.plan.folder), context.ledger
+    folder, ledger = Path(context.plan.folder), context.output.ledger
     outputs = {job: ledger.key(folder / path) for job, path in context.step.output.readers.items()}
     readers = [reader_of(ledger, output, job) for job, output in outputs.items()]
-    own = shown(str(context.folder.absolute()), context.plan.folder)
+    own = shown(str(context.output.folder.absolute()), context.plan.folder)
     needed = {str(one.file.file) for one in deliveries(record, own) if any(reader.needs(one) for reader in readers)}
     yield from (part for part in record.parts if any(file.file in needed for file in part.files))
     if any(_has_superseded_rows(context, output, own) for output in outputs.values()):
@@ -126,11 +126,11 @@ def _has_superseded_rows(context: JobContext, reader: str, own: str) -> bool:
     sink = SINKS[context.step.output.format]
     try:
         rows = superseded_rows(
-            context.ledger,
+            context.output.ledger,
             reader,
-            context.output,
+            context.output.name,
             own,
-            lambda name: sink.row_numbers(context.folder / name),
+            lambda name: sink.row_numbers(context.output.folder / name),
             through=True,
         )
     except OrtdeployError:

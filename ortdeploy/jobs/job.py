@@ -16,6 +16,7 @@ from ortdeploy.jobs.counted_blocks import CountedBlocks
 from ortdeploy.jobs.ending import Ending, carry_out
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
+from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.jobs.part_loop import PartLoop
 from ortdeploy.jobs.provenance import provenance
 from ortdeploy.jobs.resume import resume
@@ -26,10 +27,8 @@ from ortdeploy.parts.begun_part import BegunPart
 from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.parts.position import Position
 from ortdeploy.process.memory_limit import MemoryWatch
-from ortdeploy.reports.statistics import JobStatistics
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.streaming.member import Finished
-from ortdeploy.streaming.stream import Stream
 
 if TYPE_CHECKING:
     from ortdeploy.facts.contents import FileContent
@@ -42,11 +41,9 @@ class JobRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
         self._context = context
-        self._stream = Stream(context)
-        self._writer = PartWriter(step, context.folder, provenance(context), context.roots)
-        self._begun_part = BegunPart(
-            context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
-        )
+        self._stream = context.stream()
+        self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
+        self._begun_part = BegunPart(context.output, step, self._writer, context.made_by.digest)
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         self._report = JobReport(context, self._stream.members, JobStatistics({}, self._stream, self._writer))
         self._blocks: CountedBlocks | None = None
@@ -72,7 +69,8 @@ class JobRun:
         blocks, loop = self._take_up(position)
         self._announce(position, blocks)
         context = self._context
-        open_source = partial(open_rows, context.step, context.plan.folder, context.only, context.ledger.state_dir)
+        state_dir = context.output.ledger.state_dir
+        open_source = partial(open_rows, context.step, context.plan.folder, context.only, state_dir)
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
         self._contents = loop.contents_of_rest()
@@ -82,13 +80,13 @@ class JobRun:
             from ortdeploy.jobs.forgetting import forget_old_parts  # noqa: PLC0415  only for jobs with `keep`
 
             forget_old_parts(context)
-        if self._context.upload is not None:
-            self._context.upload.tidy()
+        if self._context.output.upload is not None:
+            self._context.output.upload.tidy()
         return Status.DONE
 
     def _withdraw(self) -> None:
         """Remove old rows of changed files, and rows made of upstream rows that no longer count, from their parts."""
-        record = self._context.ledger.output(self._context.output)
+        record = self._context.output.record()
         if record is not None and record.leaving:
             from ortdeploy.jobs.rerun import withdraw_rows  # noqa: PLC0415  only for files that changed
 
@@ -121,11 +119,11 @@ class JobRun:
         """Log and record that the job runs."""
         context, step = self._context, self._context.step
         if step.batching.auto:
-            context.ledger.remember_batch_size(context.output, step.batching.run_size)
+            context.output.ledger.remember_batch_size(context.output.name, step.batching.run_size)
         log.info("job.started", rows=step.input.rows, done=position.done, output=step.output.shown)
         context.observer.job_started(step.job, position.done, step.input.rows)
         self._live = blocks.live = Live(
-            context.ledger.state_dir, context.output, step.input.rows, position.done, position.failed
+            context.output.ledger.state_dir, context.output.name, step.input.rows, position.done, position.failed
         )
 
     def _close(self, ending: Ending) -> JobResult:
@@ -149,10 +147,10 @@ class JobRun:
         try:
             self._report.write(ending, ended, statistics)
         except OSError as error:
-            reason = ending.reason or failure_at(self._context.folder, error)
+            reason = ending.reason or failure_at(self._context.output.folder, error)
             ending = replace(ending, status=Status.FAILED, reason=reason)
-        self._context.ledger.end(
-            self._context.output, ending.status, ending.reason, ended, statistics, contents=self._contents
+        self._context.output.ledger.end(
+            self._context.output.name, ending.status, ending.reason, ended, statistics, contents=self._contents
         )
         return ending
 

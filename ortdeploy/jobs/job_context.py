@@ -1,7 +1,6 @@
 """One job of one run with all that it needs from outside, shared by the modules that do its work."""
 
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -9,52 +8,55 @@ from msgspec.structs import replace
 
 from ortdeploy.jobs.held_files import Files
 from ortdeploy.jobs.pause_watch import PauseWatch
-from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.parts.open_output import OpenOutput
+from ortdeploy.parts.recovery import recover
+from ortdeploy.parts.replaced_rows import ReplacedRows
+from ortdeploy.parts.settled import kept_types
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.process.tracing import JobTrace, OnBatch
+from ortdeploy.process.tracing import JobTrace
 from ortdeploy.results.results import Observer
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.streaming.batch_runner import OnRun
+from ortdeploy.streaming.hooks import Hooks
+from ortdeploy.streaming.stream import Stream
 
 if TYPE_CHECKING:
-    from ortdeploy.files.object_store import Upload
     from ortdeploy.streaming.fatal_runs import FatalRuns
 
 
 class JobContext(Struct, frozen=True, kw_only=True):
-    """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
-
-    `made_by` is the deployment, as its parts name it; `plan_digest` is that of what the plan says of the job.
-
-    `stop_asked` returns whether the run is to end early, `pause` whether the job must pause. `native_text` returns what
-    native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch do
-    not depend on each other. `most_rows`: only this number of rows runs, from the first on. `fatal` are the runs that
-    ended an earlier process. `on_run` is called before and after each run, if an earlier process crashed. `trace` takes
-    spans.
-    """
+    """One job of one run with all that it needs from outside."""
 
     plan: Plan
     step: RunJob
-    folder: Path
-    output: str
-    upload: "Upload | None"
+    output: OpenOutput
     made_by: MadeBy
+    """The deployment, as the parts that it makes name it."""
     plan_digest: str
+    """The digest of what the plan says of the job."""
     opened: OpenedModel
     run_id: str
-    ledger: Ledger
     observer: Observer
     stop_asked: Callable[[], bool]
+    """Returns whether the run is to end early."""
     native_text: Callable[[], str]
+    """Returns what native libraries printed since the last call."""
     prove: Callable[[OpenedSession], RowProof | None]
+    """Returns the proof for a session that the rows of a batch do not depend on each other."""
     files: Files
     pause: PauseWatch
+    """Returns whether the job must pause."""
     most_rows: int | None = None
+    """Only this number of rows runs, from the first on."""
     fatal: "FatalRuns" = ()
+    """The runs that ended an earlier process."""
     on_run: OnRun | None = None
+    """Called before and after each run, if an earlier process crashed."""
     trace: JobTrace | None = None
+    """Takes spans."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -72,10 +74,24 @@ class JobContext(Struct, frozen=True, kw_only=True):
         """The name of the thread layout that the job has, if the manifest does not fix it."""
         return self.opened.layout
 
-    @property
-    def on_batch(self) -> OnBatch | None:
-        """The function that is called for each batch; None if nothing is traced."""
-        return None if self.trace is None else self.trace.batch
+    def stream(self) -> Stream:
+        """Return the threads that run the job's rows; none of them has started."""
+        hooks = Hooks(
+            stop=self.stop,
+            prove=self.prove,
+            fatal=self.fatal,
+            on_run=self.on_run,
+            on_batch=None if self.trace is None else self.trace.batch,
+        )
+        return Stream(self.step, self.opened, hooks)
+
+    def recover(self) -> OutputRecord:
+        """Recover the job's output; see `ortdeploy.parts.recovery.recover`."""
+        return recover(self.output, self.step.output, to_keep=kept_types(self.step))
+
+    def replaced_rows(self, part_digits: int) -> ReplacedRows:
+        """Return what replaces rows in committed parts, whose numbers have as many digits in their names."""
+        return ReplacedRows(self.output, self.step, made_by=self.made_by, roots=self.roots, part_digits=part_digits)
 
     def stop(self) -> bool:
         """Return whether the job is to end early."""
@@ -87,8 +103,3 @@ class JobContext(Struct, frozen=True, kw_only=True):
         None of its sessions may fail, because such a part is not kept unfinished.
         """
         return replace(self, opened=replace(self.opened, dispensable=False))
-
-    def send(self, names: Collection[str]) -> None:
-        """Upload files over the store's objects of the same names, if the output is on a store."""
-        if self.upload is not None:
-            self.upload.replace(names)

@@ -9,13 +9,14 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.job_context import JobContext
+from ortdeploy.jobs.job_statistics import JobStatistics
+from ortdeploy.jobs.ran_on import ran_on
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.gauges import Gauges, nvidia_devices
 from ortdeploy.process.memory import memory_in_full, memory_now
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.reports.report import committed, ran_on, report_written, write_report
-from ortdeploy.reports.statistics import JobStatistics
+from ortdeploy.reports.report import committed, report_written, write_report
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.streaming.member import Member
 
@@ -44,24 +45,24 @@ class JobReport:
         Raises OSError, OrtdeployError.
         """
         context = self._context
-        record = context.ledger.output(context.output)
+        record = context.output.record()
         if record is not None and ending is not None:
             record = replace(record, status=ending.status, reason=ending.reason, ended=ended)
         if record is not None and statistics is not None:
             record = replace(record, statistics=statistics)
-        if record is not None and context.folder.is_dir():
+        if record is not None and context.output.folder.is_dir():
             write_report(
-                context.folder,
-                committed(context.ledger, record),
+                context.output.folder,
+                committed(context.output.ledger, record),
                 context.plan,
                 context.step,
                 digest=context.plan_digest,
                 ran=self.ran(),
                 seconds=self.statistics.seconds,
             )
-            if context.upload is not None:
-                context.upload.send()
-            report_written(context.folder)
+            if context.output.upload is not None:
+                context.output.upload.send()
+            report_written(context.output.folder)
 
     def ran(self) -> dict[str, Any]:
         """Return what the report says of sessions and memory, as JSON has it."""
@@ -72,7 +73,7 @@ class JobReport:
     def result(self, ending: Ending, pending: int = 0) -> JobResult:
         """Return how the job ended, with the ledger's counts; `pending` failed rows are not in the ledger."""
         try:
-            record = self._context.ledger.output(self._context.output)
+            record = self._context.output.record()
         except OrtdeployError:
             record = None
         result = recorded_result(self._context.step, record, ending)

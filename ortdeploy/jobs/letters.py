@@ -50,7 +50,7 @@ class Letters:
         """
         context = self._context
         failed = self._failed()
-        known = {one.state.path: one for one in context.ledger.inputs(context.output)}
+        known = {one.state.path: one for one in context.output.ledger.inputs(context.output.name)}
         sorted_ = _Sorted()
         letters: dict[str, list[DeadLetter]] = {}
         for letter in sorted(context.step.letters or (), key=lambda one: one.file_row):
@@ -65,7 +65,7 @@ class Letters:
     def _failed(self) -> dict[tuple[str, int], int]:
         """Return the numbers of the rows that failed here, by file and row in the file."""
         found: dict[tuple[str, int], int] = {}
-        ledger, output = self._context.ledger, self._context.output
+        ledger, output = self._context.output.ledger, self._context.output.name
         for rows in ledger.failed_rows(output).values():
             found.update({(one.path, one.file_row): row for row, one in rows.items() if one.file_row is not None})
         return found
@@ -113,13 +113,13 @@ class Letters:
     def _adopt(self, letters: Sequence[tuple[DeadLetter, FileState]]) -> range:
         """Add rows of files that are new here to the ledger as failed rows; return their numbers."""
         context = self._context
-        record = context.ledger.output(context.output)
-        if record is not None and _is_underway(record, context.ledger.inputs(context.output)):
+        record = context.output.record()
+        if record is not None and _is_underway(record, context.output.ledger.inputs(context.output.name)):
             raise OrtdeployError(
                 f"apply is not through with the files of {context.step.output.shown}; rows of other files come after "
                 "them. Apply first"
             )
-        if record is None and context.upload is not None:
+        if record is None and context.output.upload is not None:
             raise OrtdeployError(f"no run has written to {context.step.output.shown}; apply first")
         if record is None:
             record = self._begin()
@@ -133,18 +133,18 @@ class Letters:
         ]
         files = tuple(digests)
         contents = ((state, shortened(sha256)) for state, sha256 in digests.items() if sha256 is not None)
-        context.ledger.note_contents(context.output, contents)
-        context.ledger.adopt(context.output, part, failures, files, context.made_by)
+        context.output.ledger.note_contents(context.output.name, contents)
+        context.output.ledger.adopt(context.output.name, part, failures, files, context.made_by)
         log.info("row.taken", rows=len(letters), files=[state.path for state in files])
         return rows
 
     def _begin(self) -> OutputRecord:
         """Begin an output into which no run has written, and end it at once: it has no rows of its own yet."""
         context = self._context
-        make_durable_folder(context.folder)
-        ledger, output = context.ledger, context.output
+        make_durable_folder(context.output.folder)
+        ledger, output = context.output.ledger, context.output.name
         ledger.begin(output, made_by=context.made_by, job=context.step.job, run=context.run_id)
-        write_marker(context.folder, ledger.state_dir, context.plan.deployment, context.step.job)
+        write_marker(context.output.folder, ledger.state_dir, context.plan.deployment, context.step.job)
         ledger.end(output, Status.DONE, None)
         record = ledger.output(output)
         if record is None:

@@ -19,14 +19,14 @@ from ortdeploy.jobs.counted_blocks import CountedBlocks
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport
+from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.ledger.records import Part, part_name
 from ortdeploy.parts.begun_part import BegunPart, UntilError
-from ortdeploy.parts.committed import TakenBytes, check_inputs, check_parts
+from ortdeploy.parts.committed import TakenBytes, check_files, check_inputs
 from ortdeploy.parts.part_writer import PartWriter, Totals
 from ortdeploy.parts.position import Position
 from ortdeploy.parts.settled import kept_types
 from ortdeploy.reports.proven import doubt_of, in_doubt
-from ortdeploy.reports.statistics import JobStatistics
 from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.streaming.block_sizes import part_border
@@ -69,7 +69,7 @@ class PartLoop:
         self._part, self._digits = position.part, position.part_digits
         self._committed_state: str | None = position.statistics.get("state")
         self._contents = InputContents.for_job(context)
-        self._taken = TakenBytes(context)
+        self._taken = TakenBytes(context.output)
         self._doubt: dict[str, int] | None = None
 
     def run(self, finished: Iterator[Finished]) -> None:
@@ -82,7 +82,7 @@ class PartLoop:
             self._context.files.check()  # numbers that changed under a session explain what it did
             if isinstance(error, DisagreementError):
                 raise self._doubted(error) from error
-            if isinstance(error, FileNotFoundError) and not self._context.folder.exists():
+            if isinstance(error, FileNotFoundError) and not self._context.output.folder.exists():
                 raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
             raise
         check_inputs(self._step, self._context.plan.folder, only=self._blocks.vouched.others())
@@ -97,7 +97,7 @@ class PartLoop:
         failed = self._blocks.pending
         if failed:
             begins = [(row.path, row.row - row.file_row, 0) for row in failed if row.file_row is not None]
-            self._context.ledger.note_failures(self._context.output, self._part, failed, spans=begins)
+            self._context.output.ledger.note_failures(self._context.output.name, self._part, failed, spans=begins)
 
     def _write_parts(self, blocks: Generator[Finished]) -> None:
         begun = self._begun_part.now
@@ -170,7 +170,7 @@ class PartLoop:
 
     def _doubted(self, error: DisagreementError) -> OrtdeployError:
         """Return an error that says which rows are in doubt: those committed or kept since the last good comparison."""
-        record = self._context.ledger.output(self._context.output)
+        record = self._context.output.record()
         done = 0 if record is None else record.begun.end if record.begun is not None else record.rows
         self._doubt = doubt_of(error, self._statistics.plain()["proven"], done)
         if self._doubt is None:
@@ -209,12 +209,12 @@ class PartLoop:
 
     def _send(self, part: Part) -> None:
         """Upload a part before it is committed. Raises OrtdeployError."""
-        if part.file is None or self._context.upload is None:
+        if part.file is None or self._context.output.upload is None:
             return
         from ortdeploy.sinks.png import picture_name  # noqa: PLC0415  only for stores
 
         pictures = (picture_name(name, row) for name in self._step.output.images for row in range(part.start, part.end))
-        self._context.send({part.file, *pictures})
+        self._context.output.send({part.file, *pictures})
 
     def _check_disk(self, part: Part, name: str) -> None:
         """Raise OrtdeployError if a part would exceed the job's disk limit; it gets no name."""
@@ -235,8 +235,8 @@ class PartLoop:
             from ortdeploy.pipelines.state import pack_state  # noqa: PLC0415  few pipelines have a state
 
             self._committed_state = pack_state(self._blocks.state)
-        self._context.ledger.commit_part(
-            self._context.output,
+        self._context.output.ledger.commit_part(
+            self._context.output.name,
             part,
             self._blocks.pending,
             provenance=self._begun_part.origin(self._writer.origin),
@@ -274,12 +274,12 @@ class PartLoop:
     def _check_sum(self) -> None:
         """Check that rows in = committed + failed + skipped, that all parts exist, and the whole error budget."""
         done, rows = self._blocks.done, self._step.input.rows
-        record = self._context.ledger.output(self._context.output)
+        record = self._context.output.record()
         accounted = record.committed + record.failed_in_parts + record.skipped + record.withdrawn if record else 0
         if done != accounted or rows not in {None, done}:
             raise OrtdeployError(
                 f"the input has {rows or done} rows and {accounted} are accounted for; "
                 "did the input change while it was read?"
             )
-        check_parts(self._context, " while the job ran")
+        check_files(self._context.output, self._context.step.output, " while the job ran")
         self._blocks.budget.judge(done)

@@ -36,13 +36,3 @@ def provenance(context: JobContext) -> Mapping[str, Any]:
         "device": {"host": platform.node(), "architecture": platform.machine()},
         "versions": versions(),
     }
-
-
-def of_any_host(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an origin without the host's name and kernel, for the parts themselves: equal workers write equal bytes.
-
-    The ledger and the report have the whole origin.
-    """
-    device = {name: value for name, value in origin.get("device", {}).items() if name != "host"}
-    versions_of_packages = {name: value for name, value in origin.get("versions", {}).items() if name != "platform"}
-    return {**origin, "device": device, "versions": versions_of_packages}

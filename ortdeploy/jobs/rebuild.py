@@ -52,21 +52,21 @@ def copied_afterwards(context: JobContext) -> Iterator[None]:
 
     After a kill, or if that fails, the next run does. Raises OSError, OrtdeployError before the block.
     """
-    place = SharedFolder(context.folder, context.roots)
+    place = SharedFolder(context.output.folder, context.roots)
     if context.step.output.aside is None and _is_shared(context):
         place.create(AHEAD, json.dumps({"format_version": 1, "run": context.run_id}).encode())
     yield
     try:
         if _is_shared(context):
-            put_copy(place, context.ledger, context.output)
+            put_copy(place, context.output.ledger, context.output.name)
     except (OSError, OrtdeployError) as error:
         log.warning("ledger.not_copied", output=context.step.output.shown, reason=str(error))
 
 
 def _is_shared(context: JobContext) -> bool:
     """Return whether shards have made parts of an output in a folder; on a store, no run goes on with theirs."""
-    is_known = context.ledger.output(context.output) is not None
-    return is_known and context.upload is None and (context.folder / FOLDER).is_dir()
+    is_known = context.output.record() is not None
+    return is_known and context.output.upload is None and (context.output.folder / FOLDER).is_dir()
 
 
 def rebuild(place: SharedPlace, ledger: Ledger, output: str, *, suffix: str, removable: bool) -> OutputRecord | None:

@@ -25,6 +25,7 @@ from ortdeploy.jobs.error_budget import ErrorBudget
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
+from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.jobs.provenance import provenance
 from ortdeploy.jobs.row_places import Segment, open_segments
 from ortdeploy.ledger.changes import as_spans, rows_in
@@ -32,17 +33,14 @@ from ortdeploy.ledger.records import ChangedFiles, OutputRecord, Part, Rerun, Sp
 from ortdeploy.parts.committed import check_inputs
 from ortdeploy.parts.marker import write_marker
 from ortdeploy.parts.part_writer import PartWriter
-from ortdeploy.parts.recovery import recover_for
-from ortdeploy.parts.replaced_rows import NewRows, ReplacedRows
+from ortdeploy.parts.replaced_rows import NewRows
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
-from ortdeploy.reports.statistics import JobStatistics
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import rows_before
 from ortdeploy.streaming.member import Finished
-from ortdeploy.streaming.stream import Stream
 
 
 class _Again(Struct):
@@ -69,8 +67,8 @@ class RerunRun:
         step, opened = context.step, context.opened
         self._context = context = context.within_parts()
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
-        stream = Stream(context)
-        self._writer = PartWriter(step, context.folder, provenance(context), context.roots)
+        stream = context.stream()
+        self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
         statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
         self._taken_up = False
@@ -83,7 +81,7 @@ class RerunRun:
             return None
         try:
             if self._taken_up:
-                self._context.ledger.end(self._context.output, ending.status, ending.reason)
+                self._context.output.ledger.end(self._context.output.name, ending.status, ending.reason)
                 self._report.write()
         except (OSError, OrtdeployError) as error:
             ending = Ending(status=Status.FAILED, reason=ending.reason or str(error))
@@ -95,7 +93,9 @@ class RerunRun:
         context = self._context
         changes = self._sorted(self._own_record())
         known = self._take_up(changes)
-        context.ledger.note_contents(context.output, InputContents.for_job(context).of(context.step.input.rerun))
+        context.output.ledger.note_contents(
+            context.output.name, InputContents.for_job(context).of(context.step.input.rerun)
+        )
         parts = [part for part in known.parts if any(_rows_of(one, part) for one in known.reruns)]
         self._announce(known, parts)
         for part in parts:
@@ -107,14 +107,14 @@ class RerunRun:
     def _own_record(self) -> OutputRecord:
         """Recover the output, and return what the ledger knows of it. Raises OrtdeployError."""
         context, step = self._context, self._context.step
-        known = context.ledger.output(context.output)
+        known = context.output.record()
         if known is None or (dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue"):
             raise plan_again(step)
-        return cut_off(context, recover_for(context))
+        return cut_off(context, context.recover())
 
     def _sorted(self, known: OutputRecord) -> ChangedFiles:
         """Return what becomes of the changed files. Raises OrtdeployError if one cannot be counted."""
-        inputs = self._context.ledger.inputs(known.output)
+        inputs = self._context.output.ledger.inputs(known.output)
         files = {one.state.path: one for one in inputs}
         changed = self._context.step.input.rerun
         through = _through(inputs)
@@ -149,16 +149,16 @@ class RerunRun:
     def _take_up(self, changes: ChangedFiles) -> OutputRecord:
         """Note in the ledger what is to be done; return what the ledger knows then."""
         context, step = self._context, self._context.step
-        context.ledger.begin(
-            context.output, made_by=context.made_by, job=step.job, run=context.run_id, gone=step.input.gone
+        context.output.ledger.begin(
+            context.output.name, made_by=context.made_by, job=step.job, run=context.run_id, gone=step.input.gone
         )
-        context.ledger.take_up_changes(context.output, changes, context.run_id)
+        context.output.ledger.take_up_changes(context.output.name, changes, context.run_id)
         self._taken_up = True
-        write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job)
-        known = context.ledger.output(context.output)
+        write_marker(context.output.folder, context.output.ledger.state_dir, context.plan.deployment, step.job)
+        known = context.output.record()
         if known is None:
             raise OrtdeployError(f"the ledger does not know {step.output.shown} any more")
-        inputs = context.ledger.inputs(context.output)
+        inputs = context.output.ledger.inputs(context.output.name)
         unfinished = {one.state.path: one.state for one in inputs if not one.done}
         now = {state.path: state for state in (*step.input.files, *changes.anew)}
         is_through = {one.state.path for one in inputs if one.done}.intersection(changes.through)
@@ -187,12 +187,12 @@ class RerunRun:
     def _run_part(self, known: OutputRecord, part: Part) -> None:
         """Run the rows of changed files that a part holds, and replace them in it."""
         began = time.perf_counter()
-        context, again, stream = self._context, _Again(), Stream(self._context)
+        context, again, stream = self._context, _Again(), self._context.stream()
         self._report.members = stream.members
         segments = list(_segments(known.reruns, part))
         suffix = SINKS[context.step.output.format].SUFFIX
-        new = context.folder / f".rerun-{part.number:05d}{suffix}{TEMPORARY}"
-        read = partial(open_segments, context.step, context.plan.folder, segments, context.ledger.state_dir)
+        new = context.output.folder / f".rerun-{part.number:05d}{suffix}{TEMPORARY}"
+        read = partial(open_segments, context.step, context.plan.folder, segments, context.output.ledger.state_dir)
         blocks = stream.run(read, segments[0].rows[0])
         self._writer.write_file(new, map(again.note, blocks))
         if stream.stopped:
@@ -203,7 +203,7 @@ class RerunRun:
         wanted = [row for segment in segments for row in segment.rows]
         if len(wanted) != len(again.rows) + len(again.failed) + len(again.skipped):
             raise OrtdeployError(f"{states[0].path} has other rows than when they were counted; it changed meanwhile")
-        failed_before = context.ledger.failed_rows(context.output).get(part.number, {})
+        failed_before = context.output.ledger.failed_rows(context.output.name).get(part.number, {})
         self._judge(len([row for row in failed_before if row in {*wanted}]), len(again.failed))
         rows = NewRows(
             spans=as_spans(wanted),
@@ -220,7 +220,7 @@ class RerunRun:
 
     def _judge(self, failed_before: int, failed: int) -> None:
         """Raise BudgetError, before anything is replaced, if more rows would have failed than may."""
-        record = self._context.ledger.output(self._context.output)
+        record = self._context.output.record()
         if record is not None and failed > failed_before:
             ErrorBudget(self._context.step, record.failed - failed_before + failed).judge(record.rows)
 
@@ -256,15 +256,15 @@ def _segment(group: Sequence[tuple[Rerun, range]]) -> Segment:
 
 def withdraw_rows(context: JobContext) -> None:
     """Remove the old rows of changed files from their parts, now that the new ones are committed."""
-    record = context.ledger.output(context.output)
+    record = context.output.record()
     if record is not None and record.leaving:
         take_out(context, record, record.leaving)
-        context.ledger.end_leaving(context.output)
+        context.output.ledger.end_leaving(context.output.name)
 
 
 def take_out(context: JobContext, record: OutputRecord, spans: Sequence[Span]) -> None:
     """Remove rows from their parts, unless they were removed before; other parts are not touched."""
-    failed = context.ledger.failed_rows(context.output)
+    failed = context.output.ledger.failed_rows(context.output.name)
     for part in record.parts:
         left = {*rows_in(part.withdrawn, part.start, part.end)}
         goes = [row for row in rows_in(spans, part.start, part.end) if row not in left]
@@ -274,6 +274,6 @@ def take_out(context: JobContext, record: OutputRecord, spans: Sequence[Span]) -
 
 
 def _replace(context: JobContext, record: OutputRecord, part: Part, failed: Iterable[int], new: NewRows) -> None:
-    one = ReplacedRows(context, record.part_digits).replace(part, failed, new)
+    one = context.replaced_rows(record.part_digits).replace(part, failed, new)
     rows = sum(rows for _, rows in new.spans)
     log.info("part.replaced", part=part.number, rows=rows, file=one.part.file)

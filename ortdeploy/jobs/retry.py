@@ -17,6 +17,7 @@ from ortdeploy.jobs.dead_letters import DeadLetters
 from ortdeploy.jobs.ending import carry_out
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
+from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.jobs.provenance import provenance
 from ortdeploy.jobs.row_numbers import hold_place
 from ortdeploy.jobs.row_places import Found, RowPlaces, Segment, open_segments
@@ -24,17 +25,14 @@ from ortdeploy.ledger.changes import as_spans
 from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, OutputRecord, Part
 from ortdeploy.parts.committed import check_inputs, check_record, committed_parts
 from ortdeploy.parts.part_writer import PartWriter
-from ortdeploy.parts.recovery import recover_for
-from ortdeploy.parts.replaced_rows import NewRows, ReplacedRows
+from ortdeploy.parts.replaced_rows import NewRows
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.reports.report import report_due
-from ortdeploy.reports.statistics import JobStatistics
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.streaming.member import Finished
-from ortdeploy.streaming.stream import Stream
 
 
 class _Again(Struct):
@@ -51,9 +49,9 @@ class RetryRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         self._context = context = replace(context.within_parts(), step=_without_dropping(context.step))
         self._step = step = context.step
-        self._writer = PartWriter(step, context.folder, provenance(context), context.roots)
+        self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
         self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
-        stream = Stream(context)
+        stream = context.stream()
         statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
         self._found = False  # a result of this job, whose report is renewed
@@ -72,7 +70,7 @@ class RetryRun:
         try:
             if self._found:
                 if ending.status is not Status.NOTHING_TO_DO:
-                    self._context.ledger.note_retried(self._context.output)
+                    self._context.output.ledger.note_retried(self._context.output.name)
                 self._report.write()
         except (OSError, OrtdeployError) as error:
             ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
@@ -84,7 +82,7 @@ class RetryRun:
         """Say why no row is to be run, and what becomes of rows that have failed in a part that is not committed."""
         if self._step.letters is not None:
             return "no row of the file is to be run here"
-        known = self._context.ledger.output(self._context.output)
+        known = self._context.output.record()
         outside = 0 if known is None else known.failed_outside
         if not outside:
             return f"no row in {self._step.output.shown} has failed"
@@ -106,14 +104,14 @@ class RetryRun:
         context = self._context
         if self._step.letters is not None:
             self._take_letters_over()
-            if not self._asked and context.ledger.output(context.output) is None:
+            if not self._asked and context.output.record() is None:
                 return Status.NOTHING_TO_DO
         self._own_record()
-        self._digits = recover_for(context).part_digits
-        report_due(context.folder)
-        attempts = context.ledger.failed_rows(context.output)
+        self._digits = context.recover().part_digits
+        report_due(context.output.folder)
+        attempts = context.output.ledger.failed_rows(context.output.name)
         wanted = {number: self._wanted(failed) for number, failed in attempts.items()}
-        parts = [part for part in committed_parts(context) if wanted.get(part.number)]
+        parts = [part for part in committed_parts(context.output) if wanted.get(part.number)]
         self._found = True  # a retry that was killed may have left a report from before
         if not parts:
             tried = any(self._was_tried(one) for failed in attempts.values() for one in failed.values())
@@ -131,8 +129,8 @@ class RetryRun:
     def _take_letters_over(self) -> None:
         """Find out which rows to retry, and take over those of files that no run has read here."""
         self._check_stateless()
-        if self._context.ledger.output(self._context.output) is not None:
-            check_record(self._context, self._own_record())
+        if self._context.output.record() is not None:
+            check_record(self._context.output, self._context.step.output, self._own_record())
         from ortdeploy.jobs.letters import Letters  # noqa: PLC0415  only if there are some
 
         self._asked = Letters(self._context).take_over()
@@ -161,8 +159,8 @@ class RetryRun:
         """Return what the ledger knows of the output. Raises OrtdeployError if its rows cannot be run again."""
         self._check_stateless()
         context, step = self._context, self._step
-        known = context.ledger.output(context.output)
-        is_there = step.output.removable or context.folder.exists()
+        known = context.output.record()
+        is_there = step.output.removable or context.output.folder.exists()
         may_run = known is not None and (dict(known.identity) == dict(step.identity) or _continues(step))
         if known is None or not is_there or not may_run:
             raise OrtdeployError(f"{step.output.shown} holds no result of this job as it is now; apply it first")
@@ -193,7 +191,7 @@ class RetryRun:
 
         So it is for rows from before ledger version 4. Every file must be unchanged. Raises OrtdeployError.
         """
-        inputs = self._context.ledger.inputs(self._context.output)
+        inputs = self._context.output.ledger.inputs(self._context.output.name)
         source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0, rows_before=0)
         check_inputs(replace(self._step, input=source), self._context.plan.folder)
         return Found([Segment(states=source.files, first_row=0, rows=tuple(sorted(failed)))])
@@ -212,7 +210,7 @@ class RetryRun:
         found = self._find(failed)
         if not found.segments:
             return
-        context, stream = self._context, Stream(self._context)
+        context, stream = self._context, self._context.stream()
         self._report.members = stream.members
         again = _Again()
 
@@ -225,24 +223,24 @@ class RetryRun:
             context.observer.rows_done(self._done, len(again.failed))
             return finished
 
-        state_dir = context.ledger.state_dir
+        state_dir = context.output.ledger.state_dir
         rows = partial(open_segments, self._step, context.plan.folder, found.segments, state_dir)
         blocks = stream.run(rows, found.rows[0])
-        new = context.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
+        new = context.output.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
         self._writer.write_file(new, map(noted, blocks))
         if stream.stopped:
             raise StoppedError
         context.files.check()  # before what was found goes into the part
         check_inputs(replace(self._step, input=replace(self._step.input, files=found.states)), context.plan.folder)
-        context.ledger.note_repairs(context.output, found.repairs.values(), context.run_id)
+        context.output.ledger.note_repairs(context.output.name, found.repairs.values(), context.run_id)
         if again.recovered:
             self._merge(part, failed, again.recovered, new)
         lost = sorted({*found.rows}.difference(again.recovered, (row.row for row in again.failed)))
         if lost:
             self._places.leave(lost, failed[lost[0]].path, "the file has no such row any more, or it gives no result")
         letters = DeadLetters(context, found.states)
-        context.ledger.note_failures(
-            context.output,
+        context.output.ledger.note_failures(
+            context.output.name,
             part.number,
             [_counted_on(row, failed[row.row]) for row in letters.completed(again.failed)],
         )
@@ -259,7 +257,7 @@ class RetryRun:
     def _merge(self, part: Part, failed: Iterable[int], recovered: Sequence[int], new: Path) -> None:
         """Put new rows into a part, or beside it."""
         rows = NewRows(spans=as_spans(recovered), path=new, rows=tuple(recovered), adds=True)
-        one = ReplacedRows(self._context, self._digits).replace(part, failed, rows)
+        one = self._context.replaced_rows(self._digits).replace(part, failed, rows)
         new.unlink(missing_ok=True)
         log.info("part.merged", part=part.number, rows=len(recovered), file=one.files[0].file)
 

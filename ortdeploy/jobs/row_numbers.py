@@ -30,7 +30,7 @@ def check_numbers(context: JobContext, failed: Mapping[int, FailedBefore]) -> No
         return
     row = max(found)
     before = failed[row]
-    with open_rows(step, context.plan.folder, (row,), context.ledger.state_dir) as source:
+    with open_rows(step, context.plan.folder, (row,), context.output.ledger.state_dir) as source:
         for block in source.blocks(row, [1]):
             hold_place(row, before.source, block.source(0) if block.rows else block.failed[0].source)
             for now in block.failed:

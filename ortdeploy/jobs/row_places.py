@@ -61,7 +61,7 @@ class RowPlaces:
         self._step = context.step
         self._folder = context.plan.folder
         self._digests = InputDigests(context)
-        self._known = {one.state.path: one for one in context.ledger.inputs(context.output)}
+        self._known = {one.state.path: one for one in context.output.ledger.inputs(context.output.name)}
         self._now: dict[str, FileState | str] = {}
         self.left: dict[tuple[str, str], int] = {}
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ortdeploy.application.finish import decisions_of, first_number, standing_record
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
@@ -27,7 +26,9 @@ from ortdeploy.jobs.doubt import OwnParts
 from ortdeploy.jobs.ending import carry_out
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
+from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.jobs.provenance import provenance
+from ortdeploy.jobs.shared_plan import decisions_of, first_number, standing_record
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.parts.commit_log import ClosedError, CommitLog
@@ -40,10 +41,8 @@ from ortdeploy.parts.told import Told
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
-from ortdeploy.reports.statistics import JobStatistics
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.sessions.evidence import DisagreementError
-from ortdeploy.streaming.stream import Stream
 from ortdeploy.units import format_size
 
 
@@ -152,11 +151,11 @@ class ShardRun:
 
     def _work(self) -> Status:
         step, context = self._step, self._context
-        record = context.ledger.output(context.output)
+        record = context.output.record()
         ours = facts_of_this_worker(context.plan, step)
         self._processor = processor_of(ours)
         try:
-            decisions = begun(context.plan, step, context.ledger, self._shard, ours)
+            decisions = begun(context.plan, step, context.output.ledger, self._shard, ours)
             with _still_there(decisions):
                 table = part_table(step, first_number(record, step))
                 record = standing_record(record, step, table, decisions)
@@ -226,14 +225,16 @@ class ShardRun:
         step = self._step
         observer = _Shifted(self._context.observer, self._rows_done - part.start)
         context = replace(self._context, step=step, observer=observer)
-        stream = Stream(context)
+        stream = context.stream()
         with decisions.staging(part) as path:
             writer = PartWriter(step, beside(path), provenance(context), context.roots)
             statistics = JobStatistics({}, stream, writer)
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
             blocks = CountedBlocks(context, position, stream, self._memory, report)
-            open_source = partial(open_rows, step, context.plan.folder, part.rows, context.ledger.state_dir, told=True)
+            open_source = partial(
+                open_rows, step, context.plan.folder, part.rows, context.output.ledger.state_dir, told=True
+            )
             try:
                 totals = writer.write_file(path, blocks.count(stream.run(open_source, part.start)))
                 read = states_of(step.input.files, {path for path, *_ in totals.spans})

@@ -15,7 +15,6 @@ from ortdeploy.ledger.records import Begun, FailedBefore, OutputRecord
 from ortdeploy.parts.begun_part import BegunPart
 from ortdeploy.parts.committed import check_record
 from ortdeploy.parts.position import Position
-from ortdeploy.parts.recovery import recover_for
 from ortdeploy.reports.proven import in_doubt
 from ortdeploy.results.results import Status
 
@@ -33,10 +32,10 @@ def take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> 
     if _is_finished(context, known):
         from ortdeploy.parts.left_over import complete_left_over  # noqa: PLC0415  only where nothing is left to run
 
-        check_record(context, known)
-        complete_left_over(context.ledger, context.folder, context.step.output)
+        check_record(context.output, context.step.output, known)
+        complete_left_over(context.output.ledger, context.output.folder, context.step.output)
         return None
-    return _position(context, cut_off(context, recover_for(context)), begun_part)
+    return _position(context, cut_off(context, context.recover()), begun_part)
 
 
 def _is_of_another(context: JobContext, known: OutputRecord) -> bool:
@@ -50,7 +49,7 @@ def _is_finished(context: JobContext, known: OutputRecord) -> bool:
     upstream = context.step.input.upstream
     if (upstream is not None and upstream.superseded) or context.step.input.unreadable:
         return False
-    return known.status == Status.DONE and context.ledger.are_done(context.output, context.step.input.files)
+    return known.status == Status.DONE and context.output.ledger.are_done(context.output.name, context.step.input.files)
 
 
 def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position:
@@ -86,8 +85,8 @@ def _unpacked(state: str) -> "State":
 
 def _failed(context: JobContext, begun: Begun | None) -> dict[int, FailedBefore]:
     """Return the rows that failed before the row with which the job continues."""
-    of_parts = context.ledger.failed_rows(context.output).values()
-    of_begun = {} if begun is None else context.ledger.failed_of_begun(context.output, begun)
+    of_parts = context.output.ledger.failed_rows(context.output.name).values()
+    of_begun = {} if begun is None else context.output.ledger.failed_of_begun(context.output.name, begun)
     return {row: one for rows in (*of_parts, of_begun) for row, one in rows.items()}
 
 

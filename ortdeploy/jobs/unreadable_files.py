@@ -27,7 +27,7 @@ class UnreadableFiles:
         """Take the job; nothing is noted yet."""
         self._context = context
         files = [one for one in context.step.input.unreadable if self._is_as_planned(one)]
-        known = {one.state.path: one for one in context.ledger.inputs(context.output)} if files else {}
+        known = {one.state.path: one for one in context.output.ledger.inputs(context.output.name)} if files else {}
         self._again = [(one, before) for one in files if (before := known.get(one.path)) and before.unreadable]
         again = {one.path for one, _ in self._again}
         self._new = [one for one in files if one.path not in again and not _is_noted(one, known)]
@@ -61,7 +61,7 @@ class UnreadableFiles:
             return
         rows = letters.completed(self._rows(record, self._new))
         part = failed_part(record, len(rows), context.made_by.digest)
-        context.ledger.set_aside(context.output, part, rows, [one.state for one in self._new])
+        context.output.ledger.set_aside(context.output.name, part, rows, [one.state for one in self._new])
         for row in rows:
             log.warning("files.unreadable", source=row.path, row=row.row, reason=row.message)
 
@@ -71,7 +71,7 @@ class UnreadableFiles:
         row = before.span[0]
         part = next(one.number for one in record.parts if one.start <= row < one.end)
         (failure,) = letters.completed([_failed_row(file, row)])
-        self._context.ledger.set_aside_again(self._context.output, part, failure, file.state)
+        self._context.output.ledger.set_aside_again(self._context.output.name, part, failure, file.state)
         log.warning("files.unreadable", source=failure.path, row=row, reason=failure.message)
 
     @staticmethod
@@ -79,7 +79,7 @@ class UnreadableFiles:
         return [_failed_row(one, row) for row, one in zip(count(record.rows), files, strict=False)]
 
     def _record(self) -> OutputRecord:
-        record = self._context.ledger.output(self._context.output)
+        record = self._context.output.record()
         if record is None:
             raise OrtdeployError(f"the ledger does not know {self._context.step.output.shown} any more")
         return record

@@ -69,8 +69,8 @@ def bind_upstream(step: RunJob, folder: str, ledger: Ledger, ended: Mapping[str,
 
 def withdraw_superseded(context: JobContext) -> None:
     """Remove rows that were made of rows that the other job has run again or withdrawn, once all its rows are read."""
-    rows = _superseded(context.step, context.plan.folder, context.ledger, through=True)
-    record = context.ledger.output(context.output)
+    rows = _superseded(context.step, context.plan.folder, context.output.ledger, through=True)
+    record = context.output.record()
     if record is not None and rows:
         log.info("row.superseded", rows=len(rows), output=context.step.output.shown)
         take_out(context, record, as_spans(rows))

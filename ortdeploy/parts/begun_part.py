@@ -28,10 +28,11 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.forgetting import BEGUN_WITH
-from ortdeploy.ledger.ledger import Ledger, provenance_entry
+from ortdeploy.ledger.ledger import provenance_entry
 from ortdeploy.ledger.records import Begun, OutputRecord, Part, begun_name
 from ortdeploy.ledger.written import is_as_written
 from ortdeploy.parts.committed import taken_bytes
+from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.part_writer import PartWriter, Totals
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
@@ -65,14 +66,12 @@ class BegunPart:
     `revision` is that of the part's name.
     """
 
-    def __init__(
-        self, ledger: Ledger, output: str, step: RunJob, folder: Path, writer: PartWriter, made_by: str
-    ) -> None:
+    def __init__(self, output: OpenOutput, step: RunJob, writer: PartWriter, made_by: str) -> None:
         """Take the output, the writer, and the deployment's digest; nothing is read yet."""
-        self._ledger = ledger
-        self._output = output
+        self._ledger = output.ledger
+        self._output = output.name
         self._step = step
-        self._folder = folder
+        self._folder = output.folder
         self._writer = writer
         self._made_by = made_by
         self.revision = 0

@@ -10,18 +10,17 @@ from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.known_digests import DigestCache
-from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.damage import undamaged
-from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.ledger.written import find_damage
+from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.reports.statistics import check_statistics
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.files import find_changed, full_path
 
 
-class Output(Protocol):
+class DeclaredOutput(Protocol):
     """What is to be known of an output before its files are touched."""
 
     @property
@@ -37,36 +36,30 @@ class Output(Protocol):
         """What messages call it."""
 
 
-def committed_parts(context: JobContext) -> tuple[Part, ...]:
+def committed_parts(output: OpenOutput) -> tuple[Part, ...]:
     """Return the parts that are committed."""
-    record = context.ledger.output(context.output)
+    record = output.record()
     return record.parts if record else ()
 
 
-def check_record(context: JobContext, known: OutputRecord) -> None:
+def check_record(output: OpenOutput, declared: DeclaredOutput, known: OutputRecord) -> None:
     """Raise OrtdeployError if the ledger contradicts itself about the output."""
     from ortdeploy.ledger.check import check_output  # noqa: PLC0415  only where a job continues
 
-    check_output(context.ledger, known, SINKS[context.step.output.format].SUFFIX)
+    check_output(output.ledger, known, SINKS[declared.format].SUFFIX)
     with undamaged():
         check_statistics(known.statistics)
 
 
-def check_parts(context: JobContext, when: str = "") -> None:
-    """Raise OrtdeployError if a committed part of a job is not what was written."""
-    if context.upload is not None:
-        context.upload.check_alone()
-    check_files(context.ledger, context.folder, context.step.output, when)
-
-
-def check_files(ledger: Ledger, folder: Path, output: Output, when: str = "") -> None:
-    """Raise OrtdeployError if a committed part in a folder is not what was written."""
-    digests, key = DigestCache(ledger.state_dir), ledger.key(folder)
-    record = ledger.output(key)
+def check_files(output: OpenOutput, declared: DeclaredOutput, when: str = "") -> None:
+    """Raise OrtdeployError if a committed part of an output is not what was written."""
+    output.check_alone()
+    digests = DigestCache(output.ledger.state_dir)
+    record = output.record()
     parts, rewrites = (record.parts, record.rewrites) if record else ((), ())
-    damage = find_damage(folder, parts, digests.digest, rewrites=rewrites, removable=output.removable)
+    damage = find_damage(output.folder, parts, digests.digest, rewrites=rewrites, removable=declared.removable)
     if damage is not None:
-        raise OrtdeployError(f"{output.shown}/{damage}{when}. Restore it from a copy")
+        raise OrtdeployError(f"{declared.shown}/{damage}{when}. Restore it from a copy")
 
 
 def taken_bytes(folder: Path, parts: Iterable[Part]) -> int:
@@ -80,15 +73,15 @@ class TakenBytes:
     The parts are looked at when the run begins, and again only if what was there and what came since would be too much.
     """
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, output: OpenOutput) -> None:
         """Take the output; nothing is looked at yet."""
-        self._context = context
+        self._output = output
         self._most: int | None = None  # so much or less: parts that were carried away since are in it
 
     def with_file(self, size: int, limit: int) -> int:
         """Return how many bytes the output would take with one more file: at most that many, or more than `limit`."""
         if self._most is None or self._most + size > limit:
-            self._most = taken_bytes(self._context.folder, committed_parts(self._context))
+            self._most = taken_bytes(self._output.folder, committed_parts(self._output))
         return self._most + size
 
     def add(self, size: int) -> None:

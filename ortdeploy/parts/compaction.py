@@ -18,6 +18,7 @@ from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Rewrite, part_name, replaced_name
 from ortdeploy.parts.merged_lines import write_lines
+from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.part_lines import PartLines
 from ortdeploy.parts.recovery import commit, recover
 from ortdeploy.reports.report import renew_report, report_due, report_written
@@ -47,9 +48,13 @@ class Small(Struct, frozen=True, kw_only=True):
     exploded: bool
     has_row: bool
 
+    @property
+    def _open(self) -> OpenOutput:
+        return OpenOutput(name=self.output, folder=self.folder, ledger=self.ledger, upload=None)
+
     def compact(self) -> tuple[int, int]:
         """Join parts; return how many there were, and how many there are. Raises OrtdeployError, OSError."""
-        known = recover(self.ledger, self.folder, self)
+        known = recover(self._open, self)
         groups = list(self._groups(known))
         if groups:
             report_due(self.folder)
@@ -119,7 +124,7 @@ class Small(Struct, frozen=True, kw_only=True):
             absorbed=tuple(one.number for one in group[:-1]),
             may_be_gone=self.removable,
         )
-        if commit(self.ledger, self.output, self.folder, rewrite):
+        if commit(self._open, rewrite):
             log.info("parts.compacted", part=part.number, parts=len(group), rows=part.rows, file=part.file)
 
     def _write(self, name: str, group: Sequence[Part]) -> NewFile:

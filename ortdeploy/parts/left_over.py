@@ -10,6 +10,7 @@ from ortdeploy.events import log
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.rewrites import is_left_over
+from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.recovery import recover
 from ortdeploy.plan.steps import JobOutput
 from ortdeploy.reports.report import renew_report, report_written
@@ -57,8 +58,7 @@ def tidy_shards(folder: Path, output: JobOutput, roots: tuple[str, ...]) -> None
 
 def _complete(ledger: Ledger, folder: Path, output: JobOutput) -> None:
     upload = Upload(output.upload, folder) if output.upload is not None else None
-    send = None if upload is None else upload.replace
-    known = recover(ledger, folder, output, send)
+    known = recover(OpenOutput(name=ledger.key(folder), folder=folder, ledger=ledger, upload=upload), output)
     renew_report(folder, known, ledger.failures(known.output), output.reports)
     if upload is not None:
         upload.send()

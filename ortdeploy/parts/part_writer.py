@@ -10,7 +10,6 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.facts.contents import ContentColumns, ContentPacker, FileContent
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
-from ortdeploy.jobs.provenance import of_any_host
 from ortdeploy.ledger.records import Begun, Part
 from ortdeploy.parts.file_spans import FileSpans, Spans
 from ortdeploy.plan.steps import RunJob
@@ -231,3 +230,13 @@ class Totals:
             sha256=written.sha256 if written else None,
             mtime_ns=written.mtime_ns if written else None,
         )
+
+
+def of_any_host(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an origin without the host's name and kernel, for the parts themselves: equal workers write equal bytes.
+
+    The ledger and the report have the whole origin.
+    """
+    device = {name: value for name, value in origin.get("device", {}).items() if name != "host"}
+    versions_of_packages = {name: value for name, value in origin.get("versions", {}).items() if name != "platform"}
+    return {**origin, "device": device, "versions": versions_of_packages}

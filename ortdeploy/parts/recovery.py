@@ -8,7 +8,7 @@ Whether kept rows of an unfinished part can be used is a question of the job, wh
 files that have changed since.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,61 +17,41 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
-from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
-from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import NewFile, OutputRecord, Rewrite
 from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.ledger.written import OnDisk, is_as_written
 from ortdeploy.parts.begun_part import give_name
-from ortdeploy.parts.committed import Output, check_files
-from ortdeploy.parts.settled import kept_types
+from ortdeploy.parts.committed import DeclaredOutput, check_files
+from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.reports.report import report_due
 from ortdeploy.reports.statistics import check_statistics
 from ortdeploy.sinks.catalogue import SINKS
 
-Send = Callable[[Collection[str]], None]
-"""Uploads files of an output folder, by their names; they replace the store's objects of these names."""
-
 _NOTHING: Mapping[str, Any] = {}
 
 
-def recover_for(context: JobContext) -> OutputRecord:
-    """Recover the output of a job that runs; see `recover`."""
-    if context.upload is not None:
-        context.upload.check_alone()
-    output = context.step.output
-    return recover(context.ledger, context.folder, output, context.send, to_keep=kept_types(context.step))
-
-
-def recover(
-    ledger: Ledger,
-    folder: Path,
-    output: Output,
-    send: Send | None = None,
-    *,
-    to_keep: Mapping[str, Any] = _NOTHING,
-) -> OutputRecord:
+def recover(output: OpenOutput, declared: DeclaredOutput, *, to_keep: Mapping[str, Any] = _NOTHING) -> OutputRecord:
     """Recover an output, and return what the ledger knows of it then. Raises OrtdeployError, OSError.
 
     Nothing is changed if the ledger contradicts itself about the output, or a committed part is not what was written.
     `to_keep` are the types that the ledger keeps with the commit of a part, if it has none.
     """
-    key = ledger.key(folder)
-    known = _known(ledger, key)
-    check_output(ledger, known, SINKS[output.format].SUFFIX)
+    known = _known(output)
+    check_output(output.ledger, known, SINKS[declared.format].SUFFIX)
     with undamaged():
         check_statistics(known.statistics)
-    check_files(ledger, folder, output)
+    check_files(output, declared)
+    folder = output.folder
     make_durable_folder(folder)  # files that go from it are gone with it if it was carried away
     if known.rewrites:
         report_due(folder)
     for one in known.rewrites:
-        finish(ledger, key, folder, one, send)
-    _finish_append(ledger, folder, known, to_keep)
-    known = _known(ledger, key)
+        finish(output, one)
+    _finish_append(output, known, to_keep)
+    known = _known(output)
     kept = known.begun.part.file if known.begun is not None else None
     for name in hidden_files(folder):
         if name != kept:
@@ -80,14 +60,14 @@ def recover(
     return known
 
 
-def _known(ledger: Ledger, key: str) -> OutputRecord:
-    known = ledger.output(key)
+def _known(output: OpenOutput) -> OutputRecord:
+    known = output.record()
     if known is None:
         raise AssertionError("the ledger knows this output")
     return known
 
 
-def _finish_append(ledger: Ledger, folder: Path, known: OutputRecord, to_keep: Mapping[str, Any]) -> None:
+def _finish_append(output: OpenOutput, known: OutputRecord, to_keep: Mapping[str, Any]) -> None:
     """Commit a part that a killed run was renaming. Its rows run again if its file is gone: it was carried away.
 
     Raises OSError, OrtdeployError.
@@ -95,6 +75,7 @@ def _finish_append(ledger: Ledger, folder: Path, known: OutputRecord, to_keep: M
     begun = known.begun
     if begun is None or begun.name is None or begun.part.file is None:
         return
+    folder, ledger = output.folder, output.ledger
     hidden, place = folder / begun.part.file, folder / begun.name
     if _is_there(hidden, begun.part):
         give_name(folder, hidden.name, place.name)
@@ -119,50 +100,49 @@ def _is_there(path: Path, record: OnDisk) -> bool:
         return False
 
 
-def commit(
-    ledger: Ledger, output: str, folder: Path, one: Rewrite, send: Send | None = None, made_by: MadeBy | None = None
-) -> bool:
+def commit(output: OpenOutput, one: Rewrite, made_by: MadeBy | None = None) -> bool:
     """Rewrite a part: note in the ledger what is to be done, and do it; return whether it stands, as `finish` does.
 
     `made_by` has made its new rows, if there are any.
     """
-    sync_folder(folder)
-    ledger.begin_rewrite(output, one, made_by)
-    return finish(ledger, output, folder, one, send)
+    sync_folder(output.folder)
+    output.ledger.begin_rewrite(output.name, one, made_by)
+    return finish(output, one)
 
 
-def finish(ledger: Ledger, output: str, folder: Path, one: Rewrite, send: Send | None = None) -> bool:
+def finish(output: OpenOutput, one: Rewrite) -> bool:
     """Give the files of a rewrite their names, send them, delete those that they replace, and end it in the ledger.
 
     Return whether the rewrite stands. If a file is missing, it is undone, where the part is as before, or files may be
     gone. Raises OrtdeployError if a file is another one; nothing was touched then.
     """
+    folder = output.folder
     waiting = [file for file in one.files if (folder / file.temporary).is_file()]
     for file in one.files:
         if not _is_there(folder / (file.temporary if file in waiting else file.file), file):
-            _undo(ledger, output, folder, one, file)
+            _undo(output, one, file)
             return False
     for file in waiting:
         (folder / file.temporary).replace(folder / file.file)
     if one.files:
         sync_folder(folder)  # before what they replace goes: a folder may be carried away after a power cut, too
-    if send is not None and one.files:
-        send([file.file for file in one.files])
+    if one.files:
+        output.send([file.file for file in one.files])
     for name in one.removed:
         (folder / name).unlink(missing_ok=True)
     if one.removed:
         sync_folder(folder)
-    ledger.end_rewrite(output, one)
+    output.ledger.end_rewrite(output.name, one)
     return True
 
 
-def _undo(ledger: Ledger, output: str, folder: Path, one: Rewrite, wrong: NewFile) -> None:
+def _undo(output: OpenOutput, one: Rewrite, wrong: NewFile) -> None:
     """Drop a rewrite of which a file is gone, if all files are as before it, or may have been carried away.
 
     Raises OrtdeployError if they are not, or if the file is another one.
     """
-    numbers = {*one.absorbed, one.part.number}
-    before = {file.file: file for part in _known(ledger, output).parts if part.number in numbers for file in part.files}
+    folder, numbers = output.folder, {*one.absorbed, one.part.number}
+    before = {file.file: file for part in _known(output).parts if part.number in numbers for file in part.files}
     is_free = not any((folder / file.file).exists() for file in one.files if file.file not in before)
     is_before = is_free and all(_is_there(folder / str(name), file) for name, file in before.items())
     if (folder / wrong.temporary).is_file():
@@ -175,4 +155,4 @@ def _undo(ledger: Ledger, output: str, folder: Path, one: Rewrite, wrong: NewFil
         raise OrtdeployError(
             f"{wrong.file} is neither what was committed nor what was made to take its place. Restore it from a copy"
         )
-    ledger.forget_rewrite(output, one)
+    output.ledger.forget_rewrite(output.name, one)

@@ -15,13 +15,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ortdeploy.files.walk import held_folder
-from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.letters import letter
 from ortdeploy.ledger.records import NewFile, Part, Revision, Rewrite, Span, part_name, replaced_name
 from ortdeploy.parts.merged_lines import write_lines
+from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.part_lines import PartLines
 from ortdeploy.parts.recovery import commit
+from ortdeploy.plan.made_by import MadeBy
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import picture_name
@@ -48,24 +50,28 @@ class NewRows(Struct, frozen=True, kw_only=True):
 class ReplacedRows:
     """Replaces rows in the parts of one output."""
 
-    def __init__(self, context: JobContext, part_digits: int) -> None:
-        """Take the job, and the width of the number in the names of its parts."""
-        self._context = context
-        self._module = SINKS[context.step.output.format]
+    def __init__(
+        self, output: OpenOutput, step: RunJob, *, made_by: MadeBy, roots: Sequence[str], part_digits: int
+    ) -> None:
+        """Take the output of a job, and what makes its new rows; names of parts have numbers of `part_digits` digits.
+
+        `roots` are the folders below which links may lead.
+        """
+        self._output, self._declared, self._made_by = output, step.output, made_by
+        self._allowed = (str(output.folder), *roots)
+        self._module = SINKS[step.output.format]
         self._digits = part_digits
         self._failed: set[int] = set()
-        step = context.step
         self._lines = PartLines(
-            context.folder, self._module, exploded=bool(step.output.explode), has_row=ROW in step.input.key
+            output.folder, self._module, exploded=bool(step.output.explode), has_row=ROW in step.input.key
         )
 
     def replace(self, part: Part, failed_before: Iterable[int], new: NewRows) -> Rewrite:
         """Replace rows of a part; return how it was rewritten. Raises OSError, OrtdeployError."""
-        context = self._context
         goes = {*rows_in(new.spans, part.start, part.end)}
         self._failed = {*failed_before}
         after = _counted(part, len(self._failed - goes), goes, new)
-        beside = context.step.output.removable or bool(context.step.output.readers)
+        beside = self._declared.removable or bool(self._declared.readers)
         beside = beside or (new.adds and part.revision > 0)  # its own file may hold old rows, unnumbered
         after, files, removed = self._beside(after, new) if beside else self._anew(part, after, goes, new)
         rewrite = Rewrite(
@@ -75,9 +81,9 @@ class ReplacedRows:
             spans=new.spans,
             letters=tuple(map(letter, new.failed)),
             through=new.through,
-            may_be_gone=context.step.output.removable,
+            may_be_gone=self._declared.removable,
         )
-        commit(context.ledger, context.output, context.folder, rewrite, context.send, context.made_by)
+        commit(self._output, rewrite, self._made_by)
         self._remove_pictures(goes.difference(new.rows))
         return rewrite
 
@@ -100,12 +106,12 @@ class ReplacedRows:
             rows=tuple(sorted(new.rows)),
             sha256=written.sha256,
             mtime_ns=written.mtime_ns,
-            deployment=self._context.made_by.digest,
+            deployment=self._made_by.digest,
         )
 
     def _anew(self, before: Part, part: Part, goes: set[int], new: NewRows) -> tuple[Part, list[NewFile], list[str]]:
         """Rewrite the files of a part that lose or get rows; return the part with them."""
-        in_place = part.deployment in {None, self._context.made_by.digest}
+        in_place = part.deployment in {None, self._made_by.digest}
         nothing = replace(new, path=None, rows=())
         made = _Made()
         part = replace(part, **self._own_file(before, goes, new if in_place else nothing, made))
@@ -156,19 +162,19 @@ class ReplacedRows:
         numbers = [row for _, lines in old for row in lines]
         wanted = [place for place in range(len(numbers)) if place in stays]
         if new.path is not None:
-            lines = self._module.row_numbers(new.path) if self._context.step.output.explode else new.rows
+            lines = self._module.row_numbers(new.path) if self._declared.explode else new.rows
             sources.append(new.path)
             wanted += range(len(numbers), len(numbers) + len(lines))
             numbers += lines
         order = sorted(wanted, key=numbers.__getitem__)
-        return write_lines(self._module, sources, order, self._context.folder / replaced_name(name), name)
+        return write_lines(self._module, sources, order, self._output.folder / replaced_name(name), name)
 
     def _remove_pictures(self, rows: Iterable[int]) -> None:
         """Delete the pictures of rows that have no result any more; those that may be carried away stay."""
-        output, allowed = self._context.step.output, (str(self._context.folder), *self._context.roots)
+        output = self._declared
         for row in rows if output.images and not output.removable else ():
-            for picture in (self._context.folder / picture_name(name, row) for name in output.images):
-                with suppress(FileNotFoundError), held_folder(picture.parent, allowed) as held:
+            for picture in (self._output.folder / picture_name(name, row) for name in output.images):
+                with suppress(FileNotFoundError), held_folder(picture.parent, self._allowed) as held:
                     (held / picture.name).unlink(missing_ok=True)
 
 

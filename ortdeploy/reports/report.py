@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,9 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
-from ortdeploy.providers.secrets import masked_options
 from ortdeploy.redaction import masked_setting
 from ortdeploy.reports.proven import reported
 from ortdeploy.reports.statistics import STAGES, run_share
-from ortdeploy.sessions.opening import OpenedModel
-from ortdeploy.streaming.member import Member
 from ortdeploy.versions import versions
 
 if TYPE_CHECKING:
@@ -37,27 +34,6 @@ _PAGE = "html"
 
 
 _SESSIONS = ("session", "sessions_passed_over", "layout", "providers", "placement", "sessions")
-
-
-def ran_on(
-    plan: Plan,
-    step: RunJob,
-    members: Sequence[Member],
-    opened: OpenedModel,
-    memory: Mapping[str, Mapping[str, int | None]],
-) -> dict[str, Any]:
-    """Return the report's entries on sessions and memory, as JSON."""
-    first = members[0].opened
-    return {
-        **({"components": _components(plan, members)} if step.pipeline else {}),
-        "session": first.candidate.name,
-        "sessions_passed_over": {one.session: one.reason for one in opened.skipped},
-        "layout": opened.layout,
-        "providers": [provider.name for provider in first.candidate.providers],
-        "placement": dict(first.session.placement),
-        "sessions": [_session(member) for member in members],
-        "memory": {name: dict(taken) for name, taken in memory.items()},
-    }
 
 
 RAN_UNKNOWN: Mapping[str, Any] = {
@@ -299,35 +275,15 @@ def _model(plan: Plan, step: RunJob) -> dict[str, Any]:
     return {"name": step.model, "path": paths[0] if paths else None, "sha256": step.identity["model"]}
 
 
-def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
-    """Return for each model of a pipeline the providers that were asked for, and where its nodes are."""
-    known = {one.session: one for one in plan.steps if isinstance(one, OpenSession)}
-    from ortdeploy.pipelines.component import components_of  # noqa: PLC0415  few jobs run a pipeline
-
-    return {
-        component.model: {
-            "path": known[component.model].path,
-            "sha256": known[component.model].sha256,
-            "session": component.opened.candidate.name,
-            "providers": [
-                {"provider": provider.name, "options": masked_options(provider.name, provider.options)}
-                for provider in component.opened.candidate.providers
-            ],
-            "placement": dict(component.opened.session.placement),
-        }
-        for component in components_of(members[0].opened.session)
-    }
-
-
 def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
     """Return what all runs of the job have measured."""
     kept = statistics.get("stages", {})  # none, if the job was killed before its first commit
     stages = {name: Histogram.from_plain(kept[name]) if name in kept else Histogram() for name in STAGES}
     return {
         "seconds_of_all_runs": statistics.get("seconds", 0.0),
-        "session_run": {**_durations(stages["run"]), "buckets": stages["run"].upper_edges()},
+        "session_run": {**durations(stages["run"]), "buckets": stages["run"].upper_edges()},
         "session_run_share": run_share(statistics),
-        "stages": {name: _durations(histogram) for name, histogram in stages.items()},
+        "stages": {name: durations(histogram) for name, histogram in stages.items()},
         "adapter_rows": statistics.get("adapter_rows", {}),
         "retries": statistics.get("retries", 0),
         "timeline": statistics.get("timeline", []),
@@ -364,24 +320,8 @@ def _row_counts(record: OutputRecord) -> dict[str, int]:
     return {"input": record.rows - record.withdrawn, **counts}
 
 
-def _session(member: Member) -> dict[str, Any]:
-    """Return the entry on one session of the job; `failure` is why it stopped taking batches."""
-    opened = member.opened
-    return {
-        "session": opened.candidate.name,
-        "instance": opened.instance,
-        "providers": [provider.name for provider in opened.candidate.providers],
-        "placement": dict(opened.session.placement),
-        "cache": opened.session.cache,
-        "batches": member.rows.run_times.count,
-        "batch_size": member.rows.batch_size,
-        "rows": member.done,
-        "session_run": _durations(member.rows.run_times),
-        "failure": member.failure,
-    }
-
-
-def _durations(run_times: Histogram) -> dict[str, Any]:
+def durations(run_times: Histogram) -> dict[str, Any]:
+    """Return the entry on the times of a stage or of a session's runs, in seconds."""
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     percentiles = {name: run_times.percentile(share) for name, share in shares.items()}
     seconds, cpu = round(run_times.total, 6), round(run_times.cpu, 6)

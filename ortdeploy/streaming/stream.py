@@ -18,12 +18,13 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.events import log
 from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.files.room import on_shortage
-from ortdeploy.jobs.job_context import JobContext
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.plan.thread_layout import BY_RULE
-from ortdeploy.sessions.opening import OpenedSession
+from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sources.protocol import Source
 from ortdeploy.streaming.block_reader import BlockReader
 from ortdeploy.streaming.block_sizes import BlockSizes
+from ortdeploy.streaming.hooks import Hooks
 from ortdeploy.streaming.member import Finished, Member, Ticket
 from ortdeploy.streaming.row_runner import RowRunner
 from ortdeploy.streaming.stall_watch import StalledError, StallWatch
@@ -46,26 +47,25 @@ OpenSource = Callable[[], AbstractContextManager[Source]]
 class Stream:
     """The threads of one job."""
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, job: RunJob, opened: OpenedModel, hooks: Hooks) -> None:
         """Make a thread's work of each of the job's sessions; none starts yet.
 
-        If the context wants to be told of each run, all threads work in turn, so that a crash can only be that run's;
+        If a hook wants to be told of each run, all threads work in turn, so that a crash can only be that run's;
         the executor has set `limits: {threads: 1}` then, so that no others decode or prepare.
         """
-        self._context = context
-        self._job = job = context.step
-        sessions = context.opened.sessions
+        self._job, self._hooks, self._layout = job, hooks, opened.layout
+        sessions = opened.sessions
         self.members = [self._member(opened) for opened in sessions]
         self._waiting: SimpleQueue[Ticket | None] = SimpleQueue()
         self._began = time.perf_counter()
         self._left: list[float] = []
         self._quickest = math.inf
         self._threads: list[threading.Thread] = []
-        self._dispensable = context.opened.dispensable
-        self._stop = context.stop
+        self._dispensable = opened.dispensable
+        self._stop = hooks.stop
         self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))
-        self._alone: AbstractContextManager[object] = threading.Lock() if context.on_run else nullcontext()
+        self._alone: AbstractContextManager[object] = threading.Lock() if hooks.on_run else nullcontext()
         self._ending = threading.Lock()
         self._error: BaseException | None = None
         self._closed = False
@@ -112,18 +112,18 @@ class Stream:
         return (now - self._began) * len(self.members) - sum(now - left for left in self._left)
 
     def _member(self, opened: OpenedSession) -> Member:
-        context = self._context
+        hooks = self._hooks
         rows = RowRunner(
             self._job,
             opened.session,
             opened.probe,
-            context.prove(opened),
+            hooks.prove(opened),
             opened.ops,
-            fatal=context.fatal,
-            on_run=context.on_run,
+            fatal=hooks.fatal,
+            on_run=hooks.on_run,
         )
-        if context.on_batch is not None:
-            rows.tell(context.on_batch)
+        if hooks.on_batch is not None:
+            rows.tell(hooks.on_batch)
         return Member(opened=opened, rows=rows)
 
     @property
@@ -155,7 +155,7 @@ class Stream:
     def _read(self, open_source: OpenSource, sizes: BlockSizes, start: int) -> None:
         """Body of the reader's thread: read blocks, prepare their tensors, pass them on."""
         try:
-            if self._context.on_run is None:  # else nothing runs while this thread reads
+            if self._hooks.on_run is None:  # else nothing runs while this thread reads
                 on_shortage(self._let_go)
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
@@ -219,7 +219,7 @@ class Stream:
 
     def _is_too_many(self, member: Member) -> bool:
         """Return whether runs are too short for as many callers as the cores have."""
-        if self._context.layout != BY_RULE.name or member.blocks < SETTLING:
+        if self._layout != BY_RULE.name or member.blocks < SETTLING:
             return False
         return member.opened.instance >= max(LEAST_CALLERS, self._quickest / SECONDS_OF_PYTHON)
 

@@ -23,14 +23,13 @@ from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.feeds import feeder
 from ortdeploy.files.names import MARKER, REPORT
-from ortdeploy.jobs import executor, opened_models
+from ortdeploy.jobs import executor, job_statistics, opened_models
 from ortdeploy.jobs.pause_watch import PauseWatch
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.plan.timing import JobTiming
 from ortdeploy.planning.make.plan import make_plan
-from ortdeploy.reports import statistics
 from ortdeploy.reports.report import FAILED
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block
@@ -353,7 +352,7 @@ def test_threads_that_decode_are_no_threads_of_sessions_in_the_report(
 
     monkeypatch.setattr(ArraySource, "blocks", decoded)
     calls = count()
-    monkeypatch.setattr(statistics, "process_usage", lambda: {"cpu_seconds_user": 250.0 * (next(calls) > 0)})
+    monkeypatch.setattr(job_statistics, "process_usage", lambda: {"cpu_seconds_user": 250.0 * (next(calls) > 0)})
     save(tmp_path, range(8))
     execute(tmp_path, plan_for(tmp_path, 8), FakeRuntime(double))
     stages = report(tmp_path)["stages"]
