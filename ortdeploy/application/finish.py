@@ -16,14 +16,14 @@ from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.files.shared_place import SharedPlace
-from ortdeploy.jobs.alike import has_begun
-from ortdeploy.jobs.cut_off import carry_out_cut
 from ortdeploy.jobs.doubt import refuse_doubt
 from ortdeploy.jobs.ending import Ending
+from ortdeploy.jobs.environment_check import has_begun
 from ortdeploy.jobs.error_budget import BudgetError, ErrorBudget
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_report import log_end, recorded_result
 from ortdeploy.jobs.rebuild import AHEAD, put_copy, rebuild
+from ortdeploy.jobs.reconcile_inputs import carry_out_cut
 from ortdeploy.jobs.shared_plan import (
     check_fits,
     decisions_of,
@@ -34,13 +34,13 @@ from ortdeploy.jobs.shared_plan import (
 )
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.parts.at_once import in_threads
 from ortdeploy.parts.commit_log import CommitLog, tables_in
-from ortdeploy.parts.counted_shares import shares_of, worker_name
-from ortdeploy.parts.marker import write_marker
+from ortdeploy.parts.output_owner import write_marker
+from ortdeploy.parts.parallel_map import in_threads
 from ortdeploy.parts.part_writer import remove_unnamed_parts
-from ortdeploy.parts.place import place_of
 from ortdeploy.parts.receipt import Ended, Receipt
+from ortdeploy.parts.shared_place import place_of
+from ortdeploy.parts.worker_progress import shares_of, worker_name
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.part_table import PartTable, PlannedPart, part_table
 from ortdeploy.plan.plan_file import plan_digest

@@ -26,7 +26,7 @@ from ortdeploy.process.child import CRASHES, Child, how_it_ended
 from ortdeploy.process.native_output import last_error_line
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.sessions.opening import SkippedSession
-from ortdeploy.streaming.fatal_runs import FatalRun, FatalRuns, encode_fatal_runs
+from ortdeploy.streaming.crashed_runs import CrashedRun, CrashedRuns, encode_crashed_runs
 
 
 class ChildBugError(Exception):
@@ -64,7 +64,7 @@ class Supervisor(Struct):
     stopped: Callable[[], bool]
     closely: bool = False
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
-    _fatal: dict[str, FatalRuns] = field(default_factory=dict)
+    _fatal: dict[str, CrashedRuns] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)
     _unproven: dict[str, str] = field(default_factory=dict)
     _asked_to_end: set[int] = field(default_factory=set)
@@ -105,7 +105,7 @@ class Supervisor(Struct):
             **self.settings,
             "plan": encode(plan, packed=True),
             "skipped": skipped,
-            "fatal": encode_fatal_runs(self._fatal),
+            "fatal": encode_crashed_runs(self._fatal),
             "closely": self.closely,
             "began": self._began,
             "unproven": self._unproven,
@@ -126,9 +126,9 @@ class Supervisor(Struct):
 
     def _may_go_on(self, stuck: JobResult) -> bool:
         """Note the rows of a run that ended with its child; return whether another child can do without that run."""
-        return self._is_new(stuck.job, FatalRun(rows=frozenset(stuck.stuck))) and not self.stopped()
+        return self._is_new(stuck.job, CrashedRun(rows=frozenset(stuck.stuck))) and not self.stopped()
 
-    def _is_new(self, job: str, run: FatalRun) -> bool:
+    def _is_new(self, job: str, run: CrashedRun) -> bool:
         """Note a run that ended its child; return whether no earlier child ended with it."""
         known = self._fatal.get(job, ())
         self._fatal[job] = (*known, run)
@@ -148,7 +148,7 @@ class Supervisor(Struct):
             return False
         first, last = attempt.rows[0], attempt.rows[-1]
         log.warning("run.crashed", job=job, model=model, first=first, last=last, reason=attempt.crash)
-        return self._is_new(job, FatalRun(rows=frozenset(attempt.rows), crash=attempt.how))
+        return self._is_new(job, CrashedRun(rows=frozenset(attempt.rows), crash=attempt.how))
 
     def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
         """Return the remaining plan after a crash, and the jobs that the crash ended."""

@@ -14,7 +14,7 @@ from typing import Any
 from ortdeploy.process.child import CRASHES, Child, how_it_ended
 from ortdeploy.process.native_output import last_error_line
 from ortdeploy.results.results import Status
-from ortdeploy.streaming.fatal_runs import FatalRun, encode_fatal_runs
+from ortdeploy.streaming.crashed_runs import CrashedRun, encode_crashed_runs
 
 _MOST_LINES = 1000
 """Log lines that are held until the next answer; the oldest are dropped."""
@@ -35,7 +35,7 @@ class WorkerProcess:
         """Take what to start; nothing is started yet."""
         self._module = module
         self._request = request
-        self._fatal: list[FatalRun] = []
+        self._fatal: list[CrashedRun] = []
         self._rows: list[int] = []
         self._closely = False
         self._log: deque[str] = deque(maxlen=_MOST_LINES)
@@ -68,7 +68,7 @@ class WorkerProcess:
         self._stack.close()
 
     def _start(self) -> Said:
-        fatal = encode_fatal_runs({self._request["job"]: self._fatal})
+        fatal = encode_crashed_runs({self._request["job"]: self._fatal})
         request = {**self._request, "fatal": fatal, "closely": self._closely}
         self._rows = []
         child = Child(self._module, request, keeps_stderr=True, own_session=True, listens=True)
@@ -120,7 +120,7 @@ class WorkerProcess:
             return False
         if has_crashed:
             self._warn("run.crashed", first=said["rows"][0], last=said["rows"][-1], reason=said["reason"])
-        run = FatalRun(rows=frozenset(said["rows"]), crash=said["how"] if has_crashed else None)
+        run = CrashedRun(rows=frozenset(said["rows"]), crash=said["how"] if has_crashed else None)
         is_new = run.rows not in {one.rows for one in self._fatal}
         self._fatal.append(run)
         return is_new

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ortdeploy.application.drive import Drive
-from ortdeploy.application.ray_crew import AUTO, check_address, hired, joined, needs_of
+from ortdeploy.application.driver import Driver
+from ortdeploy.application.ray_workers import AUTO, check_address, hired, joined, needs_of
 from ortdeploy.cli.children.apply import choose_progress
 from ortdeploy.diagnostics import UsageError
 from ortdeploy.events import bound, log
@@ -68,7 +68,7 @@ def run_on_engine(
                 hire = partial(
                     hired, engine.workers, needs_of(plan, step), _WORKER, _request(plan, step, run_id, arguments)
                 )
-                drive = Drive(
+                drive = Driver(
                     plan=plan,
                     step=step,
                     state_dir=state_dir,

@@ -8,14 +8,14 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.declared_shapes import how_to_overrule
-from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.expected_types import wanted_types
 from ortdeploy.deployment.fusing import why_not_fused
-from ortdeploy.deployment.item_state import axes_of_state
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
-from ortdeploy.deployment.wanted_types import wanted_types
+from ortdeploy.deployment.recurrent_state import axes_of_state
 from ortdeploy.diagnostics import did_you_mean, with_article
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path

@@ -8,8 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
+from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.declared_shapes import with_declared_shapes
-from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.expected_types import read_type
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import NO_OPERATORS, KnownOperators
 from ortdeploy.deployment.pipeline_types import type_pipeline
@@ -28,7 +29,6 @@ from ortdeploy.deployment.resolved import (
 )
 from ortdeploy.deployment.step_types import NOT_OF_EACH_ROW, infer_postprocess, infer_prepare
 from ortdeploy.deployment.unread_columns import with_column_problem
-from ortdeploy.deployment.wanted_types import read_type
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts

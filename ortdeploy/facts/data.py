@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from ortdeploy.facts.problems import Package, Problem
-from ortdeploy.files.packed import Packed
+from ortdeploy.files.compact_list import CompactList
 from ortdeploy.tensors.types import TensorType
 
 TEXT_FORMATS = ("csv", "jsonl")
@@ -47,7 +47,7 @@ class FileState(NamedTuple):
     mtime_ns: int
 
 
-class FileStates(Packed):
+class FileStates(CompactList):
     """An unchangeable list of the states of files; a million take about ten megabytes."""
 
     NUMBERS = 2
@@ -113,7 +113,7 @@ class KnownFile(Struct, frozen=True, kw_only=True):
 _NO_SPAN = -1
 
 
-class KnownFiles(Packed):
+class KnownFiles(CompactList):
     """An unchangeable list of known files.
 
     `beside` are those of which more is known than most: repairs, reruns, and that they could not be read.

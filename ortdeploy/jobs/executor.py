@@ -15,17 +15,17 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError, RefusedError, StoppedError, failure_at
 from ortdeploy.events import bound, log
 from ortdeploy.files.names import DECISIONS
-from ortdeploy.files.remembered import TuningCache
+from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.ending import Ending
-from ortdeploy.jobs.fenced_steps import leads_out
-from ortdeploy.jobs.held_files import Files, UnheldFiles
 from ortdeploy.jobs.job import JobRun
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import log_end, not_begun, recorded_result
-from ortdeploy.jobs.measured_settings import MeasuredSettings
 from ortdeploy.jobs.opened_models import Opened, OpenedModels
+from ortdeploy.jobs.path_guard import leads_out
 from ortdeploy.jobs.pause_watch import PauseWatch
-from ortdeploy.jobs.row_proofs import row_proof
+from ortdeploy.jobs.pinned_files import Files, UnpinnedFiles
+from ortdeploy.jobs.row_independence import row_proof
+from ortdeploy.jobs.run_settings import RunSettings
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.parts.open_output import OpenOutput
@@ -43,16 +43,16 @@ from ortdeploy.process.tracing import traced_job
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import OnNativeCall, OpenedModel, SkippedSession
-from ortdeploy.sessions.row_proof import ProvenRows
+from ortdeploy.sessions.row_independence import ProvenRows
 
 if TYPE_CHECKING:
     from ortdeploy.files.object_store import Upload
     from ortdeploy.jobs.retry import RetryRun
     from ortdeploy.jobs.shard_run import ShardRun
-    from ortdeploy.parts.told import Told
+    from ortdeploy.parts.assigned_parts import AssignedParts
     from ortdeploy.plan.part_table import Shard
-    from ortdeploy.sessions.trials import StuckTrialError
-    from ortdeploy.streaming.fatal_runs import FatalRuns
+    from ortdeploy.sessions.bounded_runs import HungMeasurementError
+    from ortdeploy.streaming.crashed_runs import CrashedRuns
 
 
 _SIGNAL = "a signal came before it was opened"
@@ -83,10 +83,10 @@ class Execution(Struct, frozen=True, kw_only=True):
     native_text: Callable[[], str] = lambda: ""
     skipped: Mapping[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     tuning_cache: TuningCache = field(default_factory=lambda: TuningCache(None))
-    files: Files = field(default_factory=UnheldFiles)
+    files: Files = field(default_factory=UnpinnedFiles)
     most_rows: int | None = None
-    shard: "Shard | Told | None" = None
-    fatal: "Mapping[str, FatalRuns]" = field(default_factory=dict)
+    shard: "Shard | AssignedParts | None" = None
+    fatal: "Mapping[str, CrashedRuns]" = field(default_factory=dict)
     on_run: Callable[[str, Sequence[int]], None] | None = None
     began: Mapping[str, float] = field(default_factory=dict)
     on_proof: Callable[[str, bool], None] | None = None
@@ -156,7 +156,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         for job in self.plan.finished:
             yield nothing_to_do(job) if self.shard is not None else completed(self.plan, job, self.ledger)
 
-    def _opened(self, step: OpenSession, settings: MeasuredSettings) -> Opened:
+    def _opened(self, step: OpenSession, settings: RunSettings) -> Opened:
         """Return the sessions of a model, or why there is none."""
         try:
             laid_out = settings.laid_out(step)
@@ -166,8 +166,8 @@ class Execution(Struct, frozen=True, kw_only=True):
             return OrtdeployError(failure_at(self.plan.folder, error))
         return settings.models.open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
 
-    def _settings(self, models: OpenedModels, known: dict[str, JobResult]) -> MeasuredSettings:
-        return MeasuredSettings(
+    def _settings(self, models: OpenedModels, known: dict[str, JobResult]) -> RunSettings:
+        return RunSettings(
             models=models,
             tuning_cache=self.tuning_cache,
             ledger=self.ledger,
@@ -231,7 +231,7 @@ class Execution(Struct, frozen=True, kw_only=True):
 
         return tuple(map(nothing_to_do, plan.finished))
 
-    def _run_bound(self, step: RunJob, settings: MeasuredSettings, ended: Mapping[str, Status]) -> JobResult:
+    def _run_bound(self, step: RunJob, settings: RunSettings, ended: Mapping[str, Status]) -> JobResult:
         """Run a job on the rows that are there for it, if it reads another one's."""
         if step.input.upstream is None or step.retry or self.shard is not None:
             return self._run_job(step, settings)
@@ -249,7 +249,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         log.info("job.waits", job=step.job, model=step.model, reason=bound.reason)
         return recorded_result(step, self._record(step), bound)
 
-    def _run_job(self, step: RunJob, settings: MeasuredSettings) -> JobResult:
+    def _run_job(self, step: RunJob, settings: RunSettings) -> JobResult:
         """Run a job. If the provider fails during it, continue where it stopped, with the model's next session."""
         models, began = settings.models, self.began.get(step.job, time.monotonic())
         try:
@@ -268,14 +268,14 @@ class Execution(Struct, frozen=True, kw_only=True):
             if not models.go_on(step, opened, result):
                 return result
 
-    def _run_on(self, step: RunJob, opened: OpenedModel, settings: MeasuredSettings, began: float) -> JobResult:
+    def _run_on(self, step: RunJob, opened: OpenedModel, settings: RunSettings, began: float) -> JobResult:
         self.on_native_call({"model": step.model, "job": step.job})
         if step.batching.auto:
-            from ortdeploy.sessions.trials import StuckTrialError  # noqa: PLC0415  only where it is measured
+            from ortdeploy.sessions.bounded_runs import HungMeasurementError  # noqa: PLC0415  only where it is measured
 
             try:
                 step = settings.with_found_batch(step, opened)
-            except StuckTrialError as error:
+            except HungMeasurementError as error:
                 return self._stuck_result(step, error)
         if self.on_run is not None:  # else a file that crashes its decoder would do so during a run of other rows
             step = replace(step, limits=replace(step.limits, threads=1))
@@ -367,7 +367,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                 trace.end(reason=failed, status=str(result.status), **counts)
         return result
 
-    def _stuck_result(self, step: RunJob, error: "StuckTrialError") -> JobResult:
+    def _stuck_result(self, step: RunJob, error: "HungMeasurementError") -> JobResult:
         """Return how a job ends before it has begun, because a run on its first rows hangs."""
         first = step.input.first_row
         ending = Ending(status=Status.FAILED, reason=str(error), stuck=tuple(range(first, first + error.rows)))

@@ -21,10 +21,10 @@ from ortdeploy.events import log
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.urls import is_url
 from ortdeploy.jobs.job_context import JobContext
-from ortdeploy.ledger import open_parts
-from ortdeploy.ledger.deliveries import deliveries, reader_of
+from ortdeploy.ledger import open_plans
+from ortdeploy.ledger.published_files import deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, Part, Span
-from ortdeploy.ledger.superseded import superseded_rows
+from ortdeploy.ledger.stale_rows import superseded_rows
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.files import full_path, shown
 
@@ -34,7 +34,7 @@ def forget_old_parts(context: JobContext) -> None:
     output, record = context.step.output, context.output.record()
     if output.keep is None or not output.removable or record is None or not record.parts or record.rewrites:
         return
-    if (context.output.folder / open_parts.FOLDER).is_dir():  # plans of shards name parts by their numbers
+    if (context.output.folder / open_plans.FOLDER).is_dir():  # plans of shards name parts by their numbers
         return
     inputs = context.output.ledger.inputs(context.output.name)
     may_come_back = _may_come_back(context)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.jobs.counted_blocks import CountedBlocks
+from ortdeploy.jobs.block_monitor import BlockMonitor
 from ortdeploy.jobs.ending import Ending, carry_out
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
@@ -46,7 +46,7 @@ class JobRun:
         self._begun_part = BegunPart(context.output, step, self._writer, context.made_by.digest)
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         self._report = JobReport(context, self._stream.members, JobStatistics({}, self._stream, self._writer))
-        self._blocks: CountedBlocks | None = None
+        self._blocks: BlockMonitor | None = None
         self._loop: PartLoop | None = None
         self._live: Live | None = None
         self._contents: Iterable[FileContent] = ()
@@ -96,14 +96,14 @@ class JobRun:
 
             withdraw_superseded(self._context)
 
-    def _take_up(self, position: Position) -> tuple[CountedBlocks, PartLoop]:
+    def _take_up(self, position: Position) -> tuple[BlockMonitor, PartLoop]:
         """Return the block counter and the part writer, set to the position where the job continues."""
         if position.statistics:
             self._report.statistics = JobStatistics(position.statistics, self._stream, self._writer)
         if position.state is not None:
             for member in self._stream.members:
                 member.rows.go_on_from(position.state)
-        self._blocks = CountedBlocks(self._context, position, self._stream, self._memory, self._report)
+        self._blocks = BlockMonitor(self._context, position, self._stream, self._memory, self._report)
         self._loop = PartLoop(
             self._context,
             position,
@@ -115,7 +115,7 @@ class JobRun:
         )
         return self._blocks, self._loop
 
-    def _announce(self, position: Position, blocks: CountedBlocks) -> None:
+    def _announce(self, position: Position, blocks: BlockMonitor) -> None:
         """Log and record that the job runs."""
         context, step = self._context, self._context.step
         if step.batching.auto:

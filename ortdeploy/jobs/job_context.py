@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.jobs.held_files import Files
 from ortdeploy.jobs.pause_watch import PauseWatch
+from ortdeploy.jobs.pinned_files import Files
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.recovery import recover
-from ortdeploy.parts.replaced_rows import ReplacedRows
+from ortdeploy.parts.replaced_rows import PartRewriter
 from ortdeploy.parts.settled import kept_types
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.tracing import JobTrace
 from ortdeploy.results.results import Observer
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
-from ortdeploy.sessions.row_proof import RowProof
+from ortdeploy.sessions.row_independence import RowProof
 from ortdeploy.streaming.batch_runner import OnRun
 from ortdeploy.streaming.hooks import Hooks
 from ortdeploy.streaming.stream import Stream
 
 if TYPE_CHECKING:
-    from ortdeploy.streaming.fatal_runs import FatalRuns
+    from ortdeploy.streaming.crashed_runs import CrashedRuns
 
 
 class JobContext(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class JobContext(Struct, frozen=True, kw_only=True):
     """Returns whether the job must pause."""
     most_rows: int | None = None
     """Only this number of rows runs, from the first on."""
-    fatal: "FatalRuns" = ()
+    fatal: "CrashedRuns" = ()
     """The runs that ended an earlier process."""
     on_run: OnRun | None = None
     """Called before and after each run, if an earlier process crashed."""
@@ -89,15 +89,15 @@ class JobContext(Struct, frozen=True, kw_only=True):
         """Recover the job's output; see `ortdeploy.parts.recovery.recover`."""
         return recover(self.output, self.step.output, to_keep=kept_types(self.step))
 
-    def replaced_rows(self, part_digits: int) -> ReplacedRows:
+    def replaced_rows(self, part_digits: int) -> PartRewriter:
         """Return what replaces rows in committed parts, whose numbers have as many digits in their names."""
-        return ReplacedRows(self.output, self.step, made_by=self.made_by, roots=self.roots, part_digits=part_digits)
+        return PartRewriter(self.output, self.step, made_by=self.made_by, roots=self.roots, part_digits=part_digits)
 
     def stop(self) -> bool:
         """Return whether the job is to end early."""
         return self.stop_asked() or self.pause()
 
-    def within_parts(self) -> "JobContext":
+    def for_rewrite(self) -> "JobContext":
         """Return the context of rows that run to be put into committed parts.
 
         None of its sessions may fail, because such a part is not kept unfinished.

@@ -13,7 +13,7 @@ from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.jobs.ran_on import ran_on
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.process.gauges import Gauges, nvidia_devices
+from ortdeploy.process.machine_metrics import Gauges, nvidia_devices
 from ortdeploy.process.memory import memory_in_full, memory_now
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.reports.report import committed, report_written, write_report

@@ -18,10 +18,10 @@ from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.files.digests import shortened
 from ortdeploy.files.gate import require_inside
 from ortdeploy.files.urls import is_url
-from ortdeploy.jobs.dead_letters import InputDigests
+from ortdeploy.jobs.failed_row_details import InputDigests
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.records import OutputRecord, failed_part
-from ortdeploy.parts.marker import write_marker
+from ortdeploy.parts.output_owner import write_marker
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import FailedRow

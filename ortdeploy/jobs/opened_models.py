@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
 from ortdeploy.facts.preflight import ROOMY
-from ortdeploy.jobs.held_files import Files
+from ortdeploy.jobs.pinned_files import Files
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
 from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.process.cores import core_count

@@ -15,13 +15,13 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileStates
-from ortdeploy.jobs.counted_blocks import CountedBlocks
+from ortdeploy.jobs.block_monitor import BlockMonitor
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport
 from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.ledger.records import Part, part_name
-from ortdeploy.parts.begun_part import BegunPart, UntilError
+from ortdeploy.parts.begun_part import BegunPart, ErrorCapture
 from ortdeploy.parts.committed import TakenBytes, check_files, check_inputs
 from ortdeploy.parts.part_writer import PartWriter, Totals
 from ortdeploy.parts.position import Position
@@ -51,7 +51,7 @@ class PartLoop:
         context: JobContext,
         position: Position,
         *,
-        blocks: CountedBlocks,
+        blocks: BlockMonitor,
         writer: PartWriter,
         begun_part: BegunPart,
         statistics: JobStatistics,
@@ -129,7 +129,7 @@ class PartLoop:
         began = time.perf_counter()
         suffix, begun_part = SINKS[self._step.output.format].SUFFIX, self._begun_part
         name = part_name(self._part, self._digits, suffix, begun_part.revision)
-        until = UntilError(blocks)
+        until = ErrorCapture(blocks)
         try:
             totals = self._writer.write(name, until, begun_part.now)
         except (OSError, MemoryError, OrtdeployError) as error:

@@ -21,12 +21,12 @@ from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.open_parts import CLOSED, FOLDER
+from ortdeploy.ledger.open_plans import CLOSED, FOLDER
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord, Part, Revision
-from ortdeploy.parts.at_once import in_threads
 from ortdeploy.parts.commit_log import CommitLog, tables_in
-from ortdeploy.parts.marker import write_marker
+from ortdeploy.parts.output_owner import write_marker
+from ortdeploy.parts.parallel_map import in_threads
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.reports.statistics import sum_of_statistics
 

@@ -18,20 +18,20 @@ from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.atomic import TEMPORARY
-from ortdeploy.jobs.cut_off import cut_off, plan_again
-from ortdeploy.jobs.dead_letters import DeadLetters
 from ortdeploy.jobs.ending import Ending, carry_out
 from ortdeploy.jobs.error_budget import ErrorBudget
+from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
 from ortdeploy.jobs.job_statistics import JobStatistics
+from ortdeploy.jobs.locate_rows import Segment, open_segments
 from ortdeploy.jobs.provenance import provenance
-from ortdeploy.jobs.row_places import Segment, open_segments
+from ortdeploy.jobs.reconcile_inputs import cut_off, plan_again
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.records import ChangedFiles, OutputRecord, Part, Rerun, Span
 from ortdeploy.parts.committed import check_inputs
-from ortdeploy.parts.marker import write_marker
+from ortdeploy.parts.output_owner import write_marker
 from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.parts.replaced_rows import NewRows
 from ortdeploy.plan.steps import RunJob
@@ -39,7 +39,7 @@ from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.arrivals import rows_before
+from ortdeploy.sources.file_selection import rows_before
 from ortdeploy.streaming.member import Finished
 
 
@@ -65,7 +65,7 @@ class RerunRun:
     def __init__(self, context: JobContext) -> None:
         """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
-        self._context = context = context.within_parts()
+        self._context = context = context.for_rewrite()
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         stream = context.stream()
         self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)

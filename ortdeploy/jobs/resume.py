@@ -4,16 +4,16 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
-from ortdeploy.files.gate import Fence
+from ortdeploy.files.gate import PathGuard
 from ortdeploy.files.names import DECISIONS, is_there_now, name_aside
 from ortdeploy.files.urls import decoded
 from ortdeploy.jobs.job_context import JobContext
-from ortdeploy.ledger.put_aside import put_aside_before
+from ortdeploy.ledger.archived_outputs import put_aside_before
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.parts.begun_part import BegunPart
 from ortdeploy.parts.committed import check_inputs
-from ortdeploy.parts.marker import check_marker, write_marker
 from ortdeploy.parts.open_output import OpenOutput
+from ortdeploy.parts.output_owner import check_marker, write_marker
 from ortdeploy.parts.position import Position
 
 _ABANDONED = 3600.0
@@ -32,7 +32,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         if found is None:
             return None
         position = found
-    check_inputs(step, context.plan.folder, Fence(context.roots))
+    check_inputs(step, context.plan.folder, PathGuard(context.roots))
     if context.output.upload is not None:
         context.output.upload.check(known=known is not None)
     make_durable_folder(context.output.folder)
@@ -77,7 +77,7 @@ def _has_open_plans(folder: Path, roots: tuple[str, ...]) -> bool:
     if not is_there_now(folder / DECISIONS):
         return False
     from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where shards have worked
-    from ortdeploy.ledger.open_parts import open_plans  # noqa: PLC0415
+    from ortdeploy.ledger.open_plans import open_plans  # noqa: PLC0415
 
     return bool(open_plans(SharedFolder(folder, roots)))
 

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import TEMPORARY
-from ortdeploy.jobs.dead_letters import DeadLetters
 from ortdeploy.jobs.ending import carry_out
+from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
 from ortdeploy.jobs.job_statistics import JobStatistics
+from ortdeploy.jobs.locate_rows import Found, RowLocator, Segment, open_segments
 from ortdeploy.jobs.provenance import provenance
 from ortdeploy.jobs.row_numbers import hold_place
-from ortdeploy.jobs.row_places import Found, RowPlaces, Segment, open_segments
 from ortdeploy.ledger.changes import as_spans
 from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, OutputRecord, Part
 from ortdeploy.parts.committed import check_inputs, check_record, committed_parts
@@ -47,7 +47,7 @@ class RetryRun:
 
     def __init__(self, context: JobContext) -> None:
         """Take what the job needs from outside; nothing is read or written yet."""
-        self._context = context = replace(context.within_parts(), step=_without_dropping(context.step))
+        self._context = context = replace(context.for_rewrite(), step=_without_dropping(context.step))
         self._step = step = context.step
         self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
         self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
@@ -116,7 +116,7 @@ class RetryRun:
         if not parts:
             tried = any(self._was_tried(one) for failed in attempts.values() for one in failed.values())
             return Status.DONE if tried else Status.NOTHING_TO_DO
-        self._places = RowPlaces(context)
+        self._places = RowLocator(context)
         self._left = self._places.left
         rows = [row for part in parts for row in wanted[part.number]]
         self._announce(rows, len(rows))

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.gate import Fence, decides
+from ortdeploy.files.gate import PathGuard, decides
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.urls import parse_url
-from ortdeploy.jobs.alike import compare_with_first, facts_of_this_worker, processor_of
-from ortdeploy.jobs.begin import Beginning
-from ortdeploy.jobs.counted_blocks import CountedBlocks
+from ortdeploy.jobs.begin_shared_plan import Beginning
+from ortdeploy.jobs.block_monitor import BlockMonitor
 from ortdeploy.jobs.doubt import OwnParts
 from ortdeploy.jobs.ending import carry_out
+from ortdeploy.jobs.environment_check import compare_with_first, facts_of_this_worker, processor_of
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
 from ortdeploy.jobs.job_statistics import JobStatistics
@@ -31,13 +31,13 @@ from ortdeploy.jobs.provenance import provenance
 from ortdeploy.jobs.shared_plan import decisions_of, first_number, standing_record
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.parts.assigned_parts import AssignedParts
 from ortdeploy.parts.commit_log import ClosedError, CommitLog
 from ortdeploy.parts.committed import check_inputs, states_of
 from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.parts.position import Position
 from ortdeploy.parts.receipt import Receipt
 from ortdeploy.parts.settled import kept_types, with_settled_types
-from ortdeploy.parts.told import Told
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
@@ -83,12 +83,12 @@ def _why_left_to_one_machine(step: RunJob) -> str | None:
     return None
 
 
-def begun(plan: Plan, step: RunJob, ledger: Ledger, shard: Shard | Told, ours: Mapping[str, Any]) -> CommitLog:
+def begun(plan: Plan, step: RunJob, ledger: Ledger, shard: Shard | AssignedParts, ours: Mapping[str, Any]) -> CommitLog:
     """Begin a job's parts, or go on with them, as one of several processes; `ours` are the facts of this worker.
 
     Raises ClosedError if all are made, RefusedError if this process cannot make any, OrtdeployError, OSError.
     """
-    check_inputs(step, plan.folder, Fence((plan.folder, *plan.roots)))
+    check_inputs(step, plan.folder, PathGuard((plan.folder, *plan.roots)))
     folder = Path(plan.folder) / step.output.path
     record = ledger.output(ledger.key(folder))
     decisions = decisions_of(plan, step, record, folder)
@@ -114,7 +114,7 @@ def _still_there(decisions: CommitLog) -> Iterator[None]:
 class ShardRun:
     """One shard of one job, or what a driver tells this process to make of it."""
 
-    def __init__(self, context: JobContext, shard: Shard | Told) -> None:
+    def __init__(self, context: JobContext, shard: Shard | AssignedParts) -> None:
         """Take what the job needs from outside; nothing is read or written yet."""
         self._context = context
         self._shard = shard
@@ -171,7 +171,7 @@ class ShardRun:
     def _parts(self, table: PartTable, decisions: CommitLog, in_ledger: Collection[int]) -> Iterable[PlannedPart]:
         """Return the parts to make."""
         shown, observer = self._step.output.shown, self._context.observer
-        if isinstance(self._shard, Told):
+        if isinstance(self._shard, AssignedParts):
             log.info("shard.started", shard=str(self._shard), parts=len(table), left=None, output=shown)
             return self._shard.parts(table)
         mine = [part for part in table if self._shard.takes(part.number)]
@@ -217,7 +217,7 @@ class ShardRun:
 
     def _tell(self, part: PlannedPart, receipt: Receipt, *, made_here: bool) -> None:
         """Tell a driver that a part is decided."""
-        if isinstance(self._shard, Told):
+        if isinstance(self._shard, AssignedParts):
             self._shard.decided(part, receipt, made_here=made_here)
 
     def _made(self, decisions: CommitLog, part: PlannedPart) -> Receipt:
@@ -231,7 +231,7 @@ class ShardRun:
             statistics = JobStatistics({}, stream, writer)
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
-            blocks = CountedBlocks(context, position, stream, self._memory, report)
+            blocks = BlockMonitor(context, position, stream, self._memory, report)
             open_source = partial(
                 open_rows, step, context.plan.folder, part.rows, context.output.ledger.state_dir, told=True
             )

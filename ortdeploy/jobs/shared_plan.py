@@ -4,12 +4,12 @@ from bisect import bisect_left
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
-from ortdeploy.jobs.cut_off import plan_again
+from ortdeploy.jobs.reconcile_inputs import plan_again
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
 from ortdeploy.parts.commit_log import CommitLog
-from ortdeploy.parts.place import place_of
+from ortdeploy.parts.shared_place import place_of
 from ortdeploy.plan.part_table import PartTable, PlannedPart, bound_digest, part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.reports.proven import in_doubt

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
-from ortdeploy.jobs.cut_off import cut_off, plan_again
 from ortdeploy.jobs.job_context import JobContext
+from ortdeploy.jobs.reconcile_inputs import cut_off, plan_again
 from ortdeploy.jobs.row_numbers import check_numbers
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.records import Begun, FailedBefore, OutputRecord

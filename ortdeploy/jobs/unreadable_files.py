@@ -12,8 +12,8 @@ from itertools import count
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import KnownFile, UnreadableFile
-from ortdeploy.jobs.dead_letters import DeadLetters
 from ortdeploy.jobs.error_budget import ErrorBudget
+from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.records import UNREADABLE, OutputRecord, failed_part
 from ortdeploy.results.rows import Block, FailedRow

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import InputFacts, KnownFile
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.rerun import take_out
 from ortdeploy.ledger.changes import as_spans
-from ortdeploy.ledger.deliveries import Delivery, deliveries, unread
+from ortdeploy.ledger.integrity import GONE_FILE, difference
 from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.published_files import PublishedFile, deliveries, unread
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.ledger.superseded import superseded_rows
-from ortdeploy.ledger.written import GONE_FILE, difference
+from ortdeploy.ledger.stale_rows import superseded_rows
 from ortdeploy.parts.settled import standing_output
 from ortdeploy.plan.steps import RunJob, UpstreamJob
 from ortdeploy.results.results import Status
@@ -110,7 +110,7 @@ def _own(step: RunJob, folder: str, ledger: Ledger) -> tuple[OutputRecord | None
     return record, () if record is None else ledger.inputs(record.output)
 
 
-def _check(one: Delivery, step: RunJob, path: str, digests: DigestCache) -> None:
+def _check(one: PublishedFile, step: RunJob, path: str, digests: DigestCache) -> None:
     how = difference(Path(path), [one.file], digests.digest)
     if how == GONE_FILE:
         raise OrtdeployError(
@@ -121,7 +121,7 @@ def _check(one: Delivery, step: RunJob, path: str, digests: DigestCache) -> None
         raise OrtdeployError(f"{one.state.path} was committed and {how}. Restore it from a copy")
 
 
-def _with_files(step: RunJob, folder: str, files: tuple[Delivery, ...], first_row: int) -> RunJob:
+def _with_files(step: RunJob, folder: str, files: tuple[PublishedFile, ...], first_row: int) -> RunJob:
     states = tuple(one.state for one in files)
     kind = step.input.format
     upstream = step.input.upstream

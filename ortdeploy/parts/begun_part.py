@@ -28,9 +28,9 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.forgetting import BEGUN_WITH
+from ortdeploy.ledger.integrity import is_as_written
 from ortdeploy.ledger.ledger import provenance_entry
 from ortdeploy.ledger.records import Begun, OutputRecord, Part, begun_name
-from ortdeploy.ledger.written import is_as_written
 from ortdeploy.parts.committed import taken_bytes
 from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.part_writer import PartWriter, Totals
@@ -41,7 +41,7 @@ from ortdeploy.streaming.member import Finished
 from ortdeploy.units import format_size
 
 
-class UntilError:
+class ErrorCapture:
     """Blocks up to an error, which is kept in `error` instead of raised, because the blocks before it are good.
 
     Exceptions that end the process are raised at once.

@@ -31,9 +31,9 @@ from ortdeploy.files.atomic import Written
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import BOUND, MARKER
 from ortdeploy.files.shared_place import GIVEN_UP, SharedPlace, beside, beside_name
-from ortdeploy.ledger.open_parts import CLOSED, FOLDER, KEPT, open_plans
+from ortdeploy.ledger.open_plans import CLOSED, FOLDER, KEPT, open_plans
 from ortdeploy.ledger.records import part_name
-from ortdeploy.parts.at_once import in_threads
+from ortdeploy.parts.parallel_map import in_threads
 from ortdeploy.parts.receipt import FORMAT_VERSION, Ended, Receipt, dump_receipt, load_receipt
 from ortdeploy.plan.part_table import PartTable, PlannedPart, read_part_table
 from ortdeploy.plan.plan_file import decode, encode

@@ -7,12 +7,12 @@ from typing import Protocol
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.digests import file_digest
-from ortdeploy.files.gate import Fence
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.gate import PathGuard
 from ortdeploy.ledger.damage import undamaged
+from ortdeploy.ledger.integrity import find_damage
 from ortdeploy.ledger.records import OutputRecord, Part
-from ortdeploy.ledger.written import find_damage
 from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.reports.statistics import check_statistics
@@ -114,14 +114,14 @@ def states_of(files: Sequence[FileState], paths: AbstractSet[str]) -> list[FileS
 
 
 def check_inputs(
-    step: RunJob, folder: str, fence: Fence | None = None, only: Sequence[FileState] | None = None
+    step: RunJob, folder: str, guard: PathGuard | None = None, only: Sequence[FileState] | None = None
 ) -> None:
-    """Raise OrtdeployError if an input file is gone, has changed since the plan, or is outside of a fence.
+    """Raise OrtdeployError if an input file is gone, has changed since the plan, or is outside of a guard.
 
     `only`: the files to look at, if not all of the job's.
     """
     files = step.input.files if only is None else only
-    changed = find_changed(files, folder, step.input.patterns, fence)
+    changed = find_changed(files, folder, step.input.patterns, guard)
     if changed is not None and step.input.upstream is not None:
         _check_delivered(step, folder)
     elif changed is not None:

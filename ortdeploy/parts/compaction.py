@@ -17,15 +17,15 @@ from ortdeploy.events import log
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Rewrite, part_name, replaced_name
-from ortdeploy.parts.merged_lines import write_lines
+from ortdeploy.parts.merge_rows import write_lines
 from ortdeploy.parts.open_output import OpenOutput
-from ortdeploy.parts.part_lines import PartLines
+from ortdeploy.parts.part_row_index import PartRowIndex
 from ortdeploy.parts.recovery import commit, recover
 from ortdeploy.reports.report import renew_report, report_due, report_written
 from ortdeploy.sinks.catalogue import SINKS
 
 
-class Compacted(Struct, frozen=True, kw_only=True):
+class CompactionResult(Struct, frozen=True, kw_only=True):
     """How many parts a job had `before` and has `after` they were joined; or `why_not`, if nothing was done."""
 
     job: str
@@ -35,7 +35,7 @@ class Compacted(Struct, frozen=True, kw_only=True):
     why_not: str | None = None
 
 
-class Small(Struct, frozen=True, kw_only=True):
+class CompactionTarget(Struct, frozen=True, kw_only=True):
     """One output whose small parts are joined; `has_row`: a column `row` may have the numbers of rows."""
 
     ledger: Ledger
@@ -130,7 +130,7 @@ class Small(Struct, frozen=True, kw_only=True):
     def _write(self, name: str, group: Sequence[Part]) -> NewFile:
         """Write the lines of parts into one file; of a row that was written again, only its last lines."""
         module, failed = SINKS[self.format], self.ledger.failed_rows(self.output)
-        lines = PartLines(self.folder, module, exploded=self.exploded, has_row=self.has_row)
+        lines = PartRowIndex(self.folder, module, exploded=self.exploded, has_row=self.has_row)
         sources: list[Path] = []
         numbers: list[int] = []
         last: dict[int, int] = {}

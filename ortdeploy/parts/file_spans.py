@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.files.packed import OF_A_BLOCK, Packed
+from ortdeploy.files.compact_list import OF_A_BLOCK, CompactList
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
 from ortdeploy.tensors.columns import numbers
 
 
-class Spans(Packed):
+class Spans(CompactList):
     """An unchangeable list of paths, each with the number of its first row in the job and how many rows it has.
 
     A path may occur several times, each time with more rows.

@@ -47,8 +47,8 @@ def add_reports(ledger: Ledger, folder: Path, output: JobOutput) -> None:
 
 def tidy_shards(folder: Path, output: JobOutput, roots: tuple[str, ...]) -> None:
     """Delete what shards that were killed have left of plans that are closed. Raises OrtdeployError."""
-    from ortdeploy.ledger.open_parts import tidy  # noqa: PLC0415  only where something is left
-    from ortdeploy.parts.place import place_of  # noqa: PLC0415  only where something is left
+    from ortdeploy.ledger.open_plans import tidy  # noqa: PLC0415  only where something is left
+    from ortdeploy.parts.shared_place import place_of  # noqa: PLC0415  only where something is left
 
     try:
         tidy(place_of(output, folder, roots))

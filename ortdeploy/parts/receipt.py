@@ -16,7 +16,7 @@ from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileState
 from ortdeploy.ledger.records import Part
 from ortdeploy.parts.file_spans import Spans
-from ortdeploy.parts.ran import check_ran
+from ortdeploy.parts.receipt_schema import check_ran
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.plan_file import decode, encode

@@ -19,9 +19,9 @@ from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
+from ortdeploy.ledger.integrity import OnDisk, is_as_written
 from ortdeploy.ledger.records import NewFile, OutputRecord, Rewrite
 from ortdeploy.ledger.rewrites import hidden_files
-from ortdeploy.ledger.written import OnDisk, is_as_written
 from ortdeploy.parts.begun_part import give_name
 from ortdeploy.parts.committed import DeclaredOutput, check_files
 from ortdeploy.parts.open_output import OpenOutput

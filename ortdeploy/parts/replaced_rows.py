@@ -18,9 +18,9 @@ from ortdeploy.files.walk import held_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.letters import letter
 from ortdeploy.ledger.records import NewFile, Part, Revision, Rewrite, Span, part_name, replaced_name
-from ortdeploy.parts.merged_lines import write_lines
+from ortdeploy.parts.merge_rows import write_lines
 from ortdeploy.parts.open_output import OpenOutput
-from ortdeploy.parts.part_lines import PartLines
+from ortdeploy.parts.part_row_index import PartRowIndex
 from ortdeploy.parts.recovery import commit
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import RunJob
@@ -47,7 +47,7 @@ class NewRows(Struct, frozen=True, kw_only=True):
     adds: bool = False
 
 
-class ReplacedRows:
+class PartRewriter:
     """Replaces rows in the parts of one output."""
 
     def __init__(
@@ -62,7 +62,7 @@ class ReplacedRows:
         self._module = SINKS[step.output.format]
         self._digits = part_digits
         self._failed: set[int] = set()
-        self._lines = PartLines(
+        self._lines = PartRowIndex(
             output.folder, self._module, exploded=bool(step.output.explode), has_row=ROW in step.input.key
         )
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ortdeploy.ledger.archived_outputs import put_aside_before
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sinks.catalogue import SINKS

@@ -24,10 +24,10 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageErr
 from ortdeploy.events import log
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import KEPT, is_file, is_folder
 from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.output_lock import shared_use
@@ -71,9 +71,9 @@ def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
     try:
         with shared_use(state_dir, LOCK):  # so that no new file is pruned before it is referred to
             _keep_version(deployment, state_dir, now)
-    except AnotherContentError as error:
+    except ContentChangedError as error:
         log.warning("manifest.not_kept", manifest=spec.path, reason=f"{error} was changed while it was read")
-    except (OSError, NotKeptError, OrtdeployError) as error:
+    except (OSError, StoreFullError, OrtdeployError) as error:
         log.warning("manifest.not_kept", manifest=spec.path, reason=str(error))
 
 
@@ -216,7 +216,7 @@ def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
         kept = store.find(digest)
         whole.update(b"" if kept is None else read_whole(kept))
     if whole.hexdigest() != spec.sha256:
-        raise AnotherContentError(spec.path)
+        raise ContentChangedError(spec.path)
     return texts
 
 
@@ -270,7 +270,7 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
             tree = store.tree(place["files"])
             places[name] = str(tree / next(iter(place["files"])) if place["single"] else tree)
         kept = str(record["kept"])
-    except (OSError, NotKeptError, KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+    except (OSError, StoreFullError, KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         log.warning("manifest.not_recalled", manifest=path, reason=f"what was kept of it is not whole: {error}")
         return None
     roots = (*options.roots, str(state_dir.absolute()))
@@ -280,7 +280,7 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
 def _found(store: ContentStore, digest: str) -> Path:
     kept = store.find(digest)
     if kept is None:
-        raise NotKeptError(f"{digest[:12]}… is gone from the store")
+        raise StoreFullError(f"{digest[:12]}… is gone from the store")
     return kept
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.facts.models import DiffusionFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.named_paths import path_from_manifest

@@ -63,7 +63,7 @@ _LIMITS = (
 )  # fmt: skip
 
 
-class Recollection:
+class AnswerMemo:
     """What is remembered for one command line; made before the command looks at anything."""
 
     def __init__(self, arguments: "argparse.Namespace") -> None:

@@ -17,13 +17,13 @@ from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
 from ortdeploy.facts.problems import Problem, changed_while_read, unreadable
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.digests import signature
 from ortdeploy.files.gate import Use, link_out, outside
 from ortdeploy.files.golden_sets import why_nothing_compares
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.memory_budget import LINE_OF_VALUES, check_room
 from ortdeploy.files.names import is_file, is_folder, relative
 from ortdeploy.files.opening import read_text, read_whole
-from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
@@ -49,7 +49,7 @@ from ortdeploy.planning.data_places import (
     shared_with,
     unwritable,
 )
-from ortdeploy.planning.known_graphs import infer_shapes, read_model
+from ortdeploy.planning.graph_cache import infer_shapes, read_model
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
 from ortdeploy.transforms.packages import package_of_step
 from ortdeploy.units import allowed_count

@@ -322,7 +322,7 @@ def _plan_one(
     counting: Counting,
 ) -> "_PlannedOne":
     """Plan one manifest. Raises OrtdeployError for a failure that is expected, as of a damaged ledger."""
-    from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
+    from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
     state = _usable_state(spec, state_dir)
@@ -563,7 +563,7 @@ def _resolve(
     """
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
-    from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
+    from ortdeploy.planning.graph_cache import remembering_placement  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
     spec = with_fetched(spec, state)

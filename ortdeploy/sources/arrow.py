@@ -12,8 +12,8 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.opening import regular_path
-from ortdeploy.files.room import check_room
 from ortdeploy.sources import tables
 from ortdeploy.sources.arrow_batches import BatchFile, BatchPlace, UnknownLayoutError
 from ortdeploy.sources.protocol import Wanted

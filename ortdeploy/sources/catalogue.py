@@ -30,17 +30,18 @@ from ortdeploy.facts.data import (
     UnreadableFile,
 )
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
+from ortdeploy.files.compact_list import CompactListWriter, Names
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.files.gate import PathEscapesError, PathGuard
+from ortdeploy.files.memory_budget import RoomError
 from ortdeploy.files.names import is_folder, is_there
-from ortdeploy.files.nearby import advice_on_path
-from ortdeploy.files.packed import Names, Packer
-from ortdeploy.files.room import RoomError
+from ortdeploy.files.path_suggestions import advice_on_path
 from ortdeploy.files.urls import is_url
 from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.arrivals import NO_PROGRESS, Arrivals, HoldsTheSame, Progress, Settling, sort_arrivals
+from ortdeploy.sources.compression import format_suffix, is_compressed, one_of_each_suffix
+from ortdeploy.sources.file_selection import NO_PROGRESS, Arrivals, HoldsTheSame, Progress, Settling, sort_arrivals
 from ortdeploy.sources.files import (
     InputPaths,
     file_states,
@@ -50,8 +51,7 @@ from ortdeploy.sources.files import (
     states_digest,
     unreadable,
 )
-from ortdeploy.sources.mistaken import find_mistaken
-from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
+from ortdeploy.sources.format_check import find_mistaken
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
 from ortdeploy.sources.settings import misplaced
 
@@ -111,7 +111,7 @@ def probe_input(
     folder, policy = declared.folder, declared.arrivals
     try:
         files, states, later, unsettled = _files_for_now(declared, state_dir, known)
-    except LeadsOutError as error:
+    except PathEscapesError as error:
         return InputFacts(problem=Problem(kind="outside", detail=f"{error}."))
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
@@ -338,7 +338,7 @@ _Now = tuple[Sequence[str], FileStates, frozenset[str], frozenset[str]]
 def _files_for_now(declared: DeclaredInput, state_dir: Path | None, known: Sequence[KnownFile]) -> _Now:
     """Return the files of an input and their states; links to files that are gone may go like these.
 
-    Raises OrtdeployError, and LeadsOutError if a file is outside of the manifest's tree.
+    Raises OrtdeployError, and PathEscapesError if a file is outside of the manifest's tree.
     """
     found = list_files(declared.folder, declared.patterns)
     try:
@@ -367,13 +367,13 @@ def _as_they_are(declared: DeclaredInput, state_dir: Path | None, found: Sequenc
             files, unsettled = settling.settled(found)
         except OSError as error:
             raise unreadable(str(error.filename), error) from error
-    states = file_states(files, folder, declared.patterns, Fence((folder, *declared.roots)))
+    states = file_states(files, folder, declared.patterns, PathGuard((folder, *declared.roots)))
     return files, states, later, frozenset(shown(path, folder) for path in unsettled)
 
 
 def _planned(files: Sequence[str], folder: str, only: frozenset[str]) -> tuple[Sequence[str], frozenset[str]]:
     """Return the files of a plan, and the paths from the manifest of the others."""
-    planned, later = Packer(Names), set()
+    planned, later = CompactListWriter(Names), set()
     for path in files:
         name = shown(path, folder)
         if name in only:

@@ -22,10 +22,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.files.room import room, share_room
+from ortdeploy.files.memory_budget import room, share_room
 from ortdeploy.process.child import Asked, Child
 from ortdeploy.process.python_warnings import warnings_to
-from ortdeploy.sources.ahead import SHARE
+from ortdeploy.sources.prefetch import SHARE
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.rows import Decode, Found, RowError, stack, try_row

@@ -12,10 +12,10 @@ from typing import overload
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
-from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.files.compact_list import Names, in_blocks
+from ortdeploy.files.gate import PathEscapesError, PathGuard
 from ortdeploy.files.listing import as_name, expand, has_magic, in_full
 from ortdeploy.files.names import MARK, is_file, is_folder, relative
-from ortdeploy.files.packed import Names, in_blocks
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _NO_NAMES = frozenset({"", ".", ".."})
@@ -127,22 +127,22 @@ def _check_readable(full: str) -> None:
 
 
 def file_states(
-    files: Sequence[str], folder: str, patterns: Sequence[str] = (), fence: Fence | None = None
+    files: Sequence[str], folder: str, patterns: Sequence[str] = (), fence: PathGuard | None = None
 ) -> FileStates:
     """Return size and time of files, without reading them: inputs can be terabytes. Raises OrtdeployError.
 
-    `patterns` are the paths of the input, as the manifest has them. Raises LeadsOutError if one leads out of a fence.
+    `patterns` are the paths of the input, as the manifest has them. Raises PathEscapesError if one leads out of a fence.
     """
     looks = _Looks(patterns, files, folder, fence)
     return FileStates.pack_columns((_shown_names(some, folder), *looks.states(some)) for some in in_blocks(files))
 
 
 def find_changed(
-    states: Sequence[FileState], folder: str, patterns: Sequence[str] = (), fence: Fence | None = None
+    states: Sequence[FileState], folder: str, patterns: Sequence[str] = (), fence: PathGuard | None = None
 ) -> str | None:
     """Return the first file that is not what it was. Raises OrtdeployError if one cannot be looked at.
 
-    Raises LeadsOutError if one leads out of a fence.
+    Raises PathEscapesError if one leads out of a fence.
     """
     looks = _Looks(patterns, InputPaths(folder, states), folder, fence)
     names: str
@@ -182,14 +182,14 @@ class _Looked:
 class _Looks:
     """Looks at many files: at what they link to, and only within a fence, if there is one."""
 
-    def __init__(self, patterns: Sequence[str], files: Iterable[str], folder: str, fence: Fence | None) -> None:
+    def __init__(self, patterns: Sequence[str], files: Iterable[str], folder: str, fence: PathGuard | None) -> None:
         """Take the paths of the input as the manifest has them, its files, and the folder from which they are named."""
         self._objects = _Looked(patterns, files)
         self._folder = folder
         self._fence = fence
 
     def states(self, paths: Sequence[str]) -> tuple[Sequence[int], Sequence[int]]:
-        """Return sizes and modification times, or versions. Raises OrtdeployError and LeadsOutError."""
+        """Return sizes and modification times, or versions. Raises OrtdeployError and PathEscapesError."""
         found = self.at_once(paths)
         if found is None:
             sizes, times = zip(*self.one_by_one(paths), strict=True)
@@ -213,7 +213,7 @@ class _Looks:
         return [one.st_size for one in found], _in_64_bits([one.st_mtime_ns for one in found])
 
     def one_by_one(self, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Yield size and modification time, or version, of each. Raises OrtdeployError and LeadsOutError."""
+        """Yield size and modification time, or version, of each. Raises OrtdeployError and PathEscapesError."""
         inside = None
         for path in paths:
             if self._fence is None or is_url(path):
@@ -227,7 +227,7 @@ class _Looks:
             above, _, name = path.rpartition(os.sep)
             if above != inside or is_link or name in _NO_NAMES:
                 if self._fence.is_left_by(path, is_link=is_link):
-                    raise LeadsOutError(shown(path, self._folder))
+                    raise PathEscapesError(shown(path, self._folder))
                 inside = None if is_link or name in _NO_NAMES else above
             if found is None or not stat.S_ISREG(found.st_mode):
                 yield _look(path, self._objects)

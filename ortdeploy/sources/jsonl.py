@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.room import LINE_OF_VALUES
+from ortdeploy.files.memory_budget import LINE_OF_VALUES
 from ortdeploy.results.rows import HIDDEN
+from ortdeploy.sources.compression import Lines, open_binary
 from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import START, Mark

@@ -10,8 +10,8 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.memory_budget import check_room, room
 from ortdeploy.files.opening import open_unbuffered, regular_path
-from ortdeploy.files.room import check_room, room
 from ortdeploy.sources import tables
 from ortdeploy.sources.parquet_pages import pages
 from ortdeploy.sources.protocol import Wanted

@@ -29,8 +29,8 @@ from ortdeploy.files.disk import make_folders
 from ortdeploy.files.object_store import UNVERSIONED
 from ortdeploy.files.opening import open_regular
 from ortdeploy.files.stored_file import StoredFile
+from ortdeploy.sources.compression import is_compressed
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import is_compressed
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.state import memo
 

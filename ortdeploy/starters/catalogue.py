@@ -18,7 +18,7 @@ from ortdeploy.starters import (
     wake_word,
     yolox,
 )
-from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.starters.model_info import Starter, Subject
 
 
 class Family(Protocol):

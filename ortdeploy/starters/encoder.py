@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.model_info import Starter, Subject, is_installed
 from ortdeploy.starters.provenance import Given, Page
-from ortdeploy.starters.subject import Starter, Subject, is_installed
 from ortdeploy.tensors.types import Shape, format_shape
 
 _TOKENS = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types"}
@@ -246,13 +246,13 @@ def _starter(subject: Subject, tokenizer: str, reading: _Reading) -> Starter:
     sample = f"{subject.stem}-sample.{'jsonl' if pairs else 'txt'}"
     rows = subject.inputs[0].tensor.shape or (None,)
     text = (
-        writing.head(f"{reading.told}, with {tokenizer} beside it; texts are cut to {length.text} tokens.")
-        + writing.models(subject)
-        + writing.pipeline("read", lines, reading.result)
+        yaml_text.head(f"{reading.told}, with {tokenizer} beside it; texts are cut to {length.text} tokens.")
+        + yaml_text.models(subject)
+        + yaml_text.pipeline("read", lines, reading.result)
         + "jobs:\n  run:\n    pipeline: read\n"
-        + writing.input_section(subject, sample, *_columns(subject, reading), "key: [row]")
-        + writing.batch(rows[0] if isinstance(rows[0], int) else None, _BATCH)
-        + writing.output(subject)
+        + yaml_text.input_section(subject, sample, *_columns(subject, reading), "key: [row]")
+        + yaml_text.batch(rows[0] if isinstance(rows[0], int) else None, _BATCH)
+        + yaml_text.output(subject)
     )
     files = {} if subject.data else {sample: _sample(reading).encode()}
     labels = dict(reading.labels.files) if reading.labels else {}

@@ -8,8 +8,8 @@ from msgspec import Struct, field
 
 from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.manifest.write import scalar
+from ortdeploy.starters.model_info import Subject
 from ortdeploy.starters.provenance import Given, Origin
-from ortdeploy.starters.subject import Subject
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt", "imagenet_classes.txt", "synset.txt", "names.txt")
 _KEYS = ("names", "labels", "classes", "class_names", "id2label", "character")

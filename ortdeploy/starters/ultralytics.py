@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Given, Origin, Page
-from ortdeploy.starters.subject import Starter, Subject
 
 _VERSION = re.compile(r"YOLO\s*v?(\d+)", re.IGNORECASE)
 _DECIDED = ("v10", "v26")
@@ -62,10 +62,10 @@ def _starter(subject: Subject, picture: PictureInput, output: str) -> Starter:
     result = {"boxes": "$there", "scores": "$sure", "classes": "$classes"} | ({"labels": "$labels"} if labels else {})
     more = _LEFT_OUT[written["task"]]
     text = (
-        writing.head(*_intro(subject, classes), f"The head is read as that of YOLO {version}.")
-        + writing.models(subject)
-        + writing.pipeline("find", lines, result, note=f"left out: {more}" if more else "")
-        + writing.picture_job(subject, "find", writing.batch(picture.batch, _BATCH))
+        yaml_text.head(*_intro(subject, classes), f"The head is read as that of YOLO {version}.")
+        + yaml_text.models(subject)
+        + yaml_text.pipeline("find", lines, result, note=f"left out: {more}" if more else "")
+        + yaml_text.picture_job(subject, "find", yaml_text.batch(picture.batch, _BATCH))
     )
     files = sample_pictures(subject, *size.sides) | dict(labels.files if labels else {})
     return Starter(
@@ -86,15 +86,15 @@ def _as_it_is(subject: Subject, picture: PictureInput, output: str) -> Starter:
     """Return a manifest that gives turned boxes as the network does: no step reads their angle."""
     size = _size(subject, picture)
     text = (
-        writing.head(*_intro(subject, len(parsed_names(subject.facts.metadata["names"]))))
-        + writing.models(subject)
-        + writing.pipeline(
+        yaml_text.head(*_intro(subject, len(parsed_names(subject.facts.metadata["names"]))))
+        + yaml_text.models(subject)
+        + yaml_text.pipeline(
             "find",
             [*_before(subject, picture, output, size)],
             {"raw": "$raw", "how": "$how"},
             note="raw has center, size, scores and angle of each box in the network's picture; no step reads angles",
         )
-        + writing.picture_job(subject, "find", writing.batch(picture.batch, _BATCH))
+        + yaml_text.picture_job(subject, "find", yaml_text.batch(picture.batch, _BATCH))
     )
     return Starter(
         family=f"an ultralytics export ({_TURNED})",

@@ -15,7 +15,7 @@ from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.row_proof import RowProof
+from ortdeploy.sessions.row_independence import RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.lost import lost_key, unwritable, why_lost
@@ -25,7 +25,7 @@ from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
     from ortdeploy.sessions.cpu_comparison import CpuComparison
-    from ortdeploy.streaming.fatal_runs import FatalRun
+    from ortdeploy.streaming.crashed_runs import CrashedRun
 
 Piece = tuple[Sequence[int], dict[str, Column]]
 """Rows of a block, by their places in it, and their results."""
@@ -65,7 +65,7 @@ class BatchRunner:
         counts: RunCounts,
         *,
         ops: OpRunners,
-        fatal: "Sequence[FatalRun]" = (),
+        fatal: "Sequence[CrashedRun]" = (),
         on_run: OnRun | None = None,
     ) -> None:
         """Build every step once; `ops` run those that are operators.

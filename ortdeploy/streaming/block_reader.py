@@ -15,7 +15,7 @@ from msgspec import Struct
 from ortdeploy.durations import Histogram
 from ortdeploy.feeds.feeder import Feeder, prepared_at_once
 from ortdeploy.feeds.prepared import Prepared
-from ortdeploy.files.room import let_others_go
+from ortdeploy.files.memory_budget import let_others_go
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
 from ortdeploy.results.rows import Block

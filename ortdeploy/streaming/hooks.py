@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from ortdeploy.process.tracing import OnBatch
 from ortdeploy.sessions.opening import OpenedSession
-from ortdeploy.sessions.row_proof import RowProof
+from ortdeploy.sessions.row_independence import RowProof
 from ortdeploy.streaming.batch_runner import OnRun
 
 if TYPE_CHECKING:
-    from ortdeploy.streaming.fatal_runs import FatalRuns
+    from ortdeploy.streaming.crashed_runs import CrashedRuns
 
 
 class Hooks(Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class Hooks(Struct, frozen=True, kw_only=True):
     """Returns whether the job is to end early."""
     prove: Callable[[OpenedSession], RowProof | None]
     """Returns the proof for a session that the rows of a batch do not depend on each other."""
-    fatal: "FatalRuns" = ()
+    fatal: "CrashedRuns" = ()
     """The runs that ended an earlier process."""
     on_run: OnRun | None = None
     """Called before and after each run, if an earlier process crashed."""

@@ -19,15 +19,15 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.row_proof import RowProof
+from ortdeploy.sessions.row_independence import RowProof
 from ortdeploy.streaming.batch_runner import BatchRun, BatchRunner, OnRun, Piece, RunCounts
 from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
 
 if TYPE_CHECKING:
     from ortdeploy.sessions.cpu_comparison import CpuComparison
     from ortdeploy.sessions.evidence import Evidence
-    from ortdeploy.streaming.fatal_runs import FatalRun
-    from ortdeploy.streaming.salvage import Salvage
+    from ortdeploy.streaming.bisect_failures import Salvage
+    from ortdeploy.streaming.crashed_runs import CrashedRun
 
 
 class Outcome(Struct):
@@ -59,7 +59,7 @@ class RowRunner:
         proof: RowProof | None = None,
         ops: OpRunners | None = None,
         *,
-        fatal: "Sequence[FatalRun]" = (),
+        fatal: "Sequence[CrashedRun]" = (),
         on_run: OnRun | None = None,
     ) -> None:
         """Build every step once. `fatal` are runs that ended their process; `on_run` is told of each run."""
@@ -208,7 +208,7 @@ class RowRunner:
 
     @cached_property
     def _salvage(self) -> "Salvage":
-        from ortdeploy.streaming.salvage import Salvage  # noqa: PLC0415  few batches fail
+        from ortdeploy.streaming.bisect_failures import Salvage  # noqa: PLC0415  few batches fail
 
         return Salvage(self._job, self._batches, self.counts)
 
@@ -224,7 +224,7 @@ class RowRunner:
             try:
                 groups.setdefault(self._batches.feeder.adapters(block, row), []).append(row)
             except StageError as error:
-                from ortdeploy.streaming.salvage import failed_row  # noqa: PLC0415  few rows fail
+                from ortdeploy.streaming.bisect_failures import failed_row  # noqa: PLC0415  few rows fail
 
                 failed.append(failed_row(self._job, block, row, error))
         for adapters, rows in groups.items():

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.events import log
 from ortdeploy.feeds.in_flight import InFlight
-from ortdeploy.files.room import on_shortage
+from ortdeploy.files.memory_budget import on_shortage
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TextIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.views.frame import columns
+from ortdeploy.views.panel import columns
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.durations import moment
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
-from ortdeploy.views.job_status import JobStatus
+from ortdeploy.views.status_model import JobStatus
 from ortdeploy.views.table import Cell, Column, Row, render_columns
 from ortdeploy.views.text import (
     GREEN,

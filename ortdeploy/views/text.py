@@ -9,13 +9,13 @@ from ortdeploy.planning.differences import NOTHING
 from ortdeploy.tensors.types import format_shape
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
-from ortdeploy.views.frame import frame
+from ortdeploy.views.panel import frame
 
 if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
-    from ortdeploy.parts.compaction import Compacted
+    from ortdeploy.parts.compaction import CompactionResult
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
@@ -263,7 +263,7 @@ def _render_pruned(state: "PrunedState") -> str:
     return "".join(lines)
 
 
-def render_compaction(jobs: "Sequence[Compacted]") -> str:
+def render_compaction(jobs: "Sequence[CompactionResult]") -> str:
     """Return one line for each job: how many parts it had, and has now."""
     lines = (
         f"{one.job}: {one.output} stays as it is: {one.why_not}\n"

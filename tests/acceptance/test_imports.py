@@ -17,7 +17,7 @@ WATCHED = {
     "rich", "tokenizers", "typing", "unicodedata", "uuid", "yaml",
     "zoneinfo",
     "bz2", "gzip", "lzma", "shutil", "subprocess", "tempfile", "zipfile",
-    "ortdeploy.deployment.resolve", "ortdeploy.files.addresses", "ortdeploy.manifest.document",
+    "ortdeploy.deployment.resolve", "ortdeploy.files.network_policy", "ortdeploy.manifest.document",
     "ortdeploy.pipelines.component", "ortdeploy.pipelines.compose", "ortdeploy.planning.probe",
     "ortdeploy.planning.workflow", "ortdeploy.process.child", "ortdeploy.rules.protocol",
     "ortdeploy.sessions.cpu_comparison", "ortdeploy.sessions.fused", "ortdeploy.transforms.catalogue",
@@ -53,18 +53,18 @@ MAY_LOAD = {
 
 RARE = {
     "ortdeploy.tuning", "ortdeploy.cli.children.endings", "ortdeploy.cli.targets", "ortdeploy.files.in_place",
-    "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.carried", "ortdeploy.ledger.letters",
-    "ortdeploy.ledger.open_parts", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
-    "ortdeploy.streaming.fatal_runs", "ortdeploy.jobs.finished_jobs", "ortdeploy.parts.left_over",
+    "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.transfer", "ortdeploy.ledger.letters",
+    "ortdeploy.ledger.open_plans", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
+    "ortdeploy.streaming.crashed_runs", "ortdeploy.jobs.finished_jobs", "ortdeploy.parts.left_over",
     "ortdeploy.reports",
-    "ortdeploy.streaming.salvage", "ortdeploy.application.supervisor",
-    "ortdeploy.sessions.rows_first", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.trials", "ortdeploy.sinks.png",
-    "ortdeploy.sources.ahead", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
+    "ortdeploy.streaming.bisect_failures", "ortdeploy.application.supervisor",
+    "ortdeploy.sessions.row_axis_adapter", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.bounded_runs", "ortdeploy.sinks.png",
+    "ortdeploy.sources.prefetch", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
 }  # fmt: skip
 """What only stores, shards, children, failures, further reports, pipelines or formats of other rows need."""
 
 CONTINUING = {
-    "ortdeploy.ledger.check", "ortdeploy.jobs.cut_off", "ortdeploy.parts.recovery",
+    "ortdeploy.ledger.check", "ortdeploy.jobs.reconcile_inputs", "ortdeploy.parts.recovery",
     "ortdeploy.jobs.taking_up",
 }  # fmt: skip
 """What only a job needs that goes on where an earlier run has ended."""

@@ -15,7 +15,7 @@ from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from support.shards import BY_ROW, LOOKED_UP, Killed, die_after, die_before, instead, write_rows
 
 from ortdeploy.files.atomic import remove_temporaries
-from ortdeploy.jobs import alike
+from ortdeploy.jobs import environment_check
 from ortdeploy.parts.commit_log import CommitLog
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.schemas import schema_text
@@ -281,7 +281,7 @@ def test_a_worker_with_another_version_ends_with_64_and_one_whose_disk_is_full_w
 ) -> None:
     assert cli("apply", plan, "--shard", "0/2").code == 0
     with monkeypatch.context() as patch:
-        patch.setattr(alike, "package_version", lambda _name: "0.0.9")
+        patch.setattr(environment_check, "package_version", lambda _name: "0.0.9")
         refused = cli("apply", plan, "--shard", "1/2")
     assert (refused.code, "pyarrow is " in refused.words, len(parts(deployment))) == (64, True, 2)
 

@@ -20,10 +20,10 @@ from support.worlds import World
 
 from ortdeploy.diagnostics import LockedError
 from ortdeploy.files.shared_folder import SharedFolder
-from ortdeploy.jobs import begin, resume
+from ortdeploy.jobs import begin_shared_plan, resume
 from ortdeploy.ledger import output_lock
 from ortdeploy.parts.commit_log import CommitLog
-from ortdeploy.parts.marker import write_marker
+from ortdeploy.parts.output_owner import write_marker
 from ortdeploy.results.results import JobResult, Status
 
 
@@ -145,7 +145,7 @@ def test_a_run_on_one_machine_that_begins_as_a_later_plan_does_is_found_by_the_p
 
     with instead(monkeypatch, "_check_others", run_beside), suppress(Killed):
         if killed:
-            monkeypatch.setattr(begin.Beginning, "run", begin_and_die)
+            monkeypatch.setattr(begin_shared_plan.Beginning, "run", begin_and_die)
         ended = world.shard(0, 1)
         assert ended is not None
         assert "another run is at work on out" in (ended.reason or "")
@@ -180,7 +180,7 @@ def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(world: World, monkeyp
     settled(world)
 
 
-def begin_and_die(self: begin.Beginning, _settle: Any) -> None:
+def begin_and_die(self: begin_shared_plan.Beginning, _settle: Any) -> None:
     self.decisions.begin(known=True)
     raise Killed
 
@@ -231,7 +231,7 @@ def lives(folder: Path, seeds: range) -> None:
     """Live a life for each seed."""
     methods: list[tuple[Any, str]] = [
         *((SharedFolder, name) for name in ("create", "make", "read", "publish", "delete", "clear", "look")),
-        (resume, "_has_open_plans"), (resume, "write_marker"), (begin.Beginning, "_look"),
+        (resume, "_has_open_plans"), (resume, "write_marker"), (begin_shared_plan.Beginning, "_look"),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch, steps(*methods):
         patch.setattr(output_lock, "PATIENCE", 0.0)

@@ -31,7 +31,7 @@ from ortdeploy.files.atomic import Written
 from ortdeploy.files.names import BOUND
 from ortdeploy.files.object_store import Upload
 from ortdeploy.files.shared_store import SharedStore
-from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
+from ortdeploy.ledger.open_plans import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.parts.commit_log import CommitLog
 from ortdeploy.plan.steps import Plan

@@ -16,9 +16,9 @@ from support.models import scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.digest_cache import LARGE, DigestCache
 from ortdeploy.files.digests import boot_id, file_digest, signature
 from ortdeploy.files.gate import SCHEMES, Use, admit, first_outside, leaves_as_text, link_out, objection
-from ortdeploy.files.known_digests import LARGE, DigestCache
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.live_progress import FOLDER as LIVE
 from ortdeploy.ledger.live_progress import read_live

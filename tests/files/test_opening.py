@@ -152,7 +152,7 @@ ELSEWHERE = {
     },
     "files/web.py": {"target.open": MADE},
     "ledger/backup.py": {"sqlite3.connect": MADE, "zipfile.ZipFile": OPENED},
-    "ledger/carried.py": {"sqlite3.connect": MADE},
+    "ledger/transfer.py": {"sqlite3.connect": MADE},
     "ledger/opening.py": {"sqlite3.connect": "a regular_path of the line above, or memory"},
     "pipelines/state.py": {"np.load": OPENED},
     "planning/fetched_files.py": {"names.write_bytes": MADE},
@@ -163,7 +163,7 @@ ELSEWHERE = {
     "process/cores.py": {"(folder / name).read_text": SYSTEM},
     "process/crash_note.py": {"path.open": "the note that this process has just written"},
     "process/fork.py": {"os.fdopen": OPENED, "os.open": SYSTEM},
-    "process/gauges.py": {"path.read_text": SYSTEM},
+    "process/machine_metrics.py": {"path.read_text": SYSTEM},
     "process/last_words.py": {"os.open": SYSTEM, "open": "the system's, and the note that this process has written"},
     "process/memory.py": {
         "Path(path).read_text": SYSTEM, "(folder / name).read_text": SYSTEM,

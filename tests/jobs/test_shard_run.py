@@ -26,12 +26,12 @@ from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.jobs.doubt import OwnParts
 from ortdeploy.jobs.job_report import JobReport
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.open_parts import CLOSED, open_plans
+from ortdeploy.ledger.open_plans import CLOSED, open_plans
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.parts.commit_log import CommitLog
 from ortdeploy.parts.file_spans import Spans
-from ortdeploy.parts.marker import write_marker
+from ortdeploy.parts.output_owner import write_marker
 from ortdeploy.parts.receipt import Receipt
 from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.plan_file import encode

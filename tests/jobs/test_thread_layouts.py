@@ -21,7 +21,7 @@ from ortdeploy.deployment.resolved import ResolvedJob
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import OutputFacts
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
-from ortdeploy.jobs import measured_settings
+from ortdeploy.jobs import run_settings
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode, plan_digest
@@ -63,7 +63,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """A machine with three cores, and a function that gives it another number."""
 
     def let(number: int) -> None:
-        monkeypatch.setattr(measured_settings, "usable_cores", lambda: number)
+        monkeypatch.setattr(run_settings, "usable_cores", lambda: number)
 
     let(CORES)
     return let

@@ -17,8 +17,8 @@ from support.effort import effort
 from support.jobs import Killed
 from support.upstream_jobs import COMPACTED, JOBS, TREE, Site, killing, number_of
 
-from ortdeploy.ledger.deliveries import deliveries, reader_of
 from ortdeploy.ledger.opening import read_ledger
+from ortdeploy.ledger.published_files import deliveries, reader_of
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs
 from ortdeploy.plan.steps import RunJob, Step
 from ortdeploy.results.results import Status

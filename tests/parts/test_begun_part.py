@@ -40,8 +40,8 @@ from ortdeploy.schemas import load_schema
 from ortdeploy.sinks import jsonl
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
-from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.status import render_status
+from ortdeploy.views.status_model import JobStatus
 
 ROWS = 40
 

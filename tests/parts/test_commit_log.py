@@ -16,7 +16,7 @@ from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.files.shared_store import SharedStore
-from ortdeploy.ledger.open_parts import FOLDER, open_plans
+from ortdeploy.ledger.open_plans import FOLDER, open_plans
 from ortdeploy.parts.commit_log import CommitLog, tables_in
 from ortdeploy.plan.part_table import PartTable
 

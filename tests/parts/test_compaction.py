@@ -14,14 +14,14 @@ from support.power_loss import Event, quickly, recording
 
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.verification import PartState, verify_parts
-from ortdeploy.parts.compaction import Small
+from ortdeploy.parts.compaction import CompactionTarget
 from ortdeploy.results.results import Status
 from ortdeploy.sinks.catalogue import SINKS
 
 
 def compact(folder: Path, kind: str, rows_per_part: int) -> tuple[int, int]:
     with open_ledger(folder / ".ortdeploy") as ledger:
-        small = Small(
+        small = CompactionTarget(
             ledger=ledger,
             output=ledger.key(folder / "out"),
             folder=folder / "out",

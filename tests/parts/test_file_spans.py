@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ortdeploy.files.packed import OF_A_BLOCK
+from ortdeploy.files.compact_list import OF_A_BLOCK
 from ortdeploy.parts.file_spans import FileSpans
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block, FailedRow
 

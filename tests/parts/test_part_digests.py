@@ -15,8 +15,8 @@ from support.ledgers import merging
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.files import atomic as part_files
 from ortdeploy.files.atomic import Hashing
+from ortdeploy.ledger.integrity import find_damage
 from ortdeploy.ledger.opening import read_outputs
-from ortdeploy.ledger.written import find_damage
 from ortdeploy.results.results import Status
 
 

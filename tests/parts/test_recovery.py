@@ -12,7 +12,7 @@ from support.ledgers import BAD, ROWS, begun, finished, plan_of, publishing
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.opening import open_ledger, read_outputs
-from ortdeploy.parts.compaction import Small
+from ortdeploy.parts.compaction import CompactionTarget
 from ortdeploy.results.results import Status
 
 LITTER = (".part-00000000.jsonl.merged", ".part-00000000.jsonl.replaced", ".part-00000009.jsonl.4.begun", ".x.partial")
@@ -21,7 +21,7 @@ LITTER = (".part-00000000.jsonl.merged", ".part-00000000.jsonl.replaced", ".part
 def compact(folder: Path, *, removable: bool = False, rows_per_part: int = 8) -> None:
     with open_ledger(folder / ".ortdeploy") as ledger:
         out = folder / "out"
-        small = Small(
+        small = CompactionTarget(
             ledger=ledger, output=ledger.key(out), folder=out, shown="out", format="jsonl", rows_per_part=rows_per_part,
             removable=removable, exploded=False, has_row=True,
         )  # fmt: skip

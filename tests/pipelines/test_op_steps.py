@@ -19,7 +19,7 @@ from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.preflight import op_sessions
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
-from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.generated_models import make_model
 
 FLOAT = TensorProto.FLOAT
 

@@ -27,7 +27,7 @@ from ortdeploy.cli.commands import init
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.runtime.trial_run import Ran
-from ortdeploy.starters import subject
+from ortdeploy.starters import model_info
 from ortdeploy.starters.samples import recording
 
 FLOAT = TensorProto.FLOAT
@@ -265,7 +265,7 @@ def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monke
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return read_text(path)
 
-    monkeypatch.setattr(subject, "read_text", refuse)
+    monkeypatch.setattr(model_info, "read_text", refuse)
     _, said = made(cli, tmp_path)
     assert "its letters are unknown" in said
 

@@ -24,13 +24,13 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds import feeder
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
-from ortdeploy.files.room import let_others_go, on_shortage
+from ortdeploy.files.memory_budget import let_others_go, on_shortage
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, PlannedStep, RunJob
 from ortdeploy.process import daemon_threads
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.sources import ahead, image
+from ortdeploy.sources import image, prefetch
 from ortdeploy.sources import rows as read_rows_module
 from ortdeploy.sources.pixels import pixels_of
 from ortdeploy.streaming import block_reader
@@ -473,11 +473,11 @@ def test_what_fits_into_memory_on_one_thread_fits_on_four(
     """A large picture among small ones leaves room for three small blocks."""
     heights = [90 if number in {7, 14} else 10 for number in range(20)]
     save_pictures(tmp_path, heights)
-    for module in (block_reader, ahead):
+    for module in (block_reader, prefetch):
         monkeypatch.setattr(module, "SLOW", 0.0)
     monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
     monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, taken: 1 if taken > 50 * 21 else 4)
-    monkeypatch.setattr(ahead, "rows_at_once", lambda taken, *_: 1 if taken > 50 * 21 else 4)
+    monkeypatch.setattr(prefetch, "rows_at_once", lambda taken, *_: 1 if taken > 50 * 21 else 4)
     monkeypatch.setattr(BlockSizes, "learn", lambda *_: None)  # blocks of one batch
     memory = Memory((1 + scratch) * (90 + 10) + 3 * 20)
     pixels, stack, prepare = pixels_of, read_rows_module.stack, Feeder.prepare_block

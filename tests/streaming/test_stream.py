@@ -38,7 +38,7 @@ from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.durations import LATE
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import MOST
-from ortdeploy.files.room import let_others_go
+from ortdeploy.files.memory_budget import let_others_go
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block

@@ -25,12 +25,12 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.facts import Facts
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.changes import rows_in
-from ortdeploy.ledger.deliveries import deliveries, reader_of, unread
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import open_ledger, read_ledger
+from ortdeploy.ledger.published_files import deliveries, reader_of, unread
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.parts.compaction import Small
+from ortdeploy.parts.compaction import CompactionTarget
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
 from ortdeploy.planning import probe
 from ortdeploy.planning.planned import Planned
@@ -346,7 +346,7 @@ class Site:
         if self.record(job) is None or not (self.folder / "out" / job).is_dir():
             return
         with open_ledger(self.state_dir) as ledger, suppress(Killed), killing(kill_at):
-            Small(
+            CompactionTarget(
                 ledger=ledger,
                 output=ledger.key(self.folder / "out" / job),
                 folder=self.folder / "out" / job,

@@ -15,7 +15,7 @@ from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.open_parts import open_plans, tidy
+from ortdeploy.ledger.open_plans import open_plans, tidy
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.plan.part_table import Shard, bound_digest

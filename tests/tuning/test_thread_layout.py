@@ -21,7 +21,7 @@ from ortdeploy.deployment.threads import thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.files.names import REPORT
-from ortdeploy.files.remembered import TuningCache
+from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode

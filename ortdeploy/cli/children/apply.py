@@ -14,13 +14,13 @@ from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError
 from ortdeploy.events import bound, log
 from ortdeploy.files.names import COMPILED
-from ortdeploy.files.remembered import TuningCache
+from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.executor import Execution
-from ortdeploy.jobs.held_files import cut_files, held_in, hold_files, may_be_cut
-from ortdeploy.jobs.held_runtime import HeldRuntime
 from ortdeploy.jobs.job_report import recorded_result
-from ortdeploy.jobs.row_proofs import may_end_its_process
+from ortdeploy.jobs.pinned_files import cut_files, held_in, hold_files, may_be_cut
+from ortdeploy.jobs.pinned_runtime import PinnedRuntime
+from ortdeploy.jobs.row_independence import may_end_its_process
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
@@ -34,15 +34,15 @@ from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.results.results import JobResult, Observer, Status
-from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.generated_models import make_model
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 if TYPE_CHECKING:
-    from ortdeploy.parts.told import Told
+    from ortdeploy.parts.assigned_parts import AssignedParts
     from ortdeploy.plan.part_table import Shard
     from ortdeploy.process.child import Asked, Say
-    from ortdeploy.streaming.fatal_runs import FatalRuns
+    from ortdeploy.streaming.crashed_runs import CrashedRuns
 
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
 
@@ -132,8 +132,8 @@ def execute(
     on_native_call: OnNativeCall = lambda _doing: None,
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
     most_rows: int | None = None,
-    shard: "Shard | Told | None" = None,
-    fatal: "Mapping[str, FatalRuns] | None" = None,
+    shard: "Shard | AssignedParts | None" = None,
+    fatal: "Mapping[str, CrashedRuns] | None" = None,
     on_run: Callable[[str, Sequence[int]], None] | None = None,
     began: Mapping[str, float] | None = None,
     on_proof: Callable[[str, bool], None] | None = None,
@@ -155,7 +155,7 @@ def execute(
         execution = Execution(
             plan=plan,
             run_id=run_id,
-            runtime=HeldRuntime(OrtRuntime(cache=state_dir / COMPILED, make_model=make_model), files),
+            runtime=PinnedRuntime(OrtRuntime(cache=state_dir / COMPILED, make_model=make_model), files),
             ledger=ledger,
             observer=observer,
             stop=stopped,
@@ -205,7 +205,7 @@ def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
     return not for_a_look and sys.platform != "win32" and may_be_cut(plan, state_dir)
 
 
-def _held(plan: Plan, state_dir: Path, shard: "Shard | Told | None") -> AbstractContextManager[list[Path]]:
+def _held(plan: Plan, state_dir: Path, shard: "Shard | AssignedParts | None") -> AbstractContextManager[list[Path]]:
     """Lock the outputs of a plan, unless this process shares them; yield the files for notes of a crash.
 
     A worker of an engine needs none: its parent sees how it ends.
@@ -277,7 +277,7 @@ def main(asked: "Asked") -> None:
 def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:
     from ortdeploy.application.supervisor import result_message  # noqa: PLC0415
     from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only in a child
-    from ortdeploy.streaming.fatal_runs import decode_fatal_runs  # noqa: PLC0415
+    from ortdeploy.streaming.crashed_runs import decode_crashed_runs  # noqa: PLC0415
 
     stopped = StopFlag()
     skipped = {
@@ -303,7 +303,7 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             skipped=skipped,
             most_rows=request["most_rows"],
             shard=None if request["shard"] is None else Shard(index=request["shard"][0], count=request["shard"][1]),
-            fatal=decode_fatal_runs(request["fatal"]),
+            fatal=decode_crashed_runs(request["fatal"]),
             on_run=(lambda job, rows: say(kind="running", job=job, rows=list(rows))) if request["closely"] else None,
             began=request["began"],
             on_proof=lambda job, begins: say(kind="proving", job=job, begins=begins),

@@ -38,7 +38,7 @@ def main(asked: Asked) -> None:
 def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
     """Return speed and memory of the job, which runs until its time is over. Raises OrtdeployError if it cannot run."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
-    from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
+    from ortdeploy.sessions.generated_models import make_model  # noqa: PLC0415  not before the plan stands
 
     folder = Path(request["folder"])
     plan = _plan_of(request, folder)

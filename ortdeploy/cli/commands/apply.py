@@ -31,8 +31,8 @@ from ortdeploy.cli.exit_codes import (
     EXIT_USAGE,
     worst_of,
 )
-from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.manifest_options import load_options
+from ortdeploy.cli.os_errors import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, UsageError, has_errors
@@ -45,11 +45,11 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.checked_plan import KIND, recall_plan
-from ortdeploy.planning.nothing_to_do import Recollection
+from ortdeploy.planning.last_manifest import keep_text
+from ortdeploy.planning.nothing_to_do import AnswerMemo
+from ortdeploy.planning.plan_cache import KIND, recall_plan
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.refused_applies import forget_refusal, note_refusal, refused_applies
-from ortdeploy.planning.run_text import keep_text
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.secrets import masked_document
 from ortdeploy.redaction import shown_arguments, without_secrets
@@ -74,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     A manifest that is refused does not stop the others.
     """
-    recollection = Recollection(arguments)
+    recollection = AnswerMemo(arguments)
     with overheard() as said:
         planned, code, to_keep = _run(arguments, recollection)
     if code == EXIT_OK and planned.deployments:
-        from ortdeploy.planning.rests_on import rests_on  # noqa: PLC0415
+        from ortdeploy.planning.dependencies import rests_on  # noqa: PLC0415
 
         with suppress(OrtdeployError):  # a state folder that has come to lead elsewhere keeps nothing
             state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Planned, int, ToKeep | None]":
+def _run(arguments: argparse.Namespace, recollection: AnswerMemo) -> "tuple[Planned, int, ToKeep | None]":
     with ExitStack() as stack:
         kept = start_logging(arguments, stack)
         engine = _engine_of(arguments)
@@ -147,7 +147,7 @@ def _tell(planned: Planned, ended: "Sequence[_Ended]", arguments: argparse.Names
     told = [one for one in here if not arguments.quiet or one.status in _BAD]
     width = terminal_width(sys.stdout)
     if width is not None:
-        from ortdeploy.views.closing_table import render_table  # noqa: PLC0415  only on a terminal
+        from ortdeploy.views.summary_table import render_table  # noqa: PLC0415  only on a terminal
 
         sys.stdout.write(render_table(told, color=use_color(arguments), width=width))
     else:
@@ -172,7 +172,7 @@ def _engine_of(arguments: argparse.Namespace) -> "Engine | None":
 
 
 def _recall_or_plan(
-    arguments: argparse.Namespace, recollection: Recollection, *, in_shards: bool
+    arguments: argparse.Namespace, recollection: AnswerMemo, *, in_shards: bool
 ) -> "tuple[Planned, ToKeep | None]":
     """Return the plan, and what is to be remembered of it. If it is remembered already, look at the data alone."""
     if arguments.command != "apply" or in_shards or arguments.last_good or arguments.root is not None:
@@ -349,7 +349,7 @@ def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> No
         keep_text(document, plan, state_dir, run_id)
 
 
-def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: Recollection) -> None:
+def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: AnswerMemo) -> None:
     """Let a remembered plan that has failed be made again: a broken device shows in nothing that is compared."""
     if planned.documents and any(one.has_failed for one in ended):
         recollection.forget(KIND)

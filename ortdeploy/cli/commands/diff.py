@@ -16,7 +16,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import read_whole
-from ortdeploy.planning.comparable import MANIFEST, REPORT, Comparable, read_comparable
+from ortdeploy.planning.diff_sources import MANIFEST, REPORT, Comparable, read_comparable
 from ortdeploy.planning.differences import Difference, find_differences
 from ortdeploy.planning.workflow import compare_with_last_run
 from ortdeploy.views import json, text

@@ -15,8 +15,8 @@ from ortdeploy.providers.catalogue import (
     render_page,
     short_name,
 )
-from ortdeploy.providers.gone import find_gone, render_gone
 from ortdeploy.providers.options import render_options
+from ortdeploy.providers.removed import find_gone, render_gone
 from ortdeploy.rules.catalogue import RULES, Area, load_rule, rules_of
 from ortdeploy.rules.pages import page_of
 from ortdeploy.views.text import wrapped

@@ -12,7 +12,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.opening import read_whole
 from ortdeploy.manifest.rewrite import set_beside
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.known_graphs import remembered_in
+from ortdeploy.planning.graph_cache import remembered_in
 from ortdeploy.planning.lock import Digested, probe_digests
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import validate

@@ -18,28 +18,28 @@ from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.gate import decides
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
 from ortdeploy.files.urls import is_url, path_from_here
-from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
+from ortdeploy.ledger.archived_outputs import put_aside_before
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.live_progress import read_live
-from ortdeploy.ledger.open_parts import FOLDER as PARTS
+from ortdeploy.ledger.open_plans import FOLDER as PARTS
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live
-from ortdeploy.ledger.put_aside import put_aside_before
+from ortdeploy.ledger.published_files import Reader, deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.manifest.job_order import readers_of
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
-from ortdeploy.planning.nothing_to_do import Recollection
+from ortdeploy.planning.dependencies import escaped_outputs, text_rests_on
+from ortdeploy.planning.nothing_to_do import AnswerMemo
+from ortdeploy.planning.pending_reruns import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
-from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_of_changed_files
-from ortdeploy.planning.rests_on import escaped_outputs, text_rests_on
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import select_jobs, unworkable, validate
 from ortdeploy.sources.files import full_path, shown
 from ortdeploy.views import json
-from ortdeploy.views.job_status import DeliveredFile, JobStatus
 from ortdeploy.views.status import render_status
+from ortdeploy.views.status_model import DeliveredFile, JobStatus
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     A manifest that is refused does not hide the others.
     """
-    recollection = Recollection(arguments)
+    recollection = AnswerMemo(arguments)
     with overheard() as said:
         specs, jobs, code = _show(arguments)
     if code == EXIT_OK and specs and all(map(_stays, jobs)):
@@ -223,7 +223,7 @@ def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
 
 def _shares(place: "SharedPlace") -> "tuple[Shares | None, str | None]":
     """Return how far the workers are that share an output, without the ledger, which they only read; or why not."""
-    from ortdeploy.parts.counted_shares import open_shares  # noqa: PLC0415  only where somebody has run shards
+    from ortdeploy.parts.worker_progress import open_shares  # noqa: PLC0415  only where somebody has run shards
 
     try:
         return open_shares(place), None
