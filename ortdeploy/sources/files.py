@@ -127,24 +127,24 @@ def _check_readable(full: str) -> None:
 
 
 def file_states(
-    files: Sequence[str], folder: str, patterns: Sequence[str] = (), fence: PathGuard | None = None
+    files: Sequence[str], folder: str, patterns: Sequence[str] = (), guard: PathGuard | None = None
 ) -> FileStates:
     """Return size and time of files, without reading them: inputs can be terabytes. Raises OrtdeployError.
 
-    `patterns` are the paths of the input, as the manifest has them. Raises PathEscapesError if one leads out of a fence.
+    `patterns` are the paths of the input, as the manifest has them. Raises PathEscapesError if one leads outside.
     """
-    looks = _Looks(patterns, files, folder, fence)
+    looks = _Looks(patterns, files, folder, guard)
     return FileStates.pack_columns((_shown_names(some, folder), *looks.states(some)) for some in in_blocks(files))
 
 
 def find_changed(
-    states: Sequence[FileState], folder: str, patterns: Sequence[str] = (), fence: PathGuard | None = None
+    states: Sequence[FileState], folder: str, patterns: Sequence[str] = (), guard: PathGuard | None = None
 ) -> str | None:
     """Return the first file that is not what it was. Raises OrtdeployError if one cannot be looked at.
 
-    Raises PathEscapesError if one leads out of a fence.
+    Raises PathEscapesError if one leads outside.
     """
-    looks = _Looks(patterns, InputPaths(folder, states), folder, fence)
+    looks = _Looks(patterns, InputPaths(folder, states), folder, guard)
     names: str
     for names, sizes, times in FileStates.of(states).by_column():
         paths = _full_paths(names, folder)
@@ -180,13 +180,13 @@ class _Looked:
 
 
 class _Looks:
-    """Looks at many files: at what they link to, and only within a fence, if there is one."""
+    """Looks at many files: at what they link to, and only within a guard, if there is one."""
 
-    def __init__(self, patterns: Sequence[str], files: Iterable[str], folder: str, fence: PathGuard | None) -> None:
+    def __init__(self, patterns: Sequence[str], files: Iterable[str], folder: str, guard: PathGuard | None) -> None:
         """Take the paths of the input as the manifest has them, its files, and the folder from which they are named."""
         self._objects = _Looked(patterns, files)
         self._folder = folder
-        self._fence = fence
+        self._guard = guard
 
     def states(self, paths: Sequence[str]) -> tuple[Sequence[int], Sequence[int]]:
         """Return sizes and modification times, or versions. Raises OrtdeployError and PathEscapesError."""
@@ -201,11 +201,11 @@ class _Looks:
         text = _BETWEEN.join((*paths, ""))
         if ":" in text or any(f"{os.sep}{name}{_BETWEEN}" in text for name in _NO_NAMES):
             return None
-        fence = self._fence
-        if fence is not None and any(fence.is_left_by(one, is_link=False) for one in one_of_each_folder(paths, text)):
+        guard = self._guard
+        if guard is not None and any(guard.is_left_by(one, is_link=False) for one in one_of_each_folder(paths, text)):
             return None
         try:
-            found = [*map(os.stat if self._fence is None else os.lstat, paths)]
+            found = [*map(os.stat if self._guard is None else os.lstat, paths)]
         except OSError:
             return None
         if not all(map(stat.S_ISREG, {one.st_mode for one in found})):
@@ -216,7 +216,7 @@ class _Looks:
         """Yield size and modification time, or version, of each. Raises OrtdeployError and PathEscapesError."""
         inside = None
         for path in paths:
-            if self._fence is None or is_url(path):
+            if self._guard is None or is_url(path):
                 yield _look(path, self._objects)
                 continue
             try:
@@ -226,7 +226,7 @@ class _Looks:
             is_link = found is not None and stat.S_ISLNK(found.st_mode)
             above, _, name = path.rpartition(os.sep)
             if above != inside or is_link or name in _NO_NAMES:
-                if self._fence.is_left_by(path, is_link=is_link):
+                if self._guard.is_left_by(path, is_link=is_link):
                     raise PathEscapesError(shown(path, self._folder))
                 inside = None if is_link or name in _NO_NAMES else above
             if found is None or not stat.S_ISREG(found.st_mode):
