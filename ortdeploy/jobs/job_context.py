@@ -10,8 +10,6 @@ from ortdeploy.jobs.pause_watch import PauseWatch
 from ortdeploy.jobs.pinned_files import Files
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.parts.open_output import OpenOutput
-from ortdeploy.parts.recovery import recover
-from ortdeploy.parts.replaced_rows import PartRewriter
 from ortdeploy.parts.settled import kept_types
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import Plan, RunJob
@@ -24,6 +22,7 @@ from ortdeploy.streaming.hooks import Hooks
 from ortdeploy.streaming.stream import Stream
 
 if TYPE_CHECKING:
+    from ortdeploy.parts.replaced_rows import PartRewriter
     from ortdeploy.streaming.crashed_runs import CrashedRuns
 
 
@@ -87,10 +86,14 @@ class JobContext(Struct, frozen=True, kw_only=True):
 
     def recover(self) -> OutputRecord:
         """Recover the job's output; see `ortdeploy.parts.recovery.recover`."""
+        from ortdeploy.parts.recovery import recover  # noqa: PLC0415  only where a run continues
+
         return recover(self.output, self.step.output, to_keep=kept_types(self.step))
 
-    def replaced_rows(self, part_digits: int) -> PartRewriter:
+    def replaced_rows(self, part_digits: int) -> "PartRewriter":
         """Return what replaces rows in committed parts, whose numbers have as many digits in their names."""
+        from ortdeploy.parts.replaced_rows import PartRewriter  # noqa: PLC0415  only where rows are replaced
+
         return PartRewriter(self.output, self.step, made_by=self.made_by, roots=self.roots, part_digits=part_digits)
 
     def stop(self) -> bool:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.files.gate import PathGuard
 from ortdeploy.files.names import DECISIONS, is_there_now, name_aside
@@ -12,7 +13,6 @@ from ortdeploy.ledger.archived_outputs import put_aside_before
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.parts.begun_part import BegunPart
 from ortdeploy.parts.committed import check_inputs
-from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.parts.output_owner import check_marker, write_marker
 from ortdeploy.parts.position import Position
 
@@ -88,7 +88,7 @@ def _known_output(context: JobContext) -> OutputRecord | None:
     known = output.record()
     if known is None:
         if declared.aside is not None and (output.upload is not None or (output.folder / DECISIONS).is_dir()):
-            _put_aside(output, output.folder.with_name(declared.aside))  # made by shards, unknown to this ledger
+            _put_aside(context, output.folder.with_name(declared.aside))  # made by shards, unknown to this ledger
         else:
             output.check_alone()
         return None
@@ -101,19 +101,21 @@ def _known_output(context: JobContext) -> OutputRecord | None:
         output.ledger.forget(output.name)
         return None
     if is_new_run:
-        _put_aside(output, begun or name_aside(output.folder, known.started))
+        _put_aside(context, begun or name_aside(output.folder, known.started))
         return None
     return known
 
 
-def _put_aside(output: OpenOutput, aside: Path) -> None:
+def _put_aside(context: JobContext, aside: Path) -> None:
     """Rename an old output to a name with the time of its beginning; nothing is overwritten.
 
     After a kill, its folder may have that name already.
     """
+    output = context.output
     if output.folder.exists():
         output.folder.rename(aside)
         sync_folder(output.folder.parent)
     if output.upload is not None:
         output.upload.put_aside(decoded(aside.name).rpartition("/")[2])
     output.ledger.rename(output.name, output.ledger.key(aside))
+    log.info("output.put_aside", output=context.step.output.shown, kept=aside.name)

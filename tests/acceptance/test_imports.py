@@ -56,7 +56,7 @@ RARE = {
     "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.transfer", "ortdeploy.ledger.letters",
     "ortdeploy.ledger.open_plans", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
     "ortdeploy.streaming.crashed_runs", "ortdeploy.jobs.finished_jobs", "ortdeploy.parts.left_over",
-    "ortdeploy.reports",
+    "ortdeploy.reports.catalogue", "ortdeploy.reports.gallery", "ortdeploy.reports.html", "ortdeploy.reports.prometheus",
     "ortdeploy.streaming.bisect_failures", "ortdeploy.application.supervisor",
     "ortdeploy.sessions.row_axis_adapter", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.bounded_runs", "ortdeploy.sinks.png",
     "ortdeploy.sources.prefetch", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
