@@ -49,7 +49,7 @@ def run_tryout(tryout: Tryout, planned: Planned, arguments: argparse.Namespace) 
     with stopped.installed():
         for plan in planned.plans:
             run_id = uuid.uuid4().hex[:12]
-            run = partial(run_plan, plan, tryout.folder / STATE, run_id, arguments, most_rows=tryout.rows)
+            run = partial(run_plan, plan, tryout.folder / STATE, run_id, arguments, row_limit=tryout.rows)
             is_apart = bool(plan.steps) and can_fork() and not needs_supervision(plan)
             results += _run_apart(run) if is_apart else run(stopped=stopped)
     if any(one.status is Status.INTERRUPTED for one in results):

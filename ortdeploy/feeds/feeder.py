@@ -228,7 +228,7 @@ class Feeder:
         """The bytes that steps took beside that for one of these rows at a time."""
         return max((one.scratch for one in self._inputs), default=0)
 
-    def run_less(self, size: int) -> None:
+    def reduce_batch_size(self, size: int) -> None:
         """Note that each later run has fewer rows than planned."""
         self._size = size
         self._pad_to = size if self._pad_to is not None else None

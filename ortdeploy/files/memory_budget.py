@@ -39,17 +39,17 @@ def room(limit: int | None) -> int:
     return max(min(known, default=1 << 62), _LEAST)
 
 
-def share_room(size: int) -> None:
+def limit_budget(size: int) -> None:
     """Let one thing take no more bytes than these in this context, because others are read at the same time."""
     _share.set(size)
 
 
-def on_shortage(let_go: Callable[[], None]) -> None:
+def on_memory_pressure(let_go: Callable[[], None]) -> None:
     """Have this called in this context if something lacks memory: it returns when others have let go of theirs."""
     _let_go.set(let_go)
 
 
-def let_others_go() -> None:
+def release_others() -> None:
     """Have others let go of their memory, for something that has lacked it and is tried again."""
     _let_go.get()()
     make_room()

@@ -64,7 +64,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since
     the last call. `skipped` are the sessions of a model that were passed over before; `tuning_cache` has the batch
     sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
-    `most_rows`: only this number of rows of each job is run, from the first on. `shard`: only its parts of each job are
+    `row_limit`: only this number of rows of each job is run, from the first on. `shard`: only its parts of each job are
     run, or those that a driver asks for. `fatal` has by job the runs that ended an earlier process. `on_run` is called
     with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call. `began`
     has by job when an earlier process began it, by the monotonic clock, which all processes share. `on_proof` is called
@@ -84,7 +84,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     skipped: Mapping[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     tuning_cache: TuningCache = field(default_factory=lambda: TuningCache(None))
     files: Files = field(default_factory=UnpinnedFiles)
-    most_rows: int | None = None
+    row_limit: int | None = None
     shard: "Shard | AssignedParts | None" = None
     fatal: "Mapping[str, CrashedRuns]" = field(default_factory=dict)
     on_run: Callable[[str, Sequence[int]], None] | None = None
@@ -311,7 +311,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                     why_not=self.unproven.get(step.job),
                 ),
                 files=self.files,
-                most_rows=self.most_rows,
+                row_limit=self.row_limit,
                 fatal=self.fatal.get(step.job, ()),
                 on_run=None if self.on_run is None else partial(self.on_run, step.job),
             )

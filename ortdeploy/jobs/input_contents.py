@@ -31,7 +31,7 @@ class InputContents:
     @classmethod
     def for_job(cls, context: JobContext) -> "InputContents":
         """Return those of a job that this process runs."""
-        are_compared = context.step.input.upstream is None and context.most_rows is None
+        are_compared = context.step.input.upstream is None and context.row_limit is None
         return cls(context.plan.folder, are_compared=are_compared)
 
     def of(self, files: Iterable[FileState]) -> Iterator[FileContent]:

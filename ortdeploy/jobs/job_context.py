@@ -48,7 +48,7 @@ class JobContext(Struct, frozen=True, kw_only=True):
     files: Files
     pause: PauseWatch
     """Returns whether the job must pause."""
-    most_rows: int | None = None
+    row_limit: int | None = None
     """Only this number of rows runs, from the first on."""
     fatal: "CrashedRuns" = ()
     """The runs that ended an earlier process."""
@@ -66,7 +66,7 @@ class JobContext(Struct, frozen=True, kw_only=True):
     def only(self) -> range | None:
         """The numbers of the rows to run; None for all."""
         first = self.step.input.first_row
-        return None if self.most_rows is None else range(first, first + self.most_rows)
+        return None if self.row_limit is None else range(first, first + self.row_limit)
 
     @property
     def layout(self) -> str | None:

@@ -102,7 +102,7 @@ class PartLoop:
     def _write_parts(self, blocks: Generator[Finished]) -> None:
         begun = self._begun_part.now
         if begun is not None:
-            self._write_part(self._rest_of_part(begun.part.start, begun.end, blocks))
+            self._write_part(self._remaining_blocks(begun.part.start, begun.end, blocks))
         for first in blocks:
             of_part = self._part_from([first], blocks)
             del first  # the memory of what is written is for other blocks
@@ -113,9 +113,9 @@ class PartLoop:
         start = first[0].block.start
         end = start + first[0].block.count
         yield first.pop()
-        yield from self._rest_of_part(start, end, blocks)
+        yield from self._remaining_blocks(start, end, blocks)
 
-    def _rest_of_part(self, start: int, end: int, blocks: Iterator[Finished]) -> Iterator[Finished]:
+    def _remaining_blocks(self, start: int, end: int, blocks: Iterator[Finished]) -> Iterator[Finished]:
         """Yield the further blocks of the part that begins with the row `start`: those from the row `end` on."""
         border = part_border(self._step, start)
         while end < border and (block := next(blocks, None)) is not None:

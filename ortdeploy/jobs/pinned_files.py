@@ -38,7 +38,7 @@ class Files(Protocol):
     def check(self) -> None:
         """Raise OrtdeployError if a file that is in use is not what it was when it was opened."""
 
-    def in_own_words(self, text: str) -> str:
+    def with_manifest_paths(self, text: str) -> str:
         """Return a text with the names that the plan has for files."""
 
 
@@ -53,7 +53,7 @@ class UnpinnedFiles:
     def check(self) -> None:
         """Do nothing."""
 
-    def in_own_words(self, text: str) -> str:
+    def with_manifest_paths(self, text: str) -> str:
         """Return the text as it is."""
         return text
 
@@ -93,7 +93,7 @@ class PinnedFiles:
         for file in self._in_use.values():
             file.check()
 
-    def in_own_words(self, text: str) -> str:
+    def with_manifest_paths(self, text: str) -> str:
         """Return a text with the names that the plan has for files, in place of those in the store."""
         for kept, own in self._own_names.items():
             text = text.replace(kept, own)
@@ -111,7 +111,7 @@ class PinnedFiles:
         try:
             yield held
         except OrtdeployError as error:
-            raise type(error)(self.in_own_words(str(error))) from error
+            raise type(error)(self.with_manifest_paths(str(error))) from error
         for file in held.in_use:
             file.confirm_name()
 

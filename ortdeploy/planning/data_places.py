@@ -83,7 +83,7 @@ class Before(Struct, frozen=True, kw_only=True):
         return Progress(first_row=self.record.first_row, rows=self.rows) if self.record else NO_PROGRESS
 
 
-def look_back(places: DataPlaces, state_dir: Path) -> Before:
+def load_previous(places: DataPlaces, state_dir: Path) -> Before:
     """Return what the ledger knows of an output folder; nothing if the output starts over.
 
     It starts over if the user deleted an output that is not removable, or if an earlier run was killed while it put the
@@ -354,7 +354,7 @@ def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards:
     if before.record is None and shards is None and all(one.name == DECISIONS for one in folder.iterdir()):
         return OutputFacts(state="empty")  # a shard that was killed before its plan began may have left that folder
     if before.record is None:  # a run that began meanwhile is in the ledger before it writes a file
-        before = look_back(places, state_dir)
+        before = load_previous(places, state_dir)
     if before.record is None:
         return OutputFacts(state="foreign", ledger=_named_ledger(folder))
     is_elsewhere = places.url is not None and shards is not None

@@ -23,7 +23,7 @@ from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import Fact, Plan, PlannedFiles, RunJob
-from ortdeploy.planning.data_places import DataPlaces, look_at_input, look_at_output, look_back
+from ortdeploy.planning.data_places import DataPlaces, load_previous, look_at_input, look_at_output
 from ortdeploy.planning.make.arrived import fact_of_inputs, with_arrived
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
@@ -127,7 +127,7 @@ def complete(checked: CheckedPlan, state_dir: Path) -> Plan:
     present: dict[str, PlannedFiles] = {}
     for job in checked.jobs:
         name = job.places.job
-        before = look_back(job.places, state_dir)
+        before = load_previous(job.places, state_dir)
         source = look_at_input(job.places, checked.packages, before, state_dir)
         output = look_at_output(job.places, checked.packages, before, state_dir)
         _require_same(job, source, output)

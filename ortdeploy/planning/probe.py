@@ -42,9 +42,9 @@ from ortdeploy.planning.data_places import (
     DataPlaces,
     input_elsewhere,
     input_unseen,
+    load_previous,
     look_at_input,
     look_at_output,
-    look_back,
     output_elsewhere,
     shared_with,
     unwritable,
@@ -166,7 +166,7 @@ def _probe_data(
     unseen: Collection[str],
 ) -> tuple[dict[str, InputFacts], dict[str, OutputFacts]]:
     """Look at the inputs and the outputs of all jobs, with what earlier runs recorded; arguments as of `probe`."""
-    before = {name: Before() if elsewhere else look_back(one, state_dir) for name, one in places.items()}
+    before = {name: Before() if elsewhere else load_previous(one, state_dir) for name, one in places.items()}
     known = {name: Before() if name in stale else one for name, one in before.items()}
     inputs = {
         job.name: input_unseen(places[job.name], packages, "It is not part of the plan.")

@@ -90,7 +90,7 @@ class Trials:
             return True
         if time.perf_counter() - begin > seconds + LATE:
             for one in self._all():
-                one.begin_anew()
+                one.restart_timer()
         return False
 
     def _seconds_left(self) -> float:

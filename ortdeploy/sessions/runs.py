@@ -253,10 +253,10 @@ class SessionRuns:
         """Whether a run was asked to end, and did not."""
         return any(one.is_stuck for one in self._limited)
 
-    def begin_anew(self) -> None:
+    def restart_timer(self) -> None:
         """Let the time of a run begin now: the whole process was stopped meanwhile."""
         for one in self._limited:
-            one.begin_anew()
+            one.restart_timer()
 
     def begin(self, key: tuple[str, ...]) -> None:
         """Say to which reset key the next rows belong, if a pipeline has state."""
@@ -273,7 +273,7 @@ class SessionRuns:
         """The state of the last row; None without state."""
         return None if self._stateful is None else self._stateful.state
 
-    def go_on_from(self, state: Any) -> None:
+    def restore_state(self, state: Any) -> None:
         """Take up a state."""
         if self._stateful is not None:
             self._stateful.state = state

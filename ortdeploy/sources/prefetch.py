@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ortdeploy.files.memory_budget import let_others_go, room, share_room
+from ortdeploy.files.memory_budget import limit_budget, release_others, room
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.rows import TOO_LARGE, Found, RowError
@@ -156,7 +156,7 @@ class DecodedAhead:
             return found
         del found
         self._put_ahead_back()
-        let_others_go()
+        release_others()
         return self._decode(raw)
 
     def _fill(self) -> None:
@@ -177,7 +177,7 @@ class DecodedAhead:
         size = self._room_of_one
 
         def decode() -> Found:
-            share_room(size)
+            limit_budget(size)
             return self._decode(raw)
 
         return self._decoders.begin(decode, len(self._ahead))

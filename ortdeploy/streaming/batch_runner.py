@@ -94,7 +94,7 @@ class BatchRunner:
             lost = self.lost_key(prepared.block, rows)
             if lost is not None:
                 raise unwritable(self._job.output.format, lost)
-            run.results = self._run_told(run.feeds, prepared.block, rows, adapters)
+            run.results = self._run_observed(run.feeds, prepared.block, rows, adapters)
         except StageError as error:
             run.error = error
         return run
@@ -111,7 +111,7 @@ class BatchRunner:
                 if one.stops(numbers):
                     raise one.error()
 
-    def _run_told(
+    def _run_observed(
         self, feeds: Mapping[str, Array], block: Block, rows: Sequence[int], adapters: tuple[str, ...]
     ) -> dict[str, Column]:
         """Run feeds, and say which rows run and that they have run, if somebody wants to know."""
@@ -138,7 +138,7 @@ class BatchRunner:
             log.warning("batch.halved", rows=rows, before=self.size, models=list(self._job.row_check.declared))
             self._counts.halved += 1
             self.size = rows
-            self.feeder.run_less(rows)
+            self.feeder.reduce_batch_size(rows)
 
     def postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
         """Add the columns of every postprocess step to the results, and check that they can be written.

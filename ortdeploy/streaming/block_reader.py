@@ -15,7 +15,7 @@ from msgspec import Struct
 from ortdeploy.durations import Histogram
 from ortdeploy.feeds.feeder import Feeder, prepared_at_once
 from ortdeploy.feeds.prepared import Prepared
-from ortdeploy.files.memory_budget import let_others_go
+from ortdeploy.files.memory_budget import release_others
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed
 from ortdeploy.results.rows import Block
@@ -152,7 +152,7 @@ class BlockReader:
         except MemoryError as error:
             error.__traceback__ = None  # it has what was made until then
         self._forget_ahead()
-        let_others_go()
+        release_others()
         return timed(partial(self._make, block))
 
     def _forget_ahead(self) -> None:

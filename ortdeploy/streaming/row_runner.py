@@ -68,7 +68,7 @@ class RowRunner:
         self.postprocess_times = Histogram()
         self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, fatal=fatal, on_run=on_run)
         self._runs = self._batches.runs
-        self._smooth = True
+        self._fast_path = True
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
         self._unsafe = frozenset[int]().union(*(one.rows for one in fatal))
@@ -119,9 +119,9 @@ class RowRunner:
         """Whether a run was asked to end but did not. Thread-safe."""
         return self._runs.is_stuck
 
-    def begin_anew(self) -> None:
+    def restart_timer(self) -> None:
         """Restart the clock of the current run, because the whole process was stopped meanwhile. Thread-safe."""
-        self._runs.begin_anew()
+        self._runs.restart_timer()
 
     @property
     def batch_size(self) -> int:
@@ -138,15 +138,15 @@ class RowRunner:
         if self._stateful:
             pieces: list[Piece] | None = self._run_in_turn(prepared, failed)
         else:
-            pieces = self._run_smoothly(prepared) if self._smooth else None
-            self._smooth = pieces is not None or prepared.feeds is None
+            pieces = self._run_fast_path(prepared) if self._fast_path else None
+            self._fast_path = pieces is not None or prepared.feeds is None
         if pieces is None:
             runs = [self._batches.run(prepared, rows, adapters) for adapters, rows in self._cut(block, failed)]
             pieces = self._finish_together(runs)
             if pieces is None:
                 pieces = [piece for run in runs for piece in self._salvage.finish(block, run, failed)]
             else:
-                self._smooth = True
+                self._fast_path = True
         self._runs.settle()
         if len(block.rows) < block.count or failed:
             failed.sort(key=lambda row: row.row)
@@ -166,9 +166,9 @@ class RowRunner:
         """On what each kind of comparison is proven."""
         return self._runs.proven
 
-    def go_on_from(self, state: Any) -> None:
+    def restore_state(self, state: Any) -> None:
         """Continue with the state of the last committed row."""
-        self._runs.go_on_from(state)
+        self._runs.restore_state(state)
 
     def _run_in_turn(self, prepared: Prepared, failed: list[FailedRow]) -> list[Piece]:
         """Run rows with state: each batch is finished before the next one begins."""
@@ -185,7 +185,7 @@ class RowRunner:
         reset = self._job.pipeline.reset if self._job.pipeline else ()
         return tuple(str(block.key(name)[row]) for name in reset)
 
-    def _run_smoothly(self, prepared: Prepared) -> list[Piece] | None:
+    def _run_fast_path(self, prepared: Prepared) -> list[Piece] | None:
         """Run a block the fast way; None if a row fails or chooses an adapter."""
         chosen = self._job.adapters
         if prepared.feeds is None or chosen.column is not None or self._job.batching.last != "short":

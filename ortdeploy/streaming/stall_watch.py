@@ -59,7 +59,7 @@ class StallWatch:
             if now - begin > patience + LATE:
                 self._progressed = now
                 for member in self._members:
-                    member.rows.begin_anew()
+                    member.rows.restart_timer()
             raise
 
     @property

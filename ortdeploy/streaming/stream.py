@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.events import log
 from ortdeploy.feeds.in_flight import InFlight
-from ortdeploy.files.memory_budget import on_shortage
+from ortdeploy.files.memory_budget import on_memory_pressure
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.plan.thread_layout import BY_RULE
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
@@ -156,7 +156,7 @@ class Stream:
         """Body of the reader's thread: read blocks, prepare their tensors, pass them on."""
         try:
             if self._hooks.on_run is None:  # else nothing runs while this thread reads
-                on_shortage(self._let_go)
+                on_memory_pressure(self._let_go)
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():

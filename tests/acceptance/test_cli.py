@@ -951,17 +951,17 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
     """The ledger is read before the output folders are looked at; a run may begin in between."""
     assert cli("apply", deployment / "m.yaml").code == 0
     calls = iter(range(9))
-    real, nothing = data_places.look_back, data_places.Before()
+    real, nothing = data_places.load_previous, data_places.Before()
 
-    def look_back(places: data_places.DataPlaces, state_dir: Path) -> data_places.Before:
+    def load_previous(places: data_places.DataPlaces, state_dir: Path) -> data_places.Before:
         """Know of nothing at first: what happens in between cannot be arranged from outside."""
         return real(places, state_dir) if next(calls) else nothing
 
     for room in (probe, data_places):
-        monkeypatch.setattr(room, "look_back", look_back)
+        monkeypatch.setattr(room, "load_previous", load_previous)
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
     for room in (probe, data_places):
-        monkeypatch.setattr(room, "look_back", lambda *_where: nothing)
+        monkeypatch.setattr(room, "load_previous", lambda *_where: nothing)
     assert "error[finished-output]" in cli("plan", deployment / "m.yaml").out
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.memory_budget import PROCESS, RoomError, check_room, on_shortage
+from ortdeploy.files.memory_budget import PROCESS, RoomError, check_room, on_memory_pressure
 from ortdeploy.process import daemon_threads
 from ortdeploy.sources import image, prefetch
 from ortdeploy.sources.file_per_row import FilePerRow
@@ -336,7 +336,7 @@ def test_others_let_go_of_memory_before_a_row_fails_for_lack_of_it(
         return {"n": raw.value}
 
     def found() -> list[Any]:
-        on_shortage(lambda: let_go.append(1))
+        on_memory_pressure(lambda: let_go.append(1))
         return numbers(decoded(partial(decode_row, decode=decode, wanted=Wanted(dtypes={})), 4))
 
     assert copy_context().run(found) == list(range(ROWS))

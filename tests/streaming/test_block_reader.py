@@ -24,7 +24,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds import feeder
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
-from ortdeploy.files.memory_budget import let_others_go, on_shortage
+from ortdeploy.files.memory_budget import on_memory_pressure, release_others
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, PlannedStep, RunJob
 from ortdeploy.process import daemon_threads
@@ -257,8 +257,8 @@ def test_blocks_that_are_ahead_are_passed_on_before_one_that_lacks_memory_is_rea
     def read() -> Iterator[Block]:
         for number in range(BLOCKS):
             if number == 4:
-                on_shortage(let_go)
-                let_others_go()
+                on_memory_pressure(let_go)
+                release_others()
             yield block(number)
 
     def found() -> list[int]:

@@ -38,7 +38,7 @@ from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.durations import LATE
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import MOST
-from ortdeploy.files.memory_budget import let_others_go
+from ortdeploy.files.memory_budget import release_others
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block
@@ -389,7 +389,7 @@ def test_the_third_signal_exits_at_once(tmp_path: Path) -> None:
 
 def idle_member() -> Any:
     """Return a session's thread that has run nothing yet."""
-    rows_ = SimpleNamespace(progressed=0.0, seconds_left=None, begin_anew=lambda: None)
+    rows_ = SimpleNamespace(progressed=0.0, seconds_left=None, restart_timer=lambda: None)
     return SimpleNamespace(rows=rows_)
 
 
@@ -501,7 +501,7 @@ def test_what_lacks_memory_is_read_again_once_all_blocks_before_it_have_run(
     def short_of_memory(self: ArraySource, start: int, sizes: Any) -> Iterator[Block]:
         for block in real(self, start, sizes):
             if block.start >= 32 and not before:
-                let_others_go()
+                release_others()
                 before.append((block.start, sum(ran)))
             yield block
 

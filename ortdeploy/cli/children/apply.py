@@ -63,18 +63,18 @@ def run_plan(
     arguments: argparse.Namespace,
     stopped: StopFlag,
     *,
-    most_rows: int | None = None,
+    row_limit: int | None = None,
     shard: "Shard | None" = None,
 ) -> tuple[JobResult, ...]:
     """Run a plan in a child if a provider, a proof or a file that is cut might end the process, else in this process.
 
     So is a plan with an output, or a shard of one, whose last run was ended by a crash of native code.
 
-    With `most_rows`, only that many rows of each job run, and models and other files are used in place instead of from
+    With `row_limit`, only that many rows of each job run, and models and other files are used in place instead of from
     the content store. With `shard`, only its parts of each job run, and the ledger is only read.
     """
     crash = _last_crash(plan, state_dir, shard)
-    in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
+    in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=row_limit is not None)
     may_trap = sys.platform != "win32" and may_end_its_process(plan, TuningCache(state_dir))
     if crash is None and not in_child and not may_trap:
         with closing(NativeOutput()) as native, native.taking():
@@ -87,13 +87,13 @@ def run_plan(
                     stopped=stopped,
                     native=native,
                     on_native_call=lambda what: last_words.doing(**what),
-                    most_rows=most_rows,
+                    row_limit=row_limit,
                     shard=shard,
                 )
             )
     from ortdeploy.application.supervisor import Supervisor  # noqa: PLC0415  few plans need one
 
-    request = _request(state_dir, run_id, arguments, most_rows, shard)
+    request = _request(state_dir, run_id, arguments, row_limit, shard)
     if not in_child:  # later runs need no child, and a part does not tell who has read the plan
         request["digests"] = {step.job: plan_digest(plan, step.job) for step in run_jobs(plan)}
     supervisor = Supervisor(
@@ -109,13 +109,13 @@ def run_plan(
 
 
 def _request(
-    state_dir: Path, run_id: str, arguments: argparse.Namespace, most_rows: int | None, shard: "Shard | None"
+    state_dir: Path, run_id: str, arguments: argparse.Namespace, row_limit: int | None, shard: "Shard | None"
 ) -> dict[str, Any]:
     """Return what a child is told beside its plan, as JSON; `_serve` reads it."""
     return {
         "state_dir": str(state_dir),
         "run_id": run_id,
-        "most_rows": most_rows,
+        "row_limit": row_limit,
         "shard": None if shard is None else [shard.index, shard.count],
         "logging": {name: getattr(arguments, name) for name in _LOGGING},
     }
@@ -131,7 +131,7 @@ def execute(
     native: NativeOutput,
     on_native_call: OnNativeCall = lambda _doing: None,
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
-    most_rows: int | None = None,
+    row_limit: int | None = None,
     shard: "Shard | AssignedParts | None" = None,
     fatal: "Mapping[str, CrashedRuns] | None" = None,
     on_run: Callable[[str, Sequence[int]], None] | None = None,
@@ -148,7 +148,7 @@ def execute(
         bound(run=run_id, deployment=plan.deployment),
         _held(plan, state_dir, shard) as holders,
         crashes_noted_in(holders[0] if holders else None),
-        held_in(None, state_dir, Path(plan.folder)) if most_rows is not None else hold_files(plan, state_dir) as files,
+        held_in(None, state_dir, Path(plan.folder)) if row_limit is not None else hold_files(plan, state_dir) as files,
         open_ledger(state_dir) if shard is None else copy_of_ledger(state_dir) as ledger,
     ):
         log.info("run.started", manifest=plan.manifest)
@@ -160,11 +160,11 @@ def execute(
             observer=observer,
             stop=stopped,
             on_native_call=on_native_call,
-            native_text=lambda: files.in_own_words(native.take()),
+            native_text=lambda: files.with_manifest_paths(native.take()),
             skipped=skipped or {},
             tuning_cache=TuningCache(state_dir),
             files=files,
-            most_rows=most_rows,
+            row_limit=row_limit,
             shard=shard,
             fatal=fatal or {},
             on_run=on_run,
@@ -301,7 +301,7 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             native=native,
             on_native_call=lambda doing: say(kind="doing", **doing),
             skipped=skipped,
-            most_rows=request["most_rows"],
+            row_limit=request["row_limit"],
             shard=None if request["shard"] is None else Shard(index=request["shard"][0], count=request["shard"][1]),
             fatal=decode_crashed_runs(request["fatal"]),
             on_run=(lambda job, rows: say(kind="running", job=job, rows=list(rows))) if request["closely"] else None,

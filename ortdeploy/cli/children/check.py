@@ -37,6 +37,8 @@ def _run(check: PlannedCheck, state_dir: Path, roots: Sequence[str], native: Nat
     with hold_for_check(check, state_dir) as files:
         runtime = PinnedRuntime(OrtRuntime(), files)
         opener = ModelOpener(
-            runtime=runtime, on_native_call=lambda _doing: None, native_text=lambda: files.in_own_words(native.take())
+            runtime=runtime,
+            on_native_call=lambda _doing: None,
+            native_text=lambda: files.with_manifest_paths(native.take()),
         )
         yield from run_check(check, opener, roots)
