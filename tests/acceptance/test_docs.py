@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Cli
+from support.pages import manual
 from support.render_readme import run
 from support.sizes import closure
 
@@ -42,7 +43,7 @@ def test_every_event_is_documented_and_every_documented_event_is_logged() -> Non
 
 
 def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
-    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
+    text = manual()
     schema = json.loads(schema_text("deployment"))
     documented = {
         name: part
@@ -113,7 +114,7 @@ def test_every_command_of_the_readme_prints_what_it_says(tmp_path: Path) -> None
 
 
 def test_every_ortdeploy_command_in_the_docs_exists() -> None:
-    texts = [README, *(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md"))]
+    texts = [README, *(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").rglob("*.md"))]
     words = {word for text in texts for word in re.findall(r"(?:`|\$ |bin/)ortdeploy ([a-z]+)", text)}
     assert words <= set(COMMANDS)
     assert all(any(f"ortdeploy {command}" in text for text in texts) for command in COMMANDS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY
 from support import take_pictures
-from support.pages import run_page, shell, snippets
+from support.pages import manual, run_page, shell, snippets
 
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.schema_check import check_document
@@ -82,11 +82,40 @@ def test_what_editors_are_told_fits_what_is_printed() -> None:
     assert json.loads(blocks[".vscode/settings.json"])
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+@pytest.mark.parametrize("page", sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")))
 def test_every_link_between_pages_leads_somewhere(page: str) -> None:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
-        assert (DOCS / link).exists(), link
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link, anchor in re.findall(r"\]\(([^)#:]*?)(?:#([^)]*))?\)", text):
+        target = (DOCS / page).parent / link if link else DOCS / page
+        assert target.exists(), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), (link, anchor)
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that links may lead to: its headings, and what it names by hand."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {
+        *re.findall(r'<a id="([^"]+)">', text),
+        *(re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings),
+    }
+
+
+def test_links_to_the_page_that_once_had_every_key_still_lead_to_the_key() -> None:
+    assert anchors(DOCS / "manifest.md") >= set(OLD_ANCHORS.split())
+    linked = re.findall(r"\]\((reference/[^)#]+)", (DOCS / "manifest.md").read_text(encoding="utf-8"))
+    assert {f"reference/{path.name}" for path in DOCS.glob("reference/*.md")} == set(linked)
+
+
+OLD_ANCHORS = """
+    the-first-five-minutes at-the-top changing-values-from-the-command-line several-manifests environment-variables
+    a-provider-chain a-model sessions results-behind-a-provider threads-and-cache golden-checks rows what-is-looked-at
+    session-options-and-run-options memory an-adapter a-pipeline operators-of-onnx operations text-to-image a-job
+    batches errors limits input when-a-job-may-run who-is-told inputs-that-recur urls prepare-steps postprocess-steps
+    output the-types-of-carried-columns parts-that-are-carried-away another-deployment-for-the-same-output
+    other-commands
+"""
+"""The headings of docs/manifest.md before it was split."""
 
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *(REPOSITORY / name for name in ("README.md", "README.zh-CN.md"))]
@@ -174,7 +203,7 @@ def test_what_is_to_be_filled_in_before_a_release_is_named() -> None:
 
 
 def test_keys_and_steps_for_those_who_come_from_elsewhere_exist() -> None:
-    known = (DOCS / "manifest.md").read_text(encoding="utf-8")
+    known = manual()
     text = (DOCS / "coming-from.md").read_text(encoding="utf-8")
     cells = [row.split(" | ")[1] for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE)]
     names = {

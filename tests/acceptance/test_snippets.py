@@ -28,6 +28,8 @@ YAML = f"{PAGES}test_yaml_of_a_page_is_a_manifest_or_a_part_of_one"
 TWO_COMMANDS = "tests/acceptance/test_docs.py::test_ci_runs_the_readmes_two_commands"
 EDITORS = "tests/acceptance/test_language_server.py::"
 
+REFERENCE = [page for page in (REPOSITORY / "docs/reference").glob("*.md") if "```yaml" in page.read_text("utf-8")]
+
 TESTS = {
     ("README.md", "bash"): TWO_COMMANDS,
     ("README.md", "console"): "tests/acceptance/test_docs.py::test_every_command_of_the_readme_prints_what_it_says",
@@ -43,8 +45,6 @@ TESTS = {
     ("docs/editors.md", "lua"): f"{EDITORS}test_neovim_shows_what_the_server_and_validate_find",
     ("docs/editors.md", "yaml"): YAML,
     ("docs/failed-rows.md", "console"): EXAMPLE,
-    ("docs/manifest.md", "console"): f"{OWN}test_the_first_five_minutes_run_as_the_page_says",
-    ("docs/manifest.md", "yaml"): YAML,
     ("docs/plans.md", "console"): EXAMPLE,
     ("docs/plans.md", "sh"): f"{OWN}test_an_open_plan_runs_as_the_page_says",
     ("docs/python.md", "pycon"): "tests/test_api.py::test_the_examples_of_the_page_run",
@@ -53,9 +53,11 @@ TESTS = {
     ("docs/results.md", "console"): EXAMPLE,
     ("docs/shards.md", "sh"): f"{OWN}test_shards_of_a_plan_run_as_the_page_says",
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
+    **{(f"docs/reference/{page.name}", "yaml"): YAML for page in REFERENCE},
     ("docs/tutorial.md", "*"): WHOLE_PAGE,
     ("docs/tutorial.zh-CN.md", "*"): TRANSLATION,
     ("docs/upstream.md", "yaml"): YAML,
+    ("docs/your-model.md", "console"): f"{OWN}test_the_first_five_minutes_run_as_the_page_says",
 }
 """The test of each kind of block, by page; `*` stands for all kinds."""
 
@@ -145,7 +147,7 @@ def test_the_first_five_minutes_run_as_the_page_says(
     families.yolo(tmp_path / "detector.onnx")
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (640, 480)).save(tmp_path / "photos/one.png")
-    run_all(commands("docs/manifest.md", "console"), tmp_path, shell_program, monkeypatch)
+    run_all(commands("docs/your-model.md", "console"), tmp_path, shell_program, monkeypatch)
     assert list((tmp_path / "outbox/detector").glob("part-*"))
 
 

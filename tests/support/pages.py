@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_DOCS = Path(__file__).parent.parent.parent / "docs"
+
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TRIES = 200
 _BETWEEN = 0.25  # seconds, between two looks at what a command in the background has done
@@ -92,6 +94,11 @@ def _run_all(body: str, shell: Shell, until: Callable[[str, str], bool]) -> Iter
     for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
         command, _, written = part.partition("\n")
         yield f"$ {command}\n{shell.run(command, lambda printed, written=written: until(printed, written))}"  # type: ignore[misc]
+
+
+def manual() -> str:
+    """Return all pages that describe the manifest, as one text."""
+    return "\n".join(path.read_text("utf-8") for path in [_DOCS / "manifest.md", *sorted(_DOCS.glob("reference/*.md"))])
 
 
 def snippets(text: str) -> list[tuple[str, str | None, str]]:
