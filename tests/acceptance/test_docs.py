@@ -180,3 +180,40 @@ FEWEST_WORDS = 5
 
 MOST_SHARED = 0.65
 """The share of its long words that an item may have in common with another one."""
+
+
+RESOURCES = {
+    "models": "model",
+    "adapters": "adapter",
+    "pipelines": "pipeline",
+    "jobs": "job",
+    "input": "input",
+    "batch": "batch",
+    "output": "output",
+    "errors": "errors",
+    "limits": "limits",
+    "memory": "memory",
+}
+"""The definition in the schema that the tables of a page describe."""
+
+
+@pytest.mark.parametrize("page", RESOURCES)
+def test_the_tables_of_a_resource_have_the_keys_and_defaults_of_the_schema(page: str) -> None:
+    part = json.loads(schema_text("deployment"))["$defs"][RESOURCES[page]]
+    if "properties" not in part:
+        (part,) = (one for one in part["anyOf"] if "properties" in one)
+    pages = [page, "text-to-image"] if page == "pipelines" else [page]
+    texts = ((REPOSITORY / f"docs/reference/{one}.md").read_text(encoding="utf-8") for one in pages)
+    rows = [row.split(" | ") for text in texts for row in re.findall(r"^\| (`.+) \|$", text, re.MULTILINE)]
+    described = {key: row for row in rows for key in re.findall(r"`([a-z_0-9]+)`", row[0])}
+    assert set(part["properties"]) <= set(described)
+    for key, value in part["properties"].items():
+        if "default" in value:
+            assert described[key][2].strip("`") in {str(value["default"]), json.dumps(value["default"])}, key
+        if key in part.get("required", ()):
+            assert described[key][2] == "required", key
+
+
+def test_every_page_of_the_reference_has_an_example() -> None:
+    for page in (REPOSITORY / "docs/reference").glob("*.md"):
+        assert "```yaml\n" in page.read_text(encoding="utf-8"), page

@@ -28,7 +28,8 @@ YAML = f"{PAGES}test_yaml_of_a_page_is_a_manifest_or_a_part_of_one"
 TWO_COMMANDS = "tests/acceptance/test_docs.py::test_ci_runs_the_readmes_two_commands"
 EDITORS = "tests/acceptance/test_language_server.py::"
 
-REFERENCE = [page for page in (REPOSITORY / "docs/reference").glob("*.md") if "```yaml" in page.read_text("utf-8")]
+REFERENCE = sorted((REPOSITORY / "docs/reference").glob("*.md"))
+"""The pages of the manifest's resources, each with an example."""
 
 TESTS = {
     ("README.md", "bash"): TWO_COMMANDS,
