@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 from PIL import Image
 from support import family_models as families
 from support.gallery import deployed
-from support.pages import shell, snippets
+from support.pages import EXAMPLES, shell, snippets
 
 from ortdeploy.cli.arguments import COMMANDS, build_parser
 from ortdeploy.results.shares import Shares, SlowPart, WorkerShare
@@ -31,6 +31,9 @@ EDITORS = "tests/acceptance/test_language_server.py::"
 REFERENCE = sorted((REPOSITORY / "docs/reference").glob("*.md"))
 """The pages of the manifest's resources, each with an example."""
 
+HOW_TO = ("from-a-script", "gpu", "inbox", "monitoring", "two-boards")
+"""The pages of tasks that show parts of a manifest."""
+
 TESTS = {
     ("README.md", "bash"): TWO_COMMANDS,
     ("README.md", "console"): "tests/acceptance/test_docs.py::test_every_command_of_the_readme_prints_what_it_says",
@@ -45,13 +48,12 @@ TESTS = {
     ("docs/editors.md", "json"): f"{PAGES}test_what_editors_are_told_fits_what_is_printed",
     ("docs/editors.md", "lua"): f"{EDITORS}test_neovim_shows_what_the_server_and_validate_find",
     ("docs/editors.md", "yaml"): YAML,
-    ("docs/failed-rows.md", "console"): EXAMPLE,
-    ("docs/plans.md", "console"): EXAMPLE,
+    **{(f"docs/{page}", "console"): EXAMPLE for page in EXAMPLES},
+    ("docs/how-to/from-a-script.md", "python"): EXAMPLE,
+    **{(f"docs/how-to/{name}.md", "yaml"): YAML for name in HOW_TO},
     ("docs/plans.md", "sh"): f"{OWN}test_an_open_plan_runs_as_the_page_says",
     ("docs/python.md", "pycon"): "tests/test_api.py::test_the_examples_of_the_page_run",
     ("docs/ray.md", "sh"): f"{OWN}test_commands_of_a_cluster_have_flags_that_exist",
-    ("docs/recurring.md", "console"): EXAMPLE,
-    ("docs/results.md", "console"): EXAMPLE,
     ("docs/shards.md", "sh"): f"{OWN}test_shards_of_a_plan_run_as_the_page_says",
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
     **{(f"docs/reference/{page.name}", "yaml"): YAML for page in REFERENCE},
