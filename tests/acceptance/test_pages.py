@@ -124,12 +124,15 @@ def test_every_picture_is_shown_and_made_by_the_script() -> None:
     shown = {
         (page.parent / image).resolve()
         for page in PAGES
-        for image in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        for image in re.findall(r"!\[[^\]]+\]\((?!\.\./\.\./actions)([^)]+)\)", page.read_text(encoding="utf-8"))
     }
     assert shown == set((DOCS / "pictures").iterdir())
-    taken = {*(f"{name}.svg" for name in take_pictures.SCREENS), *(f"{name}.webp" for name in take_pictures.PAGES)}
+    taken = {
+        *(f"{name}.svg" for name in take_pictures.SCREENS),
+        *(f"{name}.webp" for name in (*take_pictures.PAGES, *take_pictures.DRAWN)),
+    }
     assert {path.name for path in shown} == taken
-    assert sum(path.stat().st_size for path in shown) < 600_000
+    assert sum(path.stat().st_size for path in shown) < 700_000
 
 
 YAML = [
@@ -174,6 +177,13 @@ def parsed(text: str) -> Any:
     return document.data
 
 
+def commands_of_the_gallery() -> list[str]:
+    """The commands of its page, which have a test of their own."""
+    text = (REPOSITORY / "deployments/gallery/README.md").read_text(encoding="utf-8")
+    (body,) = (body for kind, _, body in snippets(text) if kind == "sh")
+    return body.splitlines()
+
+
 @pytest.mark.process
 def test_a_model_of_your_own_runs_as_the_readme_says(
     tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,9 +194,11 @@ def test_a_model_of_your_own_runs_as_the_readme_says(
     for number in range(8):
         shutil.copy(REPOSITORY / f"deployments/digits/{number:03}.png", tmp_path / "scans")
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    (body,) = (body for kind, _, body in snippets(readme) if kind == "sh")
-    activate, *commands = body.replace("MODEL", "mine").replace("PICTURES", "scans").splitlines()
+    gallery, body = (body for kind, _, body in snippets(readme) if kind == "sh")
+    activate, *lines = gallery.splitlines()
     assert activate == ". .venv/bin/activate"
+    assert [line for line in lines if " try " not in line] == commands_of_the_gallery()
+    commands = body.replace("MODEL", "mine").replace("PICTURES", "scans").splitlines()
     with shell(tmp_path, shell_program) as opened:
         for command in commands:
             opened.run(f"{command} 2>> log && echo well >> done", lambda _: True)
@@ -195,7 +207,13 @@ def test_a_model_of_your_own_runs_as_the_readme_says(
 
 
 def test_what_is_to_be_filled_in_before_a_release_is_named() -> None:
-    files = ("pyproject.toml", *(f"docs/{page.name}" for page in DOCS.glob("*.md")), "README.md", "action.yml")
+    files = (
+        "pyproject.toml",
+        "ortdeploy/cli/arguments.py",
+        *(f"docs/{page.name}" for page in DOCS.glob("*.md")),
+        "README.md",
+        "action.yml",
+    )
     left = {file for file in files if "OWNER/" in (REPOSITORY / file).read_text(encoding="utf-8")}
     releasing = (REPOSITORY / "RELEASING.md").read_text(encoding="utf-8")
     assert {file for file in files if f"`{file}`" in releasing} >= left
