@@ -75,6 +75,23 @@ def _columns() -> int:
     return (columns or 80) - 2
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return lines of up to `width` columns. No word is broken, or a flag could not be copied."""
+    import textwrap  # noqa: PLC0415  only for help
+
+    return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+
+class _Help(argparse.HelpFormatter):
+    """Help texts in lines of whole words."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrapped(text, width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(f"{indent}{line}" for line in _wrapped(text, width - len(indent)))
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that exits with 64 for wrong usage, so that it cannot look like a rejection or like changes.
 
@@ -83,7 +100,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: "Any", **settings: "Any") -> None:
         settings["allow_abbrev"] = False
-        settings["formatter_class"] = partial(settings.get("formatter_class", argparse.HelpFormatter), width=_columns())
+        settings["formatter_class"] = partial(_Help, width=_columns())
         super().__init__(*arguments, **settings)
         self.register("action", None, _Once)
         self.register("action", "store", _Once)
@@ -206,6 +223,38 @@ class _Parser(argparse.ArgumentParser):
         return f"{self.prog} has no flag {flag}. {advice}"
 
 
+class _Program(_Parser):
+    """The parser of the program itself, whose help shows the commands by what they are for."""
+
+    def format_help(self) -> str:
+        width = _columns()
+        tables = {group: [(one, COMMANDS[one][0]) for one in names if one in COMMANDS] for group, names in GROUPS}
+        tables["options"] = [(", ".join(one.option_strings), str(one.help)) for one in self._actions[:2]]
+        indent = 4 + max(len(name) for rows in tables.values() for name, _ in rows)
+        shown = [f"{group}:\n{_table(rows, indent, width)}" for group, rows in tables.items()]
+        codes = [(code, meaning) for code, meaning in (line.split(maxsplit=1) for line in _EPILOG.splitlines()[1:])]
+        shown.append(f"exit codes:\n{_table(codes, 15, width)}")
+        about = "\n".join([*_wrapped(str(self.description), width), f"Start with: {_FIRST}"])
+        more = [
+            *_wrapped("ortdeploy COMMAND --help shows the flags of a command.", width),
+            f"Documents: {_DOCUMENTS}",
+        ]
+        return "\n\n".join([self.format_usage().rstrip(), about, *shown, "\n".join(more)]) + "\n"
+
+
+_FIRST = "ortdeploy init MODEL.onnx"
+_DOCUMENTS = "https://github.com/OWNER/ortdeploy/tree/main/docs"
+
+
+def _table(rows: "Sequence[tuple[str, str]]", indent: int, width: int) -> str:
+    """Return rows of a name and what it means, which begins `indent` columns from the left."""
+    lines = []
+    for name, meaning in rows:
+        first, *others = _wrapped(meaning, width - indent)
+        lines += [f"  {name:<{indent - 2}}{first}", *(f"{' ' * indent}{line}" for line in others)]
+    return "\n".join(lines)
+
+
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of every command, or of one command `only`, which is faster."""
 
@@ -216,11 +265,10 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             print(f"ortdeploy {package_version('ortdeploy')}")  # noqa: T201  the front door's own word
             parser.exit()
 
-    parser = _Parser(
+    parser = _Program(
         prog="ortdeploy",
-        description="Declarative deployments for ONNX Runtime: a YAML manifest says which models run over which data.",
+        description="Runs ONNX models over batches of files, as one YAML manifest declares.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
@@ -237,7 +285,8 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     """Add the arguments of every command that reads manifests."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help=paths)
-    add("--format", choices=formats, help="form of the results (default: text; also: ORTDEPLOY_FORMAT)")
+    form = f"form of the results: {', '.join(formats)} (default: text; also: ORTDEPLOY_FORMAT)"
+    add("--format", metavar="FORM", choices=formats, help=form)
     profile = "merge the overrides under profiles: NAME: into the manifest (also: ORTDEPLOY_PROFILE)"
     add("--profile", metavar="NAME", help=profile)
     overlay = "merge a file into the manifest, such as one that ortdeploy tune wrote; may be given several times"
@@ -587,3 +636,11 @@ COMMANDS = {
     "watch": ("apply whenever a manifest changes or input arrives", _add_watch),
 }
 """The commands by name: a line of help, and the function that adds the flags."""
+
+GROUPS = (
+    ("first steps", ("init", "try", "plan", "apply", "doctor", "explain")),
+    ("every day", ("validate", "status", "retry", "watch", "check", "lock", "diff", "tune", "rollback")),
+    ("many machines", ("device", "fleet", "bundle", "service", "finish")),
+    ("upkeep", ("verify", "compact", "state", "cache", "adapter", "schema", "completion")),
+)
+"""The commands by what they are for, as the help shows them; those that are not in COMMANDS are left out."""

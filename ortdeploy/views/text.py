@@ -45,11 +45,12 @@ def render_diagnostics(
 ) -> str:
     """Return each diagnostic as `path:line:column: severity[rule]: summary`, its line of the file and its detail.
 
-    `line_of` gives the line of the file, if it can be shown. `width` is that of the terminal, in columns; None: what
-    reads it is none, and wants the first line whole.
+    `line_of` gives the line of the file, if it can be shown. `width` is that of the terminal, in columns, where blank
+    lines separate them; None: what reads it is none, and wants the first line whole.
     """
     paint = painter(color=color)
-    return "".join(_render_diagnostic(diagnostic, paint, line_of, width) for diagnostic in diagnostics)
+    between = "" if width is None else "\n"  # lines that a program reads have none between them
+    return between.join(_render_diagnostic(diagnostic, paint, line_of, width) for diagnostic in diagnostics)
 
 
 def _render_diagnostic(diagnostic: Diagnostic, paint: Paint, line_of: LineOf | None, width: int | None) -> str:

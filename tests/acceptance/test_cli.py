@@ -22,7 +22,7 @@ from support.forks import start_program
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy import durations
-from ortdeploy.cli.arguments import COMMANDS, build_parser
+from ortdeploy.cli.arguments import COMMANDS, GROUPS, build_parser
 from ortdeploy.cli.commands import explain, status
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.opening import open_ledger
@@ -543,6 +543,30 @@ def test_help_names_every_command_and_every_exit_code(cli: Cli) -> None:
     assert all(code in result.out for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "64", "129/130/143"))
     for command in COMMANDS:
         assert cli(command, "--help").code == 0
+
+
+def test_help_shows_every_command_in_a_group_and_says_where_to_start(cli: Cli) -> None:
+    shown = cli("--help").out
+    grouped = [name for _, names in GROUPS for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(COMMANDS) <= set(grouped)
+    assert [line for line in shown.splitlines() if line.startswith("Start with")] == [
+        "Start with: ortdeploy init MODEL.onnx"
+    ]
+    groups = re.findall(r"^([a-z][a-z ]+):$", shown, re.MULTILINE)
+    assert groups == [*(group for group, _ in GROUPS), "options", "exit codes"]
+    assert shown.index("  init ") < shown.index("  apply ") < shown.index("  retry ") < shown.index("  compact ")
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_help_breaks_no_word(cli: Cli, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in [(), *((name,) for name in COMMANDS)]:
+        monkeypatch.setenv("COLUMNS", "1000")
+        words = set(cli(*command, "--help").out.split())
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = cli(*command, "--help").out
+        assert max(map(len, shown.splitlines())) <= int(columns)
+        assert set(shown.split()) == words, command
 
 
 def test_version(cli: Cli) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import (
+    planning,
     result_from_here,
     start_logging,
     terminal_width,
@@ -195,7 +196,8 @@ def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
     from ortdeploy.cli.plans import load_or_plan  # noqa: PLC0415  not where the plan is remembered
 
     computes = getattr(arguments, "engine", None) is None  # else its workers do
-    return load_or_plan(arguments, in_shards=in_shards, computes=computes)
+    with planning(arguments):
+        return load_or_plan(arguments, in_shards=in_shards, computes=computes)
 
 
 class _Ended(Struct, frozen=True, kw_only=True):

@@ -1,9 +1,11 @@
 """`ortdeploy watch`: apply when a manifest changes, when input arrives, and at intervals, until a signal comes."""
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec import Struct
@@ -20,6 +22,7 @@ from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.workflow import select_jobs
 from ortdeploy.process.program import Program
 from ortdeploy.process.supervision import notify, watchdog_seconds
+from ortdeploy.terminal_text import printable
 
 _BREATH = 0.5
 """Seconds within which a signal is noticed, and between two messages to systemd."""
@@ -46,9 +49,17 @@ def run(arguments: argparse.Namespace) -> int:
         heart = Heart(lambda: _progress_of(arguments))
         log.info("watch.started", paths=arguments.paths, every=arguments.every)
         notify(READY=1)
+        told = AssignedParts(arguments)
+        told.begin()
+
+        def apply() -> bool:
+            stops = apply_once(arguments, stopped, heart)
+            told.waits(stops=stops)
+            return stops
+
         watch = Watch(
             look=arrivals.look,
-            apply=lambda: apply_once(arguments, stopped, heart),
+            apply=apply,
             wait=lambda seconds: _wait(seconds, stopped, heart),
             clock=time.monotonic,
             settle=lambda: arrivals.stable_for,
@@ -56,7 +67,37 @@ def run(arguments: argparse.Namespace) -> int:
         watch.until_stopped(arguments.every)
         notify(STOPPING=1)
         log.info("watch.stopped")
+        told.end()
     return EXIT_OK
+
+
+class AssignedParts:
+    """What a person at a terminal is told of a watch; elsewhere the log has it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Take the flags."""
+        self._paths = ", ".join(map(printable, arguments.paths))
+        self._every = arguments.every
+        self._is_shown = sys.stderr.isatty() and not arguments.quiet
+
+    def begin(self) -> None:
+        """Say what is watched."""
+        self._say(f"Watching {self._paths} and the inputs. Ctrl-C stops after the current batch.")
+
+    def waits(self, *, stops: bool) -> None:
+        """Say when the next apply comes at the latest."""
+        if not stops:
+            due = datetime.now(UTC).astimezone() + timedelta(seconds=self._every)
+            self._say(f"Waiting: the next apply is when a file changes, or at {due:%H:%M:%S}.")
+
+    def end(self) -> None:
+        """Say goodbye."""
+        self._say(f"Stopped watching {self._paths}. Finished rows are kept; the next apply continues.")
+
+    def _say(self, text: str) -> None:
+        if self._is_shown:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
 
 class Watch(Struct, frozen=True, kw_only=True):
