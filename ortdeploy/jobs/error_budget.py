@@ -30,8 +30,9 @@ class ErrorBudget:
         last = failed[-1]
         limit = self._limit(self._job.input.rows)
         if limit is not None and self.failed > limit:
+            rows, allowed = f"{self.failed} row{'' if self.failed == 1 else 's'}", self._job.errors.max_failed
             raise BudgetError(
-                f"{self.failed} rows failed and errors: {{max_failed: {self._job.errors.max_failed}}} allows {limit}. "
+                f"{rows} failed and errors: {{max_failed: {allowed}}} allows {limit}. "
                 f"The last: {last.source}: {last.message}"
             )
         most = self._job.errors.max_consecutive

@@ -38,7 +38,7 @@ def what_it_is(name: str, path: str) -> str:
         return ""
     remedy = _remedy(content).removesuffix(".")
     if remedy.startswith(_OTHER_FORMAT):
-        remedy = f"Bring the right file; if all files of the input are such, {remedy[0].lower()}{remedy[1:]}"
+        remedy = f"Replace the file. If the whole input is like this, {remedy[0].lower()}{remedy[1:]}"
     return f"; it is {content.what}. {remedy}"
 
 

@@ -601,6 +601,7 @@ def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
     assert re.search(r"\n {6}since 1\.22 \[1\]\n", webgpu)
     assert "was removed from ONNX Runtime in 1.23. Use MIGraphX instead." in cli("explain", "ROCMExecutionProvider").out
     assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
+    assert "For it, write CUDA for NVIDIA" in cli("explain", "GPU").err
 
 
 @pytest.mark.parametrize("name", [*OPERATIONS])

@@ -232,7 +232,7 @@ def test_where_each_file_is_a_row_that_row_says_what_it_is(cli: Cli, tmp_path: P
     )
     said = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
     detail = next(one["detail"] for one in said if one["rule"] == "unusable-rows")
-    right = "Bring the right file; if all files of the input are such, write format: "
+    right = "Replace the file. If the whole input is like this, write format: "
     assert f"it is {IS.get(content, 'text')}. {right}" in detail, "the other files are right, and so is the format"
     assert str(tmp_path) not in detail
 

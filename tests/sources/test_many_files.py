@@ -283,7 +283,7 @@ def test_what_is_no_picture_is_named_by_its_file(tmp_path: Path) -> None:
     (block,) = read_pictures([tmp_path / "a.png"], tmp_path)
     assert block.failed[0].source == "a.png"
     assert block.failed[0].message.endswith(
-        "Pillow cannot tell its format; it is text. Bring the right file; if all files of "
-        "the input are such, write format: csv, jsonl or text"
+        "Pillow cannot tell its format; it is text. Replace the file. If the whole input "
+        "is like this, write format: csv, jsonl or text"
     )
     assert [row.code for row in read_pictures([tmp_path / "gone.png"], tmp_path)[0].failed] == ["vanished-file"]

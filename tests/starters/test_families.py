@@ -231,7 +231,7 @@ def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: 
     *_, told, made_up, check = said.splitlines()
     assert told == f"By convention in {tmp_path / 'm.yaml'}, and results depend on it: {assumed}."
     assert made_up == "Made up: sample rows (m-sample-*.png)."
-    assert check == "Check what is assumed: wrong values give wrong answers that look sure."
+    assert check == "The model file does not say. Check these values: wrong ones give confident but wrong results."
     assert "# by convention: nothing in the files tells\n" in (tmp_path / "m.yaml").read_text()
     quiet = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "quiet.yaml", "--quiet", "--no-color")
     assert (quiet.code, quiet.out) == (0, "")
