@@ -1,4 +1,4 @@
-"""Charts as SVG and HTML: curves over time, histograms, bars of shares, tree maps, recordings.
+"""Charts as SVG and HTML: curves over time, histograms, bars of shares, recordings.
 
 Curves are stretched to the width of the page. Their labels are HTML beside them, so that they can be read on a phone.
 """
@@ -26,12 +26,27 @@ class Curve(Struct, frozen=True, kw_only=True):
     level: bool = False
 
 
-def nice(value: float) -> float:
-    """Return the next round number that is not below a value."""
+def ticks(value: float) -> list[float]:
+    """Return round numbers at equal distances, from 0 to the first that is not below a value: three to five."""
     if value <= 0:
-        return 1.0
-    step = 10.0 ** math.floor(math.log10(value))
-    return next(step * one for one in (1, 2, 2.5, 5, 10) if step * one >= value * (1 - 1e-9))
+        return [0.0, 0.5, 1.0]
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    step = next(unit * one for one in (2, 2.5, 5, 10, 20, 25, 50) if unit * one * _MOST_STEPS >= value * (1 - 1e-9))
+    return [step * one for one in range(max(2, math.ceil(value / step * (1 - 1e-9))) + 1)]
+
+
+def durations_within(low: float, high: float) -> list[float]:
+    """Return round durations in seconds between two of them: 1, 2 and 5 of each power of ten, or fewer if too many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        found = [digit * 10.0**power for power in powers for digit in digits]
+        found = [one for one in found if low <= one * (1 + 1e-9) and one <= high * (1 + 1e-9)]
+        if len(found) <= _MOST_LABELS:
+            break
+    return found[:: math.ceil(len(found) / _MOST_LABELS)] if found else [low, high]
+
+
+_MOST_STEPS, _MOST_LABELS = 4, 6
 
 
 def plot(
@@ -49,8 +64,9 @@ def plot(
     """
     points = [point for curve in curves for point in curve.points]
     last = end or max((x for x, _ in points), default=0) or 1.0
-    most = nice(top or max((y for _, y in points), default=0))
-    body = "".join(f'<path class="grid" d="M0 {HIGH * share} H{WIDE}"/>' for share in (0, 0.5))
+    levels = ticks(top or max((y for _, y in points), default=0))
+    most = levels[-1]
+    body = "".join(f'<path class="grid" d="M0 {HIGH * (1 - y / most):g} H{WIDE}"/>' for y in levels[1:])
     body += "".join(_curve(curve, last, most) for curve in curves)
     body += "".join(
         f'<path class="mark" d="M{WIDE * x / last:.1f} {HIGH} v-10"><title>{x:,.1f} {words[0]}</title></path>'
@@ -61,13 +77,18 @@ def plot(
         for x, text in events
     )
     body += "".join(_hits(curves, last, words))
-    sides = "".join(f"<span>{number(most * share)}{words[1]}</span>" for share in (1, 0.5, 0))
-    below = "".join(f"<span>{number(last * share)} {words[0]}</span>" for share in (0, 0.5, 1))
+    sides = "".join(f"<span>{number(y)}{words[1]}</span>" for y in reversed(levels))
+    below = _below([(x / last, f"{number(x)} {words[0]}") for x in ticks(last) if x <= last])
     return (
         f'<figure class="plot"><div class="y">{sides}</div>'
         f'<svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" role="img">{body}</svg>'
         f'<div class="x">{below}</div></figure>{_key(curves)}{_events(events, words[0])}'
     )
+
+
+def _below(labels: Sequence[tuple[float, str]]) -> str:
+    """Return the labels of the x axis: where each stands, as a share of the width, and its text."""
+    return "".join(f'<span style="left:{share:.2%}">{text}</span>' for share, text in labels)
 
 
 def _curve(curve: Curve, last: float, most: float) -> str:
@@ -128,7 +149,7 @@ def histogram(bars: Points, lines: Sequence[tuple[str, float]], edges: tuple[flo
         f"<title>{escape(name)}: {duration(seconds)}</title></path>"
         for at, (name, seconds) in enumerate(lines)
     )
-    below = "".join(f"<span>{duration(2 ** (low + (high - low) * share))}</span>" for share in (0, 0.5, 1))
+    below = _below([(place(one) / WIDE, duration(one)) for one in durations_within(*edges)])
     key = "".join(
         f'<li><i style="background:{COLORS[at % 5 + 1]}"></i>{escape(name)} {duration(seconds)}</li>'
         for at, (name, seconds) in enumerate(lines)
@@ -154,50 +175,6 @@ def shares(parts: Sequence[tuple[str, float, str]]) -> str:
     return f'<div class="shares">{bar}</div><ul class="key">{key}</ul>'
 
 
-_HOUR, _LONG = 3600, 100  # seconds
-Box = tuple[float, float, float, float]
-
-
-def tree_map(parts: Sequence[tuple[str, float, int, str]]) -> str:
-    """Return rectangles whose areas are sizes; each part has a name, a size, the number of a color and a text."""
-    ordered = sorted((one for one in parts if one[1] > 0), key=lambda one: -one[1])
-    boxes = squarified([size for _, size, _, _ in ordered], (0.0, 0.0, 100.0, 36.0))
-    cells = "".join(
-        f'<div style="left:{x:.2f}%;top:{y / 36:.2%};width:{wide:.2f}%;height:{high / 36:.2%};'
-        f'background:{COLORS[color % 6]}" title="{escape(f"{name}: {text}")}">'
-        f"<b>{escape(name)}</b><span>{escape(text)}</span></div>"
-        for (name, _, color, text), (x, y, wide, high) in zip(ordered, boxes, strict=True)
-    )
-    return f'<div class="map">{cells}</div>'
-
-
-def squarified(sizes: Sequence[float], room: Box) -> list[Box]:
-    """Return a rectangle (x, y, width, height) for each size, largest first, in a room, each as square as possible."""
-    boxes: list[Box] = []
-    left, whole = list(sizes), sum(sizes)
-    while left:
-        x, y, wide, high = room
-        side, scale = min(wide, high), wide * high / whole
-        count = 1
-        while count < len(left) and _worst(left[: count + 1], side, scale) <= _worst(left[:count], side, scale):
-            count += 1
-        row, left = left[:count], left[count:]
-        deep, at = sum(row) * scale / side, 0.0
-        for size in row:
-            long = size * scale / deep
-            boxes.append((x, y + at, deep, long) if wide >= high else (x + at, y, long, deep))
-            at += long
-        room = (x + deep, y, wide - deep, high) if wide >= high else (x, y + deep, wide, high - deep)
-        whole -= sum(row)
-    return boxes
-
-
-def _worst(row: Sequence[float], side: float, scale: float) -> float:
-    """Return the worst aspect ratio, at least 1, of the rectangles in a row along a side."""
-    deep = sum(row) * scale / side
-    return max(max(size * scale / deep / deep, deep * deep / (size * scale)) for size in row)
-
-
 def waveform(envelope: Sequence[tuple[float, float]]) -> str:
     """Return the waveform of a recording, from the smallest and the largest sample of each of its pieces."""
     most = max((max(abs(low), abs(high)) for low, high in envelope), default=0) or 1.0
@@ -213,17 +190,19 @@ def waveform(envelope: Sequence[tuple[float, float]]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as short as it may be: 1,234 or 0.25."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"  # noqa: PLR2004  digits
+    """Return a number in four significant digits, as short as it may be: 1,234 or 0.25."""
+    if not value:
+        return "0"
+    rounded = round(value, 3 - math.floor(math.log10(abs(value))))
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 or rounded == round(rounded) else f"{rounded:.4g}"  # noqa: PLR2004
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with its unit."""
-    if seconds >= _HOUR:
-        return f"{seconds / _HOUR:,.3g} h"
-    if seconds >= _LONG:
-        return f"{seconds:,.0f} s"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+    """Return a duration in four significant digits, with its unit."""
+    for unit, size in _UNITS:
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
+            return f"{number(seconds / size)} {unit}"
+    return f"{number(seconds / 1e-9)} ns" if seconds else "0 s"
+
+
+_UNITS = (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))

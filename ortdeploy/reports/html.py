@@ -19,6 +19,8 @@ FILE = REPORTS["html"]
 
 _MOST_STRIPS = 120
 _MOST_PARTS = 200
+_RUNS_OF = {"p50": 2, "p90": 10, "p99": 100, "p99.9": 1000}
+"""How many runs a percentile needs, so that one of them is beyond it."""
 _STATES = {"done": "good", "running": "soft", "paused": "soft"}
 
 
@@ -113,7 +115,8 @@ def latencies(run: Mapping[str, Any], edges: tuple[float, float] | None = None) 
     bars = quarters(run["buckets"])
     if not bars:
         return soft("Nothing was measured.")
-    lines = [(name, run[name]) for name in ("p50", "p90", "p99", "p99.9") if run.get(name) is not None]
+    runs = sum(count for _, count in bars)
+    lines = [(name, run[name]) for name, least in _RUNS_OF.items() if run.get(name) is not None and runs >= least]
     return charts.histogram(bars, lines, edges or edges_of(bars))
 
 
@@ -181,19 +184,19 @@ def _by_stage(stages_: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def placement(report: Mapping[str, Any]) -> str:
-    """Return the nodes of each model by provider, as areas."""
+    """Return the nodes of each model by provider, as a bar."""
     placed = {report["model"]["name"]: report["placement"]}
     placed = {name: one["placement"] for name, one in report.get("components", {}).items()} or placed
-    providers = sorted({provider for nodes in placed.values() for provider in nodes})
-    cells = [
-        (f"{name}: {provider}" if len(placed) > 1 else provider, float(count), providers.index(provider), _nodes(count))
+    bars = "".join(
+        (f"<h3>{escape(name)}</h3>" if len(placed) > 1 else "")
+        + charts.shares([(provider, float(count), _nodes(count)) for provider, count in sorted(nodes.items())])
         for name, nodes in placed.items()
-        for provider, count in nodes.items()
-    ]
+        if any(nodes.values())
+    )
     passed = "".join(
         soft(f"Session {name} was passed over: {why}") for name, why in report["sessions_passed_over"].items()
     )
-    return (charts.tree_map(cells) if any(cell[1] for cell in cells) else soft("No nodes are known.")) + passed
+    return (bars or soft("No nodes are known.")) + passed
 
 
 def _nodes(count: int) -> str:

@@ -32,7 +32,10 @@ p { margin: .3rem 0; } .soft { color: var(--soft); } .bad { color: var(--bad); }
 .plot { display: grid; grid-template-columns: auto 1fr; gap: .2rem .5rem; margin: 0; }
 .plot .y { display: flex; flex-direction: column; justify-content: space-between; text-align: right; }
 .plot .y, .plot .x, .key { color: var(--soft); font-size: .8rem; font-variant-numeric: tabular-nums; }
-.plot .x { grid-column: 2; display: flex; justify-content: space-between; }
+.plot .x { grid-column: 2; position: relative; height: 1.3rem; }
+.plot .x span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
+.plot .x span[style="left:0.00%"] { transform: none; }
+.plot .x span[style="left:100.00%"] { transform: translateX(-100%); }
 .plot svg { width: 100%; height: 12rem; display: block; overflow: visible; border-left: 1px solid var(--line);
   border-bottom: 1px solid var(--line); }
 .plot svg * { vector-effect: non-scaling-stroke; }
@@ -45,9 +48,6 @@ p { margin: .3rem 0; } .soft { color: var(--soft); } .bad { color: var(--bad); }
   vertical-align: -.1rem; }
 .shares { display: flex; height: 2rem; border-radius: .35rem; overflow: hidden; background: var(--line); }
 .shares i { display: block; min-width: 1px; }
-.map { position: relative; height: 13rem; } .map div { position: absolute; padding: .3rem .5rem; overflow: hidden;
-  border: 2px solid var(--card); border-radius: .35rem; color: #fff; font-size: .8rem; line-height: 1.25;
-  text-shadow: 0 0 3px #000a; } .map div > * { display: block; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
 td, th { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
   overflow-wrap: break-word; }

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from ortdeploy.files import names
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process import memory
 from ortdeploy.reports.catalogue import REPORTS
-from ortdeploy.reports.charts import squarified
+from ortdeploy.reports.charts import duration, durations_within, number, ticks
 from ortdeploy.reports.comparison import render as render_two
-from ortdeploy.reports.html import rates
+from ortdeploy.reports.html import latencies, placement, rates
 from ortdeploy.reports.illustrations import Example, FailedRows, Illustrations, Picture
 from ortdeploy.schemas import schema_text
 
@@ -250,16 +250,56 @@ def test_rates_are_those_between_samples_or_commits() -> None:
     assert {rate for _, rate in rates(many)} == {5.0}
 
 
-def test_areas_fill_the_room() -> None:
-    sizes = [212.0, 61.0, 38.0, 7.0, 4.0, 0.5]
-    boxes = squarified(sizes, (0.0, 0.0, 100.0, 36.0))
-    scale = 3600 / sum(sizes)
-    assert [wide * high for _, _, wide, high in boxes] == pytest.approx([size * scale for size in sizes])
-    assert all(x >= -1e-9 and y >= -1e-9 and x + wide <= 100.001 and y + high <= 36.001 for x, y, wide, high in boxes)
-    for one, other in combinations(boxes, 2):
-        assert min(one[0] + one[2], other[0] + other[2]) - max(one[0], other[0]) < 1e-6 or (
-            min(one[1] + one[3], other[1] + other[3]) - max(one[1], other[1]) < 1e-6
-        )
+def test_axes_have_round_ticks() -> None:
+    assert ticks(0.0) == [0.0, 0.5, 1.0]
+    assert ticks(7.3) == [0.0, 2.0, 4.0, 6.0, 8.0]
+    assert ticks(100.0) == [0.0, 25.0, 50.0, 75.0, 100.0]
+    assert ticks(12_345.0)[-1] == 15_000.0
+    for value in (0.0123, 1.0, 1.01, 99.9, 123_456.0):
+        found = ticks(value)
+        assert 3 <= len(found) <= 5
+        assert found[-2] < value <= found[-1] * (1 + 1e-9)
+    assert durations_within(0.0009, 0.006) == pytest.approx([0.001, 0.002, 0.005])
+    assert durations_within(0.001, 100.0) == pytest.approx([0.001, 0.01, 0.1, 1.0, 10.0, 100.0])
+    assert len(durations_within(1e-7, 1e5)) <= 6
+    assert durations_within(0.0011, 0.0015) == [0.0011, 0.0015]
+
+
+def test_numbers_have_four_significant_digits() -> None:
+    assert [number(one) for one in (0, 0.25, 12.3456, 123.456, 1234.56, 1_234_567)] == [
+        "0",
+        "0.25",
+        "12.35",
+        "123.5",
+        "1,235",
+        "1,235,000",
+    ]
+    assert [duration(one) for one in (0, 0.00123456, 59.99, 1234.5, 7200)] == [
+        "0 s",
+        "1.235 ms",
+        "59.99 s",
+        "1,234 s",
+        "2 h",
+    ]
+
+
+def test_percentiles_are_shown_where_there_are_runs_enough() -> None:
+    run = {"p50": 0.001, "p90": 0.002, "p99": 0.003, "p99.9": 0.004}
+    few, more = (latencies({**run, "buckets": [[0.001, count], [0.002, 1]]}) for count in (5, 200))
+    assert "p50" in few
+    assert "p90" not in few
+    assert "p99 " in more
+    assert "p99.9" not in more
+
+
+def test_nodes_are_a_bar_of_each_model(report: dict[str, Any]) -> None:
+    drawn = placement({**report, "components": {}, "placement": {"CPUExecutionProvider": 3, "QNNExecutionProvider": 9}})
+    assert drawn.count('class="shares"') == 1
+    assert "QNNExecutionProvider 75%, 9 nodes" in drawn
+    several = {name: {"placement": {"CPUExecutionProvider": 1}} for name in ("unet", "vae")}
+    drawn = placement({**report, "components": several})
+    assert drawn.count('class="shares"') == 2
+    assert "<h3>vae</h3>" in drawn
 
 
 def test_two_reports_have_the_same_axes(report: dict[str, Any]) -> None:
@@ -275,5 +315,6 @@ def test_two_reports_have_the_same_axes(report: dict[str, Any]) -> None:
     assert '<span class="down">+300.0%</span>' in page  # time
     assert "a &lt;1&gt;.json" in page
     assert "And 100 more" in page
-    ends = re.findall(r"<span>([0-9.]+ s)</span></div></figure>", page)
-    assert len(set(ends)) == 1
+    axes = re.findall(r'<div class="x">(.*?)</div></figure>', page)
+    assert len(axes) == 6
+    assert all(axes.count(one) % 2 == 0 for one in axes)
