@@ -88,7 +88,12 @@ def plot(
 
 def _below(labels: Sequence[tuple[float, str]]) -> str:
     """Return the labels of the x axis: where each stands, as a share of the width, and its text."""
-    return "".join(f'<span style="left:{share:.2%}">{text}</span>' for share, text in labels)
+    return "".join(f'<span class="{_side(share)}" style="left:{share:.2%}">{text}</span>' for share, text in labels)
+
+
+def _side(share: float) -> str:
+    """Return to which side of its place a label is moved, so that it stays in the page."""
+    return "start" if share < 0.05 else "end" if share > 0.95 else ""  # noqa: PLR2004  half a label
 
 
 def _curve(curve: Curve, last: float, most: float) -> str:

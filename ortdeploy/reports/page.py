@@ -34,8 +34,8 @@ p { margin: .3rem 0; } .soft { color: var(--soft); } .bad { color: var(--bad); }
 .plot .y, .plot .x, .key { color: var(--soft); font-size: .8rem; font-variant-numeric: tabular-nums; }
 .plot .x { grid-column: 2; position: relative; height: 1.3rem; }
 .plot .x span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
-.plot .x span[style="left:0.00%"] { transform: none; }
-.plot .x span[style="left:100.00%"] { transform: translateX(-100%); }
+.plot .x .start { transform: none; }
+.plot .x .end { transform: translateX(-100%); }
 .plot svg { width: 100%; height: 12rem; display: block; overflow: visible; border-left: 1px solid var(--line);
   border-bottom: 1px solid var(--line); }
 .plot svg * { vector-effect: non-scaling-stroke; }
