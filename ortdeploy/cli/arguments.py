@@ -352,6 +352,14 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_new_run(parser)
     meaning = "keep the last version of a manifest that ran well, and run it while a later version is refused"
     parser.add_argument("--last-good", action="store_true", help=meaning)
+    every = "how often somebody calls this command; the status document then says when it is due: 30s, 5min, 1h"
+    parser.add_argument("--every", metavar="TIME", type=_time, help=every)
+    _add_metrics(parser)
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    meaning = "write what the status document says as metrics into this folder, for node_exporter's textfile collector"
+    parser.add_argument("--metrics", metavar="DIR", help=meaning)
 
 
 def _add_finish(parser: argparse.ArgumentParser) -> None:
@@ -492,6 +500,7 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
     _add_jobs(parser)
     every = "apply at least this often: 30s, 5min, 1h (default: 5min)"
     parser.add_argument("--every", metavar="TIME", type=_time, default=300.0, help=every)
+    _add_metrics(parser)
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
@@ -499,6 +508,7 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
     _add_jobs(parser)
     every = "print a timer that applies at this interval: 30s, 5min, 1h (default: a service that watches)"
     parser.add_argument("--every", metavar="TIME", type=_time, help=every)
+    _add_metrics(parser)
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", help="write the units into a folder instead of printing them"
     )
@@ -580,7 +590,7 @@ def _add_schema(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="deployment",
         metavar="NAME",
-        help="deployment, device, diagnostics, plan, report or providers/NAME (default: deployment)",
+        help="deployment, device, diagnostics, plan, report, status or providers/NAME (default: deployment)",
     )
     _add_common(parser)
 

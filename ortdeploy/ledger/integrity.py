@@ -1,6 +1,6 @@
 """Compares the files of committed parts with what the ledger noted when they were written."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,13 +76,25 @@ def find_damage(
     `rewrites` were begun but not ended, so a part may be the old one or the new one. `removable`:
     files may be gone.
     """
+    found = damages(folder, parts, digest, rewrites=rewrites, removable=removable)
+    return next((f"{file} was committed and {how}" for file, how in found), None)
+
+
+def damages(
+    folder: Path,
+    parts: Iterable[Part],
+    digest: Callable[[Path], str] = file_digest,
+    *,
+    rewrites: Iterable[Rewrite] = (),
+    removable: bool = False,
+) -> Iterator[tuple[str, str]]:
+    """Yield the committed files that are not as they were written, and how they differ, as `find_damage`."""
     underway = Underway(rewrites)
     for part in parts:
         for file in part.files:
             how = difference(folder / str(file.file), [file, *underway.instead_of(part, file)], digest)
             if how is not None and not (how == GONE_FILE and (removable or underway.may_be_gone(part, file))):
-                return f"{file.file} was committed and {how}"
-    return None
+                yield str(file.file), how
 
 
 GONE_FILE = "is gone"

@@ -222,7 +222,7 @@ def _progress_of(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
     return {path: state for folder in folders for path, state in live_states(folder).items()}
 
 
-_ONE_VALUE = ("profile", "state_dir", "log_format", "log_file", "color", "format")
+_ONE_VALUE = ("profile", "state_dir", "metrics", "log_format", "log_file", "color", "format")
 _SEVERAL = {"overlays": "--overlay", "sets": "--set", "roots": "--allow-root", "jobs": "--job", "excluded": "--exclude"}
 _SWITCHES = ("quiet", "verbose")
 
@@ -233,4 +233,5 @@ def apply_arguments(arguments: argparse.Namespace) -> list[str]:
     one = [f"--{name.replace('_', '-')}={given[name]}" for name in _ONE_VALUE if given[name] is not None]
     several = [f"{flag}={value}" for name, flag in _SEVERAL.items() for value in given[name] or ()]
     switches = [f"--{name}" for name in _SWITCHES if given[name]]
-    return ["apply", "--last-good", *one, *several, *switches, "--", *arguments.paths]
+    every = [] if given["every"] is None else [f"--every={given['every']:g}s"]
+    return ["apply", "--last-good", *every, *one, *several, *switches, "--", *arguments.paths]
