@@ -529,6 +529,41 @@ def _time(text: str) -> float:
 _LONGEST = 24 * 3600.0
 
 
+def _add_fleet(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="FOLDER", help="folders or globs of the status documents that devices have sent")
+    expected = "device files, or folders of them: a device of these that has not reported is missing"
+    add("--expect", nargs="+", metavar="FILE", default=[], help=expected)
+    wanted = "the version that should run: a commit, a bundle's id or the digest of a manifest's text"
+    add("--wanted", metavar="ID", type=_version, help=wanted)
+    add("--older", metavar="AGE", type=_age, help="a device that has not looked for this time is late: 90min, 12h, 2d")
+    add("--report", metavar="FILE", help="write an HTML page with all devices")
+    add("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
+    _add_common(parser, "print only what is wrong")
+
+
+def _version(text: str) -> str:
+    wanted = text.removeprefix("sha256:")
+    if len(wanted) < _SHORTEST_ID or set(wanted.lower()) - set("0123456789abcdef"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no commit and no digest: at least {_SHORTEST_ID} of 0-9 and a-f")
+    return text
+
+
+_SHORTEST_ID = 7
+
+
+def _age(text: str) -> float:
+    """Return seconds."""
+    number = text.rstrip("dhimns")
+    unit = {**_SECONDS, "d": 24 * 3600.0}.get(text[len(number) :])
+    if not (number.isascii() and number.isdecimal()) or unit is None or len(number) > _MOST_DIGITS or not int(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age, as in 90min, 12h or 2d")
+    return int(number) * unit
+
+
+_MOST_DIGITS = 6
+
+
 def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx", help="a model, or the folder of a Stable Diffusion pipeline")
     parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
@@ -631,6 +666,7 @@ COMMANDS = {
     "doctor": ("show what works on this machine: every provider runs a small model", _add_doctor),
     "explain": ("print the page of a rule, of a provider or of a step, or list all of them", _add_explain),
     "finish": ("put the parts that the shards of a saved plan have made into the ledger", _add_finish),
+    "fleet": ("show what devices have said of themselves, and which of them need somebody", _add_fleet),
     "init": ("write a manifest for a model", _add_init),
     "lock": ("write the digests of models and adapters into a manifest, or verify them", _add_lock),
     "plan": ("show what would run, and refuse what cannot work", _add_plan),

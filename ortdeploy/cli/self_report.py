@@ -116,7 +116,7 @@ class _Report:
         if metrics is not None:
             paths.append(str(metrics))
         same = self._before is not None and _lasting(said) == _lasting(self._before)
-        if same and touch(paths, self._every):
+        if same and touch(paths, self._every, said.state):
             return paths
         make_folders(self._path.parent)
         replace_file(str(self._path), _text(said, self._now, self._every), synced=True)

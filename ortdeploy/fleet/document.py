@@ -118,4 +118,11 @@ def seconds_of(moment: str) -> float:
     found = datetime.fromisoformat(moment)
     if found.tzinfo is None:
         raise ValueError(f"{moment} has no time zone")
-    return found.timestamp()
+    seconds = found.timestamp()
+    if not 0 <= seconds <= _LAST:
+        raise ValueError(f"{moment} is no time of a clock")
+    return seconds
+
+
+_LAST = 250_000_000_000
+"""Seconds from 1970 to the year 9892: later ones are beyond what can be shown in every time zone."""

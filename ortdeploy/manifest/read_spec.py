@@ -78,7 +78,11 @@ def build_spec(
 
 def _on_end(data: Mapping[str, Any]) -> OnEnd:
     command = tuple(data["command"]) if "command" in data else None
-    return OnEnd(command=command, url=data.get("url"), timeout=_seconds(data.get("timeout", "30s")))
+    when = tuple(data.get("when", _BAD_ENDINGS))
+    return OnEnd(command=command, url=data.get("url"), timeout=_seconds(data.get("timeout", "30s")), when=when)
+
+
+_BAD_ENDINGS = ("refused", "failed", "paused")
 
 
 def _chain(entries: list[Any], at: Path) -> tuple[ProviderSpec, ...]:

@@ -45,19 +45,24 @@ def times_of(now: float, every: float | None) -> str:
     return f'"last_look": "{moment_of(now)}", "next_look": {due}'
 
 
-def touch(paths: "Sequence[str]", every: float | None) -> bool:
-    """Note in documents and metrics that somebody has looked now; return False if one is not as it was written."""
+def touch(paths: "Sequence[str]", every: float | None, state: str = "current") -> bool:
+    """Note in documents and metrics that somebody has looked now.
+
+    Return False if one is not as it was written, or does not say that a deployment is in the `state`.
+    """
     now = time.time()
     try:
-        return all(_touch(path, now, every) for path in paths)
+        return all(_touch(path, now, every, state) for path in paths)
     except (OSError, ValueError):
         return False
 
 
-def _touch(path: str, now: float, every: float | None) -> bool:
+def _touch(path: str, now: float, every: float | None, state: str) -> bool:
     with open_regular(path) as file:
         before = file.read(_MOST_READ).decode()
     if path.endswith(".json"):
+        if f'"state": "{state}", ' not in before:  # another command line was refused since, say
+            return False
         after, found = _TIMES.subn(times_of(now, every), before)
     else:
         times = {LAST: f"{now:.3f}", NEXT: f"{now + (every or 0):.3f}"}

@@ -137,6 +137,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "rerun": one.rerun,
         "leaving": one.leaving,
         "held_up_by": one.held_up_by,
+        "damaged": dict(one.damaged),
         **(
             {"read": [{"file": file.file, "needed_by": list(file.needed_by)} for file in one.delivered]}
             if one.delivered

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from ortdeploy.ledger.records import OutputRecord
@@ -24,6 +24,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     finished, and `unread` why that cannot be told; a store was `asked` for it. `changed_rows` are those of input files
     that have changed since they were run, and that run again; for that, the files of the paths `looked_at` were looked
     at. With `keep`, parts are forgotten that were carried away; `held_up_by` is the input file for which they wait.
+    `damaged` says of files of committed parts how they differ from what was written.
     """
 
     job: str
@@ -41,6 +42,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     looked_at: tuple[str, ...] = ()
     keep: float | None = None
     held_up_by: str | None = None
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> int:

@@ -59,7 +59,9 @@ def test_the_links_of_a_state_folder_are_looked_for_once_to_plan_and_once_before
     assert looked == [deployment / ".ortdeploy"]
     looked.clear()
     assert cli("apply", deployment / "m.yaml").code == 0
-    assert looked == [deployment / ".ortdeploy"] * 4  # to plan, for what is remembered before and after, and to run
+    assert (
+        looked == [deployment / ".ortdeploy"] * 6
+    )  # to plan, for what is remembered and for what is said before and after, and to run
 
 
 def test_nothing_is_written_by_validate_and_plan(cli: Cli, deployment: Path) -> None:

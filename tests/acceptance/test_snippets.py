@@ -24,6 +24,7 @@ EXAMPLE = f"{PAGES}test_the_example_of_a_how_to_page_prints_what_it_says"
 WHOLE_PAGE = f"{PAGES}test_every_command_of_a_page_prints_what_it_says"
 TRANSLATION = f"{PAGES}test_a_translation_has_the_snippets_of_the_original"
 INSTALLS = f"{PAGES}test_what_a_page_does_not_run_installs_something"
+FLEET = "tests/acceptance/test_fleet.py::"
 YAML = f"{PAGES}test_yaml_of_a_page_is_a_manifest_or_a_part_of_one"
 TWO_COMMANDS = "tests/acceptance/test_docs.py::test_ci_runs_the_readmes_two_commands"
 EDITORS = "tests/acceptance/test_language_server.py::"
@@ -51,6 +52,9 @@ TESTS = {
     **{(f"docs/{page}", "console"): EXAMPLE for page in EXAMPLES},
     ("docs/how-to/from-a-script.md", "python"): EXAMPLE,
     **{(f"docs/how-to/{name}.md", "yaml"): YAML for name in HOW_TO},
+    ("docs/fleet.md", "console"): f"{FLEET}test_the_commands_of_the_page_work",
+    ("docs/fleet.md", "json"): f"{FLEET}test_the_document_of_the_page_is_one",
+    ("docs/fleet.md", "sh"): f"{FLEET}test_the_flags_of_the_page_exist",
     ("docs/plans.md", "sh"): f"{OWN}test_an_open_plan_runs_as_the_page_says",
     ("docs/python.md", "pycon"): "tests/test_api.py::test_the_examples_of_the_page_run",
     ("docs/ray.md", "sh"): f"{OWN}test_commands_of_a_cluster_have_flags_that_exist",

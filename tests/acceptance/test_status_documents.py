@@ -154,6 +154,19 @@ def test_an_apply_with_nothing_to_do_sets_only_the_time(
     assert metrics(deployment), "they are written anew"
 
 
+def test_what_was_remembered_says_nothing_over_a_later_refusal(
+    deployment: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**12))
+    for _ in range(2):
+        assert cli("apply", deployment / "m.yaml").code == 0
+    monkeypatch.setattr("ortdeploy.cli.commands.apply.note_refusal", lambda *_: None)
+    assert cli("apply", deployment / "m.yaml", "--set", "models.double.path=gone.onnx").code == 1
+    assert said(deployment)["state"] == "refused"
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert said(deployment)["state"] == "current"
+
+
 def test_two_applies_in_one_state_directory_do_not_disturb_each_other(deployment: Path, cli: Cli) -> None:
     other = deployment / "n.yaml"
     other.write_text(MANIFEST.replace("demo", "other").replace("outbox/run", "outbox/other"))

@@ -1,27 +1,10 @@
 """The status document as metrics."""
 
 from msgspec.structs import replace
+from support.fleet import CURRENT, WHEN
 
-from ortdeploy.fleet.document import Clock, Device, Document, Job, Profile, Refused, Version, Versions, Wanted
+from ortdeploy.fleet.document import Refused
 from ortdeploy.fleet.metrics import HELP, render_metrics
-
-WHEN = "2026-11-28T10:00:00+00:00"
-CURRENT = Document(
-    format_version=1,
-    deployment='a "quoted"\nname',
-    device=Device(name="line-4"),
-    version=Version(commit="a" * 40),
-    wanted=Wanted(same=True, state_reached="current"),
-    profile=Profile(name=None, reason=None, facts={}, since=WHEN),
-    state="current",
-    refusal=None,
-    jobs=(Job(name="run", status="done", committed=20, left=0, last_row=WHEN, waiting=1, oldest_waiting=WHEN),),
-    versions=Versions(ortdeploy="1", onnxruntime="1.32.0", python="3.11", providers={}),
-    clock=Clock(now=WHEN, synchronised=True),
-    sequence=1,
-    last_look=WHEN,
-    next_look=WHEN,
-)
 
 
 def test_every_metric_is_described_once_and_in_one_piece() -> None:
@@ -33,7 +16,8 @@ def test_every_metric_is_described_once_and_in_one_piece() -> None:
 
 
 def test_names_are_escaped() -> None:
-    first = next(line for line in render_metrics(CURRENT, "k").splitlines() if not line.startswith("#"))
+    odd = replace(CURRENT, deployment='a "quoted"\nname')
+    first = next(line for line in render_metrics(odd, "k").splitlines() if not line.startswith("#"))
     assert first == r'ortdeploy_deployment_state{deployment="a \"quoted\"\nname",key="k",state="current"} 1'
 
 

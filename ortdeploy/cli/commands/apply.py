@@ -132,10 +132,12 @@ def _run(arguments: argparse.Namespace, recollection: AnswerMemo) -> _Applied:
                 runner = _Runner(planned=planned, arguments=arguments, stopped=stopped, shard=shard, engine=engine)
                 ended = list(runner.run())
         results = tuple(result for one in ended for result in one.results)
+        documents: list[str] | None = []
         if arguments.command == "apply":
-            _tell_others(planned, ended, arguments)
+            outcomes = tuple(_outcomes(planned, ended, arguments))
+            _tell_others(planned, outcomes, ended, arguments.state_dir)
             _note_refusals(planned, ended, arguments)
-        documents = report(_outcomes(planned, ended, arguments), arguments) if reports else []
+            documents = report(outcomes if reports else (), arguments)
     if results or all(one.error is None for one in ended):
         _tell(planned, ended, arguments)
     _complain(ended)
@@ -386,30 +388,25 @@ def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: Answ
         recollection.forget(KIND)
 
 
-def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
-    """Call what `on_end:` of each manifest names, unless its apply went well or was interrupted."""
+def _tell_others(planned: Planned, outcomes: Sequence[Outcome], ended: Sequence[_Ended], state_dir: str | None) -> None:
+    """Call what `on_end:` of each manifest names, unless its apply was interrupted."""
+    of_manifests = {one.manifest: one for one in outcomes}
     for spec in planned.specs:
-        if spec.on_end is None:
+        outcome = of_manifests.get(os.path.abspath(spec.path))  # noqa: PTH100  keeps links
+        if spec.on_end is None or outcome is None:
             continue
         from ortdeploy.cli import on_end  # noqa: PLC0415  only where somebody is told
 
-        own = [one for one in ended if _manifest_of(one.plan) == os.path.abspath(spec.path)]  # noqa: PTH100  keeps links
-        statuses = {result.status for one in own for result in one.results}
+        own = [one for one in ended if _manifest_of(one.plan) == outcome.manifest]
         errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR and one.span.path == spec.path]
         refusals = [f"{one.rule}: {one.summary}. {one.detail}" for one in errors]
         refusals += [f"{one.why or one.error}." for one in own if one.error is not None and not one.is_locked]
-        if Status.INTERRUPTED in statuses:
+        if Status.INTERRUPTED in {result.status for result in outcome.results}:
             continue
-        try:
-            state_dir = state_folder(spec.folder, arguments.state_dir, spec.roots)
-        except OrtdeployError:  # it is among what the manifest is refused for
-            continue
-        if refusals or statuses & {Status.FAILED, Status.PAUSED}:
-            code = EXIT_REJECTED if refusals or Status.FAILED in statuses else EXIT_PAUSED
+        with suppress(OrtdeployError):  # of the state folder, which is among what the manifest is refused for
+            folder = state_folder(spec.folder, state_dir, spec.roots)
             jobs = [(one.plan, one.results) for one in own]
-            on_end.tell_news(spec, on_end.message(spec, code, refusals, jobs), state_dir)
-        elif not any(one.is_locked for one in own):
-            on_end.forget(spec, state_dir)
+            on_end.tell(spec, on_end.message(spec, outcome.state, refusals, jobs), folder)
 
 
 def _note_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:

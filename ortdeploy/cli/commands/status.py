@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.facts.data import KnownFile
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.gate import decides
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
 from ortdeploy.files.urls import is_url, path_from_here
 from ortdeploy.ledger.archived_outputs import put_aside_before
+from ortdeploy.ledger.integrity import damages
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.live_progress import read_live
 from ortdeploy.ledger.open_plans import FOLDER as PARTS
@@ -125,8 +127,8 @@ def _all_records(specs: Sequence[Spec], state_dir: str | None) -> tuple[list[Job
 
 
 def _is_bad(one: JobStatus) -> bool:
-    """Return whether a job has failed rows, or its last run did not come to a good end."""
-    return one.record is not None and (bool(one.failed) or one.record.status not in _GOOD)
+    """Return whether a job has failed rows or damaged parts, or its last run did not come to a good end."""
+    return one.record is not None and (bool(one.failed or one.damaged) or one.record.status not in _GOOD)
 
 
 def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":
@@ -179,12 +181,26 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             unread=unread,
             asked=asked,
             changed_rows=rows_of_changed_files(spec.folder, files),
-            looked_at=tuple(local_files(spec.folder, files)),
+            looked_at=(*local_files(spec.folder, files), *_files_of_parts(spec, job, record)),
+            damaged={} if record is None or running_now else _damaged(spec, job, record, folder),
             keep=job.output.keep,
             held_up_by=None if record is None else _held_up_by(spec, job, record, own),
         )
         found.append(status)
     return found
+
+
+def _damaged(spec: Spec, job: JobSpec, record: OutputRecord, state_dir: Path) -> Mapping[str, str]:
+    """Return the committed files that are not as they were written; a file of a store may have no copy here."""
+    output, may_be_gone = path_from_manifest(spec, job.output.path), job.output.removable or job.output.url is not None
+    digest = DigestCache(state_dir).digest
+    return dict(damages(output, record.parts, digest, rewrites=record.rewrites, removable=may_be_gone))
+
+
+def _files_of_parts(spec: Spec, job: JobSpec, record: OutputRecord | None) -> Iterator[str]:
+    """Yield the committed files of an output: what `status` says of it rests on them."""
+    output = path_from_manifest(spec, job.output.path)
+    yield from (str(output / str(file.file)) for part in (record.parts if record else ()) for file in part.files)
 
 
 def _held_up_by(spec: Spec, job: JobSpec, record: OutputRecord, inputs: Sequence[KnownFile]) -> str | None:
