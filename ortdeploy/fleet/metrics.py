@@ -72,7 +72,7 @@ def _metrics(said: Document) -> Iterator[tuple[str, dict[str, str], float]]:
 
 def _metrics_of_jobs(said: Document) -> Iterator[tuple[str, dict[str, str], float]]:
     for job in said.jobs:
-        own = {"job": job.name}
+        own = {"job_name": job.name}  # `job` is what Prometheus calls the scrape
         yield "ortdeploy_deployment_job_up", own, job.status not in _DOWN
         for state in ("committed", "failed", "skipped"):
             yield "ortdeploy_deployment_job_rows", {**own, "state": state}, getattr(job, state)
