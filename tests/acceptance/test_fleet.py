@@ -130,6 +130,6 @@ def test_the_document_of_the_page_is_one() -> None:
 
 def test_the_flags_of_the_page_exist() -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ortdeploy ")]
-    assert lines
+    assert len(lines) > 2
     for line in lines:
         arguments.build_parser().parse_args(shlex.split(line)[1:])
