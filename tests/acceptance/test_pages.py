@@ -18,7 +18,7 @@ DOCS = REPOSITORY / "docs"
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", ["tutorial.md", "editors.md"])
+@pytest.mark.parametrize("page", ["tutorial.md", "editors.md", "boards.md"])
 def test_every_command_of_a_page_prints_what_it_says(
     page: str, tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,7 +42,7 @@ def test_the_example_of_a_how_to_page_prints_what_it_says(
         assert run_examples(text, opened, lambda printed, written: printed == written) == text
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "editors.md"])
+@pytest.mark.parametrize("page", ["tutorial.md", "editors.md", "boards.md"])
 def test_what_a_page_does_not_run_installs_something(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     for kind, _, body in snippets(text):

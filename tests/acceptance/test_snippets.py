@@ -43,6 +43,7 @@ TESTS = {
     ("README.zh-CN.md", "*"): TRANSLATION,
     ("deployments/gallery/README.md", "sh"): f"{OWN}test_a_model_of_the_gallery_runs_as_its_page_says",
     ("docs/architecture.md", "mermaid"): "tests/test_architecture.py::test_the_picture_shows_the_layers",
+    ("docs/boards.md", "bash"): INSTALLS,
     ("docs/ci.md", "yaml"): f"{PAGES}test_yaml_of_the_page_about_ci_names_what_is_there",
     ("docs/editors.md", "console"): WHOLE_PAGE,
     ("docs/editors.md", "bash"): INSTALLS,
