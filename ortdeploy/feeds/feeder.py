@@ -107,7 +107,7 @@ def open_rows(
     files = InputPaths(folder, job.input.files)
     wanted = wanted_here(job)
     if state_dir is not None:
-        indexes = indexes_of(job.input.format, state_dir, folder, told=told, dialect=wanted.dialect)
+        indexes = indexes_of(job.input.format, state_dir, folder, wanted.settings, told=told, dialect=wanted.dialect)
         wanted = replace(wanted, indexes=indexes)
     with at_hand(job.input.format, files, job.input.patterns, job.input.files, ahead=wanted.threads) as there:
 

@@ -4,12 +4,12 @@ import glob
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,19 +53,22 @@ from ortdeploy.sources.files import (
 )
 from ortdeploy.sources.format_check import find_mistaken
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
-from ortdeploy.sources.settings import misplaced
+from ortdeploy.sources.settings import identity, misplaced
 
 if TYPE_CHECKING:
-    from ortdeploy.sources.row_index import KeptIndexes, TextModule
+    from ortdeploy.sources.row_index import ChoosingModule, KeptIndexes, TextModule
 
 SOURCES: Modules[SourceModule] = Modules(
     "ortdeploy.sources",
-    ("arrow", "audio", "bytes", "csv", "image", "jsonl", "npy", "npz", "parquet", "pb", "raw", "text", "wav"),
+    ("arrow", "audio", "bytes", "csv", "image", "jsonl", "npy", "npz", "parquet", "pb", "raw", "text", "video", "wav"),
     as_it_is,
 )
 
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
+
+COUNTED = (*STREAMED, "video")
+"""Formats of whose files only reading tells how many rows they have."""
 
 _SHOWN_GLOBS = 3
 FILE_IS_ROW = ("audio", "image", "wav")
@@ -304,12 +307,20 @@ def _counter(name: str, declared: DeclaredInput, state_dir: Path | None, *, coun
     """Return the function that counts the rows of some files, for text formats; None if they are not to be counted."""
     told = counting is Counting.TOLD
     dialect = declared.dialect or PLAIN
-    indexes = None if state_dir is None else indexes_of(name, state_dir, declared.folder, told=told, dialect=dialect)
+    settings = declared.settings
+    indexes = (
+        None
+        if state_dir is None
+        else indexes_of(name, state_dir, declared.folder, settings, told=told, dialect=dialect)
+    )
     if indexes is None:
         return lambda _files: None
     if counting is not Counting.NOT:
-        from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only for a plan that is saved
+        from ortdeploy.sources.row_counts import count_each, count_files  # noqa: PLC0415  only for a plan that is saved
 
+        if name not in STREAMED:
+            read = partial(cast("ChoosingModule", SOURCES[name]).read_rows, settings=settings)
+            return lambda some: count_each(some, indexes, declared.memory_limit, read)
         read_rows = cast("TextModule", SOURCES[name]).read_rows
         return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit, read_rows)
     if not indexes.is_there:
@@ -443,17 +454,24 @@ def _near(folder: str, pattern: str) -> str:
 
 
 def indexes_of(
-    name: str, state_dir: Path, folder: str, *, told: bool = False, dialect: Dialect = PLAIN
+    name: str,
+    state_dir: Path,
+    folder: str,
+    settings: Mapping[str, Any],
+    *,
+    told: bool = False,
+    dialect: Dialect = PLAIN,
 ) -> "KeptIndexes | None":
-    """Return the indexes of an input's files; None for formats that are not read from the beginning to the end.
+    """Return the indexes of an input's files; None for formats whose files say how many rows they have.
 
     `told`: those that a saved plan has brought count too.
     """
-    if name not in STREAMED:
+    if name not in COUNTED:
         return None
-    from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for text files
+    from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for such files
 
-    return KeptIndexes(state_dir, folder, name, told=told, dialect=dialect)
+    chosen = identity(SOURCES[name], settings) if settings else []
+    return KeptIndexes(state_dir, folder, name, told=told, dialect=dialect, chosen=chosen)
 
 
 @contextmanager

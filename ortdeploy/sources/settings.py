@@ -17,7 +17,7 @@ def said(module: SourceModule, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def identity(module: SourceModule, settings: Mapping[str, Any]) -> list[list[Any]]:
     """Return what results depend on, with its values; nothing if it is the default."""
-    return [[one.name, one.of(settings)] for one in module.SETTINGS if one.of(settings) in one.changing]
+    return [[one.name, one.of(settings)] for one in module.SETTINGS if one.changes(one.of(settings))]
 
 
 def misplaced(name: str, settings: Mapping[str, Any], modules: Modules[SourceModule]) -> str | None:

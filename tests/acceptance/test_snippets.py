@@ -67,6 +67,7 @@ TESTS = {
     ("docs/tutorial.zh-CN.md", "*"): TRANSLATION,
     ("docs/upstream.md", "yaml"): YAML,
     ("docs/your-model.md", "console"): f"{OWN}test_the_first_five_minutes_run_as_the_page_says",
+    ("docs/video.md", "yaml"): YAML,
 }
 """The test of each kind of block, by page; `*` stands for all kinds."""
 

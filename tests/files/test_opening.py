@@ -187,6 +187,7 @@ ELSEWHERE = {
     "sources/npz.py": {"self._archive.load": OPENED},
     "sources/parquet.py": {"parquet.ParquetFile": OPENED},
     "sources/whole_files.py": {"os.fdopen": OPENED},
+    "sources/video_frames.py": {"av.open": OPENED},
     "starters/samples.py": {"wave.open": OPENED},
     "versions.py": {"open": "files of installed packages"},
     "views/terminal_pictures.py": {"Image.open": OPENED},

@@ -28,7 +28,7 @@ from ortdeploy.tensors.types import TensorType
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 TABLE = pa.table({"x": [1.5, 2.5]})
-PACKAGES = frozenset({"pyarrow", "PIL"})
+PACKAGES = frozenset({"pyarrow", "PIL", "av"})
 
 
 def recording(path: Path) -> None:
