@@ -388,7 +388,17 @@ class _PipelineTyper(Struct):
             name: results[index] if index < len(results) else TensorType()
             for index, (_, name) in enumerate(step.outputs)
         }
-        return TypedStep(spec=step, types=types, made=made, options=options)
+        return TypedStep(spec=step, types=types, made=made | self._in_turn(step), options=options)
+
+    def _in_turn(self, step: StepOfPipeline) -> dict[str, TensorType]:
+        """Note the state that an operation takes from the row before; return what it leaves for the next."""
+        own = OPERATIONS[step.name].state
+        if own is None:
+            return {}
+        if not self.state.keys() >= step.state.keys():
+            self.complain(step.at, f"{step.name} follows the rows of a file, and items of a row are none.")
+        self.taken.update(dict.fromkeys(step.state, own))
+        return dict.fromkeys(step.state.values(), own)
 
     def _read_for(self, step: StepOfPipeline) -> dict[str, Any]:
         """Return what an operation takes from the lines of a file, or from what is written into a model."""

@@ -65,6 +65,7 @@ _OWN = Modules(
         "text_boxes",
         "tokenize",
         "tokenize_clip",
+        "track",
         "unletterbox",
         "windows",
         "yolo_decode",
