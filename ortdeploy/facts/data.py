@@ -239,6 +239,8 @@ class InputFacts(Struct, frozen=True, kw_only=True):
 
     `dialect` says how tables are written. Names that are `repeated` in a file stand for no column.
 
+    `settings` are the keys of the input that only some formats have.
+
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
 
     `types` has by column the type that holds its values in all files, by the names of `tensors/arrow_types`; of JSON
@@ -255,6 +257,7 @@ class InputFacts(Struct, frozen=True, kw_only=True):
     present: Sequence[FileState] = NO_FILES
     row_type: TensorType | None = None
     dialect: Dialect = PLAIN
+    settings: Mapping[str, Any] = field(default_factory=dict)
     first_row: int = 0
     changed: tuple[str, ...] = ()
     repairable: tuple[str, ...] = ()

@@ -129,6 +129,7 @@ class RowLocator:
             format=step.input.format,
             row_type=step.input.row_type,
             dialect=step.input.dialect,
+            settings=step.input.settings,
             memory_limit=step.limits.memory,
         )
         with at_hand(step.input.format, [full_path(self._folder, state.path)], step.input.patterns) as there:

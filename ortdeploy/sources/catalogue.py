@@ -53,9 +53,10 @@ from ortdeploy.sources.files import (
 )
 from ortdeploy.sources.format_check import find_mistaken
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
-from ortdeploy.sources.settings import identity, misplaced
+from ortdeploy.sources.settings import WINDOW, identity, misplaced
 
 if TYPE_CHECKING:
+    from ortdeploy.sources.line_windows import Windowing
     from ortdeploy.sources.row_index import ChoosingModule, KeptIndexes, TextModule
 
 SOURCES: Modules[SourceModule] = Modules(
@@ -137,6 +138,7 @@ def probe_input(
             unsettled=len(unsettled),
             row_type=declared.row_type,
             dialect=declared.dialect or PLAIN,
+            settings=declared.settings,
             memory_limit=declared.memory_limit,
             carried=declared.carried,
         )
@@ -318,6 +320,11 @@ def _counter(name: str, declared: DeclaredInput, state_dir: Path | None, *, coun
     if counting is not Counting.NOT:
         from ortdeploy.sources.row_counts import count_each, count_files  # noqa: PLC0415  only for a plan that is saved
 
+        windows = _windowing(settings)
+        if windows is not None:
+            wanted = Wanted(dtypes={}, dialect=dialect, memory_limit=declared.memory_limit)
+            of_windows = windows.reader(SOURCES[name], wanted)
+            return lambda some: count_each(some, indexes, declared.memory_limit, of_windows)
         if name not in STREAMED:
             read = partial(cast("ChoosingModule", SOURCES[name]).read_rows, settings=settings)
             return lambda some: count_each(some, indexes, declared.memory_limit, read)
@@ -466,7 +473,7 @@ def indexes_of(
 
     `told`: those that a saved plan has brought count too.
     """
-    if name not in COUNTED:
+    if name not in COUNTED and WINDOW.of(settings) is None:
         return None
     from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for such files
 
@@ -529,7 +536,9 @@ def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
     opened = _Opened(files)
     try:
         with decoding(lambda: opened.last, name):
-            return SOURCES[name].probe(opened, facts)
+            seen = SOURCES[name].probe(opened, facts)
+        windows = _windowing(facts.settings)
+        return seen if windows is None else windows.of_facts(seen)
     except OrtdeployError as error:
         return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
 
@@ -538,8 +547,23 @@ def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
 def open_input(name: str, files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[Source]:
     """Open files of a format. Reading them raises OrtdeployError with the file's name, whatever is wrong with them."""
     opened = _Opened(files)
-    with SOURCES[name].open_source(opened, folder, wanted) as source:
+    windows = _windowing(wanted.settings)
+    module = SOURCES[name]
+    with (
+        module.open_source(opened, folder, wanted)
+        if windows is None
+        else windows.open(module, opened, folder, wanted) as source
+    ):
         yield _Guarded(source, name, opened, folder)
+
+
+def _windowing(settings: Mapping[str, Any]) -> "Windowing | None":
+    """Return which lines of a table are a row; None if each of them is."""
+    if WINDOW.of(settings) is None:
+        return None
+    from ortdeploy.sources.line_windows import windowing  # noqa: PLC0415  few tables are read so
+
+    return windowing(WINDOW.of(settings))
 
 
 class _Guarded(Struct, frozen=True):

@@ -22,6 +22,7 @@ from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import START, Mark
 from ortdeploy.sources.rows import RowError
+from ortdeploy.sources.settings import WINDOW
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -29,7 +30,7 @@ from ortdeploy.tensors.types import ROWS, TensorType
 SUFFIXES = (".csv",)
 FIRST_ROWS = 64
 PACKAGE = None
-SETTINGS = ()
+SETTINGS = (WINDOW,)
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:

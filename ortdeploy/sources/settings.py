@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.modules import Modules
-from ortdeploy.sources.protocol import SourceModule
+from ortdeploy.sources.protocol import Setting, SourceModule
+
+WINDOW = Setting(name="window", type=dict[str, Any] | None, changing=None, files="tables", trait="lines")
+"""Which lines of a table are one row, as `sources/line_windows.py` reads it; with none, each line is a row."""
 
 
 def said(module: SourceModule, settings: Mapping[str, Any]) -> dict[str, Any]:
