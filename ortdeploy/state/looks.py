@@ -23,7 +23,7 @@ _MOST_READ = 4 * MOST_BYTES
 LAST, NEXT = "ortdeploy_deployment_last_look_timestamp_seconds", "ortdeploy_deployment_next_look_timestamp_seconds"
 """The metrics with the times of a document."""
 _TIMES = re.compile(r'"last_look": "[^"]*", "next_look": (?:null|"[^"]*")')
-_METRICS = rf"^({LAST}|{NEXT})(\{{.*\}}) \S+$"  # compiled where metrics are asked for
+_METRICS = rf"^({LAST}|{NEXT})(\{{.*\}}) \S+(?=\n)"  # compiled where metrics are asked for
 
 
 def key_of(manifest: str, root: str) -> str:
