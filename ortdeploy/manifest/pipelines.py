@@ -27,6 +27,7 @@ KNOWN_COMPONENTS = {
 FILES = {
     "ctc_greedy": {"from": "lines"},
     "labels": {"from": "lines"},
+    "letters": {"map": "letters"},
     "tokenize": {"tokenizer": "tokenizer"},
     "tokenize_clip": {"folder": "vocabulary"},
 }

@@ -292,19 +292,18 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
     return Problem(kind="missing", detail=detail)
 
 
+_READERS = {"letters": "letters", "tokenizer": "tokenize", "vocabulary": "tokenize_clip"}
+"""The operations whose module reads a kind of file."""
+
+
 def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     """Return why a file or folder of an operation has the wrong content, if planning can find that out."""
     try:
         with decoding(option.path, option.kind):
-            if option.kind == "vocabulary":
-                from ortdeploy.operations.tokenize_clip import ClipTokenizer  # noqa: PLC0415  only for this operation
-
-                ClipTokenizer(path)
-            elif option.kind == "tokenizer":
-                from ortdeploy.operations import tokenize  # noqa: PLC0415  only for this operation
-
-                if importlib.util.find_spec(tokenize.PACKAGE.module):
-                    tokenize.read(str(path))
+            if option.kind in _READERS:
+                operation = importlib.import_module(f"ortdeploy.operations.{_READERS[option.kind]}")  # for these only
+                if operation.PACKAGE is None or importlib.util.find_spec(operation.PACKAGE.module):
+                    operation.read(str(path))
             elif option.kind == "document":
                 named, text = str(option.at[-1]), read_text(path)
                 wrong = check_option_document(option.provider, named, text)

@@ -119,17 +119,23 @@ def test_scores_of_tokens_are_no_sentence(cli: Cli, tmp_path: Path, where: str) 
         (tmp_path / "config.json").write_text(json.dumps({"id2label": names}))
     (tmp_path / "t.txt").write_text("Where is my parcel\nIt rains\n")
     manifest, said = init(cli, tmp_path, "--from", tmp_path / "t.txt")
-    assert "a classifier of tokens: logits [batch, tokens, 5]" in said
-    assert "no step makes spans of text of them" in said
+    assert "[batch, tokens, 5]" in said
     assert steps_of(manifest)[:4] == ["tokenize", "m", "softmax", "argmax"]
     found = rows(cli, tmp_path)
-    assert [len(row["where"]) for row in found] == [4, 2], "a short text is not filled up"
     table = np.random.default_rng(6).standard_normal((40, 5)).astype(np.float32)
     ids = [5, 6, 7, 3]  # where is my parcel
     best = table[ids].argmax(axis=1)
     if where == "config.json":
-        assert found[0]["label"] == [["O", "B-PER", "I-PER", "B-LOC", "I-LOC"][one] for one in best]
+        assert "a model that names spans of texts" in said
+        labels = [["O", "B-PER", "I-PER", "B-LOC", "I-LOC"][one] for one in best]
+        named = [
+            label[2:] for place, label in enumerate(labels) if label[0] == "B" or label[1:] != labels[place - 1][1:]
+        ]
+        spans = found[0]["spans"]
+        assert [one["label"] for one in spans] == [name for name in named if name]
+        assert all("Where is my parcel"[one["start"] : one["end"]] == one["text"] for one in spans)
     else:
+        assert [len(row["where"]) for row in found] == [4, 2], "a short text is not filled up"
         assert found[0]["class"] == best.tolist()
 
 
@@ -156,8 +162,14 @@ def test_a_model_that_finds_answers_is_no_reranker_however_long_the_text_is_that
     (row,) = rows(cli, tmp_path)
     table = np.random.default_rng(7).standard_normal((40, 2)).astype(np.float32)
     ids = [5, 6, 7, 3, 7, 3, 4]
-    np.testing.assert_allclose(row["start"], table[ids, 0], rtol=1e-5)
-    np.testing.assert_allclose(row["end"], table[ids, 1], rtol=1e-5)
+    start, end = np.exp(table[ids, 0]), np.exp(table[ids, 1])
+    shares = np.outer(start, end) / start[[0, 4, 5, 6]].sum() / end[[0, 4, 5, 6]].sum()  # the first, and the context
+    pairs = {(first, last): shares[first, last] for first in range(4, 7) for last in range(first, 7)}
+    (answer,) = row["answers"]
+    first, last = max(pairs, key=lambda pair: pairs[pair])
+    words = ["my", "parcel", "arrived"]
+    assert answer["text"] == " ".join(words[first - 4 : last - 3])
+    assert answer["score"] == pytest.approx(pairs[first, last], rel=1e-4)
 
 
 @pytest.mark.slow

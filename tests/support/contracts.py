@@ -53,6 +53,9 @@ def element_type(array: np.ndarray) -> str:
 def setting(attribute: Attribute, folder: Path) -> Any:
     if attribute.path == "folder":
         return str(REPOSITORY / "deployments/models/painter/tokenizer")
+    if attribute.name == "map":
+        (folder / "letters.json").write_text('{"s": 1, "e": 2, "a": 3}')
+        return str(folder / "letters.json")
     if attribute.path == "file":
         (folder / "tokenizer.json").write_text(TOKENIZER)
         return str(folder / "tokenizer.json")
