@@ -63,6 +63,7 @@ TESTS = {
     ("docs/shards.md", "sh"): f"{OWN}test_shards_of_a_plan_run_as_the_page_says",
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
     **{(f"docs/reference/{page.name}", "yaml"): YAML for page in REFERENCE},
+    ("docs/detection.md", "yaml"): YAML,
     ("docs/text.md", "yaml"): YAML,
     ("docs/tutorial.md", "*"): WHOLE_PAGE,
     ("docs/tutorial.zh-CN.md", "*"): TRANSLATION,

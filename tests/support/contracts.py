@@ -124,6 +124,8 @@ def _case(contract: Contract, options: dict[str, Any], forms: dict[str, Form], r
         sizes["classes"] = len(options["alphabet"]) + 1
     if contract.name == "yolo_decode":
         sizes["second"] = 4 + options["classes"]
+    if contract.name == "center_decode":
+        sizes["numbers"] = 6
     if contract.name == "yolo_heads":
         sizes |= {"anchors": 5, "channels": 5 * sizes["values"]}
     chosen = {one.name: forms.get(one.name, one.forms[0]) for one in contract.inputs}
