@@ -7,6 +7,8 @@ second result is one picture, uint8 [height, width]: the number of the first mas
 Source: process_mask_native of ultralytics, which retina_masks chooses.
 """
 
+import math
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -29,6 +31,8 @@ PACKAGE = None
 
 _MOST = 255
 """The masks that uint8 can number."""
+_OF_IMAGE = 4
+"""The pixels of the network's image that make one of the maps, along each side."""
 _ROUNDED = 0.1
 """What ultralytics moves a border by before it rounds it, so that halves go outwards."""
 
@@ -57,38 +61,56 @@ CONTRACT = Contract(
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no options
     def mark(factors: Array, protos: Array, boxes: Array, how: Array) -> tuple[Array, Array]:
         height, width = (max(int(side), 1) for side in how[4:])
-        down, across = _inside(protos.shape[1:], (height, width), centered=bool(how[2:4].any()))
-        kept = computable(protos[:, down, across])
-        sums = np.tensordot(computable(factors), kept, 1)
+        finer, down, across = _inside(protos.shape[1:], (height, width), centered=bool(how[2:4].any()))
+        sums = np.tensordot(computable(factors), computable(protos), 1)
         masks = np.zeros((len(factors), height, width), bool)
-        corners = np.rint(convert(boxes, "float64")).clip(0, [width, height, width, height]).astype(int)
+        corners = np.ceil(convert(boxes, "float64")).clip(0, [width, height, width, height]).astype(int)
         for mask, one, (left, top, right, bottom) in zip(masks, sums, corners, strict=True):
-            rows, below, y = _taps(top, bottom, height, one.shape[0])
-            columns, beside, x = _taps(left, right, width, one.shape[1])
-            wide = one[:, columns] * (1 - x) + one[:, beside] * x
-            mask[top:bottom, left:right] = wide[rows] * (1 - y[:, np.newaxis]) + wide[below] * y[:, np.newaxis] > 0
+            if finer > 1:
+                one = _resized(one, *(_taps(0, finer * side, finer * side, side) for side in one.shape))  # noqa: PLW2901
+            kept = one[down, across]
+            taps = _taps(top, bottom, height, kept.shape[0]), _taps(left, right, width, kept.shape[1])
+            mask[top:bottom, left:right] = _resized(kept, *taps) > 0
         return masks, _numbered(masks)
 
     return by_row(mark, 2, "factors", "protos", "boxes", "how")
 
 
-def _inside(maps: tuple[int, ...], image: tuple[int, int], *, centered: bool) -> tuple[slice, slice]:
-    """Return the rows and columns of maps that the image covers."""
-    gain = min(one / side for one, side in zip(maps, image, strict=True))
+def _inside(maps: tuple[int, ...], image: tuple[int, int], *, centered: bool) -> tuple[int, slice, slice]:
+    """Return how much finer maps are made, and the rows and columns of those that the image covers.
+
+    Maps are made as fine as needed to cut them between pixels, at most as fine as the network's image.
+    """
+    gain = min(_OF_IMAGE * one / side for one, side in zip(maps, image, strict=True))
+    beside = [_OF_IMAGE * one - max(round(side * gain), 1) for one, side in zip(maps, image, strict=True)]
+    odd = beside[0] | beside[1]
+    finer = _OF_IMAGE // math.gcd(_OF_IMAGE, odd | odd // 2)
 
     def covered(size: int, side: int) -> slice:
-        beside = (size - side * gain) / (2 if centered else 1)
-        before = round(beside - _ROUNDED) if centered else 0
-        return slice(before, max(size - round(beside + _ROUNDED), before + 1))
+        within = max(round(side * gain * finer / _OF_IMAGE), 1)
+        before = round((size * finer - within) / 2 - _ROUNDED) if centered else 0
+        return slice(before, before + within)
 
-    return covered(maps[0], image[0]), covered(maps[1], image[1])
+    return finer, covered(maps[0], image[0]), covered(maps[1], image[1])
 
 
-def _taps(begin: int, end: int, new: int, old: int) -> tuple[Array, Array, Array]:
-    """Return of the new pixels [begin, end) the two old ones that make each, and the weight of the second."""
+_Taps = tuple[Array, Array, Array]
+"""Of new pixels the two old ones that make each, int [new], and the weight of the second, float64 [new]."""
+
+
+def _taps(begin: int, end: int, new: int, old: int) -> _Taps:
+    """Return the taps of the new pixels [begin, end)."""
     places = ((np.arange(begin, end) + 0.5) * (old / new) - 0.5).clip(0)
     first = np.floor(places).astype(int).clip(0, old - 1)
     return first, (first + 1).clip(0, old - 1), places - first
+
+
+def _resized(one: Array, rows: _Taps, columns: _Taps) -> Array:
+    """Return a map [height, width] at other pixels, mixed of two along each axis."""
+    left, right, x = columns
+    wide = one[:, left] * (1 - x) + one[:, right] * x
+    upper, lower, y = rows
+    return np.asarray(wide[upper] * (1 - y[:, np.newaxis]) + wide[lower] * y[:, np.newaxis])
 
 
 def _numbered(masks: Array) -> Array:

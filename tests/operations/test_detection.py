@@ -1,19 +1,19 @@
-"""Points, masks and turned boxes beside boxes, against models of the projects' own algorithms written down here.
+"""Points, masks and turned boxes beside boxes: against ultralytics' own results, and models written down here.
 
-The algorithms are those of ultralytics (nms_rotated, batch_probiou, xywhr2xyxyxyxy, process_mask_native, scale_coords),
+The models are those of ultralytics (nms_rotated, batch_probiou, xywhr2xyxyxyxy, process_mask_native, scale_coords),
 CenterNet (ctdet_decode), CenterFace and cocoapi, each as its source has it, value by value.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import ndimage
 from support.effort import effort
+from support.operation_references import FOLDER, MASK_SIZES
 
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
@@ -28,6 +28,36 @@ def do(name: str, options: Mapping[str, Any], **values: Any) -> list[Any]:
     made = OPERATIONS[name].build(options, types)({key: one[None] for key, one in values.items()})
     assert len(made) == len(promised)
     return [column[0] for column in made]
+
+
+@pytest.fixture(scope="module")
+def known() -> Arrays:
+    with np.load(FOLDER / "detection.npz") as arrays:
+        return dict(arrays)
+
+
+def test_turned_boxes_are_those_that_ultralytics_code_keeps(known: Arrays) -> None:
+    for row, x in enumerate(known["turned"]):
+        boxes, scores, *_ = do("yolo_decode", {"version": "v8", "task": "obb"}, x=x)
+        kept, sure, classes, _ = do("nms", {"iou": 0.3, "labels": "best"}, boxes=boxes, scores=scores)
+        wanted = known[f"kept_{row}"]
+        assert 3 < len(wanted) < 30
+        np.testing.assert_allclose(np.c_[kept[:, :4], sure, classes, kept[:, 4]], wanted, atol=1e-6)
+        (corners,) = do("corners", {}, boxes=kept)
+        np.testing.assert_allclose(corners[:, [2, 1, 0, 3]], known[f"corners_{row}"], atol=1e-4)
+
+
+def test_masks_and_points_are_those_of_ultralytics_code(known: Arrays) -> None:
+    for height, width in MASK_SIZES:
+        gain = min(96 / height, 128 / width)
+        how = [gain, gain, (128 - width * gain) / 2, (96 - height * gain) / 2, height, width]
+        given = {name: known[name] for name in ("factors", "protos", "boxes")}
+        masks, _ = do("masks", {}, **given, how=np.array(how, np.float32))
+        wanted = np.unpackbits(known[f"masks_{height}_{width}"], count=masks.size).reshape(masks.shape)
+        assert np.count_nonzero(masks != wanted) <= 2  # a sum near 0 may be on either side
+    how = [128 / 61, 78 / 37, 0, 9, 37, 61]  # as letterbox gives it
+    (points,) = do("unletterbox", {}, boxes=known["points"], how=np.array(how, np.float32))
+    np.testing.assert_allclose(points, known["scaled"], atol=1e-3)
 
 
 def turned_boxes(random: np.random.Generator, count: int) -> np.ndarray:
@@ -132,49 +162,17 @@ def test_pose_and_turned_boxes_are_decoded_where_the_classes_end() -> None:
         )
 
 
-def native_masks(factors: np.ndarray, protos: np.ndarray, boxes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """process_mask_native of ultralytics; F.interpolate by the formula of PyTorch's documentation."""
-    masks = np.einsum("nc,chw->nhw", factors.astype(float), protos.astype(float))
-    mh, mw = masks.shape[1:]
-    gain = min(mh / shape[0], mw / shape[1])
-    pad_h, pad_w = (mh - shape[0] * gain) / 2, (mw - shape[1] * gain) / 2
-    top, left = round(pad_h - 0.1), round(pad_w - 0.1)
-    bottom, right = mh - round(pad_h + 0.1), mw - round(pad_w + 0.1)
-    masks = masks[:, top:bottom, left:right]
-    made = np.zeros((len(masks), *shape))
-    for y in range(shape[0]):
-        for x in range(shape[1]):
-            v = max((y + 0.5) * masks.shape[1] / shape[0] - 0.5, 0)
-            u = max((x + 0.5) * masks.shape[2] / shape[1] - 0.5, 0)
-            y0, x0 = int(v), int(u)
-            y1, x1 = min(y0 + 1, masks.shape[1] - 1), min(x0 + 1, masks.shape[2] - 1)
-            fy, fx = v - y0, u - x0
-            upper = masks[:, y0, x0] * (1 - fx) + masks[:, y0, x1] * fx
-            lower = masks[:, y1, x0] * (1 - fx) + masks[:, y1, x1] * fx
-            made[:, y, x] = upper * (1 - fy) + lower * fy
-    for mask, (x1, y1, x2, y2) in zip(made, np.rint(boxes).astype(int), strict=True):
-        mask[:y1], mask[y2:], mask[:, :x1], mask[:, x2:] = 0, 0, 0, 0
-    return made
-
-
-@settings(max_examples=effort(6, 60), deadline=None)
-@given(st.integers(0, 10**6), st.integers(9, 40), st.integers(9, 40))
-def test_masks_are_those_of_ultralytics(seed: int, height: int, width: int) -> None:
-    random = np.random.default_rng(seed)
-    factors, protos = random.normal(size=(3, 4)), random.normal(size=(4, 8, 12))
-    low = random.uniform(0, [width / 2, height / 2], (3, 2))
-    boxes = np.concatenate([low, low + random.uniform(1, [width, height], (3, 2))], axis=1)
-    gain = min(32 / height, 48 / width)
-    left, top = (48 - width * gain) / 2, (32 - height * gain) / 2
-    how = np.array([gain, gain, left, top, height, width], np.float32)
-    given = {"factors": factors, "protos": protos, "boxes": boxes}
-    masks, numbers = do("masks", {}, **{name: one.astype(np.float32) for name, one in given.items()}, how=how)
-    wanted = native_masks(factors.astype(np.float32), protos.astype(np.float32), boxes, (height, width))
-    clear = np.abs(wanted) > 1e-3  # a sum near 0 may be on either side
-    np.testing.assert_array_equal(masks[clear], wanted[clear] > 0)
-    for pixel in np.ndindex(height, width):
-        on = np.flatnonzero(masks[(slice(None), *pixel)])
-        assert numbers[pixel] == (on[0] + 1 if len(on) else 0)
+def test_the_picture_of_masks_has_the_number_of_the_first_one() -> None:
+    protos = np.stack([np.ones((8, 8)), -np.ones((8, 8))]).astype(np.float32)
+    factors = np.array([[0, 1], [1, 0], [1, 0]], np.float32)
+    boxes = np.array([[0, 0, 20, 20], [2, 3, 9, 20], [4.5, 10.5, 40, 12]], np.float32)
+    how = np.array([1.6, 1.6, 0, 0, 20, 20], np.float32)
+    masks, numbers = do("masks", {}, factors=factors, protos=protos, boxes=boxes, how=how)
+    wanted = np.zeros((20, 20), int)
+    wanted[11:12, 5:20] = 3  # from the first pixel behind a border, up to that behind the other
+    wanted[3:20, 2:9] = 2
+    np.testing.assert_array_equal(numbers, wanted)
+    assert masks.sum(axis=(1, 2)).tolist() == [0, 7 * 17, 15]
 
 
 def counts_of(text: str) -> list[int]:
@@ -217,22 +215,39 @@ def test_run_lengths_are_read_by_pycocotools() -> None:
     assert coco.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"].decode() == text
 
 
+def pieces_of(pixels: set[tuple[int, int]], *, corners: bool) -> Iterator[set[tuple[int, int]]]:
+    """Yield the connected pieces of pixels, by a walk; `corners`: pixels that touch at a corner are connected."""
+    left = set(pixels)
+    while left:
+        waiting = [left.pop()]
+        piece = set(waiting)
+        while waiting:
+            y, x = waiting.pop()
+            near = {(y + dy, x + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if corners or not (dy and dx)} & left
+            left -= near
+            piece |= near
+            waiting += near
+        yield piece
+
+
 @settings(max_examples=effort(40, 600))
 @given(bitmaps)
 def test_a_polygon_has_the_area_of_the_largest_piece_with_its_holes(pixels: list[list[bool]]) -> None:
     mask = np.array(pixels)
     ((points,),) = do("polygons", {}, masks=mask[None].astype(np.uint8))
-    pieces, count = ndimage.label(mask, structure=np.ones((3, 3)))
-    sizes = [int((pieces == one).sum()) for one in range(1, count + 1)]
-    if not sizes:
+    pieces = list(pieces_of({(int(y), int(x)) for y, x in np.argwhere(mask)}, corners=True))
+    if not pieces:
         assert points.shape == (0, 2)
         return
     x, y = points.T
     area = abs(np.sum(x * np.roll(y, -1) - np.roll(x, -1) * y)) / 2
-    filled = [
-        ndimage.binary_fill_holes(pieces == one + 1).sum() for one, size in enumerate(sizes) if size == max(sizes)
+    largest = max(map(len, pieces))
+    everything = {(y, x) for y in range(-1, mask.shape[0] + 1) for x in range(-1, mask.shape[1] + 1)}
+    assert area in [
+        len(everything) - len(next(one for one in pieces_of(everything - piece, corners=False) if (-1, -1) in one))
+        for piece in pieces
+        if len(piece) == largest
     ]
-    assert area in filled
     steps = np.roll(points, -1, axis=0) - points
     assert (np.count_nonzero(steps, axis=1) == 1).all()  # along pixels, and no corner that is none
 
@@ -246,7 +261,7 @@ def test_a_tolerance_leaves_out_points_beside_a_line() -> None:
     assert {tuple(one) for one in simple.tolist()} <= {tuple(one) for one in exact.tolist()}
 
 
-def ctdet(heat: np.ndarray, sizes: np.ndarray, shifts: np.ndarray, k: int) -> list[tuple[float, ...]]:
+def ctdet(heat: np.ndarray, sizes: np.ndarray, shifts: np.ndarray, k: int) -> list[tuple[Any, ...]]:
     """ctdet_decode of CenterNet with a 3 x 3 maximum: score, class, left, top, right, bottom in cells."""
     found = []
     for one, y, x in np.ndindex(heat.shape):

@@ -275,29 +275,27 @@ def test_a_batch_of_items_that_memory_refuses_is_what_the_advice_is_about(cli: C
     )
 
 
-@pytest.mark.parametrize(
-    ("task", "left_out"), [("pose", "keypoints"), pytest.param("segment", "masks", marks=pytest.mark.slow)]
-)
-def test_what_a_task_gives_beside_boxes_is_said_to_be_left_out(
-    cli: Cli, tmp_path: Path, task: str, left_out: str
-) -> None:
+@pytest.mark.quick("segment")
+@pytest.mark.parametrize("task", ["pose", "segment", "obb"])
+def test_what_a_task_gives_beside_boxes_is_in_the_picture(cli: Cli, tmp_path: Path, task: str) -> None:
     families.ultralytics(tmp_path / "m.onnx", task)
     manifest, said = init(cli, tmp_path)
-    assert f"The boxes of task {task} are given, and its {left_out} are left out." in said
-    assert f"  # left out: {left_out}\n" in (tmp_path / "m.yaml").read_text()
+    assert f"an ultralytics export ({task}, YOLO v11)" in said
     assert "normalize" not in steps_of(manifest)
-    first = rows(cli, tmp_path)[0]
-    np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)
+    first, second = rows(cli, tmp_path)
     assert first["labels"] == ["dog"]
-
-
-@pytest.mark.slow
-def test_turned_boxes_are_given_as_the_network_does_and_that_is_said(cli: Cli, tmp_path: Path) -> None:
-    families.ultralytics(tmp_path / "m.onnx", "obb")
-    manifest, said = init(cli, tmp_path, code=1)
-    assert "The manifest cannot say turned boxes (task obb): no step reads their angle" in said
-    assert steps_of(manifest) == ["letterbox", "scale", "layout", "m"]
-    assert np.shape(rows(cli, tmp_path)[0]["raw"]) == (7, 84)
+    corners = [[24, 20], [40, 20], [40, 44], [24, 44]]
+    if task == "obb":
+        np.testing.assert_allclose(first["corners"], [corners], atol=1e-3)
+    else:
+        np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)
+    if task == "pose":
+        assert np.shape(first["keypoints"]) == (1, 17, 3)
+        np.testing.assert_allclose(first["keypoints"][0][0], [30, 25, 0.5], atol=1e-3)
+        np.testing.assert_allclose(second["keypoints"][0][0], [30 * 128 / 64, (25 - 6) * 2, 0.5], atol=1.5)
+    if task == "segment":
+        ((*outline,),) = first["outlines"]
+        assert sorted(outline) == sorted(corners), "a mask without factors above 0 ends at its box"
 
 
 @pytest.mark.slow

@@ -364,6 +364,10 @@ def ultralytics(path: Path, task: str) -> Path:
     further = {"segment": 32, "pose": 51, "obb": 1}[task]
     head = np.zeros((1, 6 + further, 84), np.float32)
     head[0, :4, 0], head[0, 5, 0] = (32, 32, 16, 24), 0.9
+    if task == "pose":
+        head[0, 6:9, 0] = 30, 25, 0.5
+    if task == "segment":
+        head[0, 6, 0] = 1
     nodes = [
         Node("ReduceMin", ["images"], ["least"], axes=[1, 2, 3], keepdims=0),
         Node("Mul", ["least", "zero"], ["nothing"]),
@@ -375,7 +379,7 @@ def ultralytics(path: Path, task: str) -> Path:
     if task == "segment":
         nodes += [Node("Unsqueeze", ["column", "axes"], ["plane"]), Node("Add", ["plane", "protos"], ["output1"])]
         nodes[-2].input[1] = "third"
-        weights |= {"third": np.array([3], np.int64), "protos": np.zeros((1, 32, 16, 16), np.float32)}
+        weights |= {"third": np.array([3], np.int64), "protos": np.ones((1, 32, 16, 16), np.float32)}
         outputs["output1"] = (FLOAT, ["batch", 32, 16, 16])
     save_model(path, nodes, {"images": (FLOAT, ["batch", 3, 64, 64])}, outputs, weights)
     points = {"kpt_shape": "[17, 3]"} if task == "pose" else {}
