@@ -61,7 +61,7 @@ def _starter(subject: Subject, picture: PictureInput, heads: Sequence[str]) -> S
     """Return a manifest; `heads` are the outputs with a vector a row, all of one size: captchas have several."""
     classes = _classes(subject, heads)
     labels = find_labels(subject, classes) if classes else None
-    prepare, told = _prepare(subject, picture)
+    prepare, told = prepared(subject, picture)
     scored = labels is not None or classes in _IMAGENET or any(subject.operator_of(head) == "Softmax" for head in heads)
     columns, post = _scored(subject, heads, labels) if scored else ([], [])
     left_out = [one.name for one in subject.facts.outputs if one.name not in heads] if scored else []
@@ -128,7 +128,7 @@ def _postprocess(subject: Subject, output: str, labels: Labels | None, made: Map
         yield f"{{labels: {made['class']}, from: {labels.written}, as: {made['label']}}}"
 
 
-def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
+def prepared(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
     """Return the steps, and where they are from: a file beside the model, ultralytics' ways, or nothing but custom."""
     beside = subject.beside("preprocessor_config.json")
     settings: Mapping[str, Any] = subject.settings("preprocessor_config.json")
