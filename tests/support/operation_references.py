@@ -65,6 +65,34 @@ def detection() -> Arrays:
     return found
 
 
+def sound() -> Arrays:
+    """Return what librosa and transformers make of a recording: loudness in bands of mel, standardized samples."""
+    import librosa  # noqa: PLC0415
+    from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor  # noqa: PLC0415
+
+    samples = recording()
+    found: Arrays = {}
+    whisper = WhisperFeatureExtractor(feature_size=80, chunk_length=1)
+    found["whisper"] = whisper(samples, sampling_rate=16000, return_tensors="np", padding="do_not_pad").input_features[
+        0
+    ]
+    given = {"y": samples, "sr": 16000, "n_fft": 512, "hop_length": 200, "n_mels": 24}
+    found["slaney"] = librosa.feature.melspectrogram(**given)
+    found["db"] = librosa.power_to_db(found["slaney"])
+    found["htk"] = librosa.feature.melspectrogram(
+        **given, htk=True, norm=None, fmin=50, fmax=7000, power=1, center=False
+    )
+    found["standardized"] = Wav2Vec2FeatureExtractor()(samples, sampling_rate=16000).input_values[0]
+    return {name: np.asarray(one, np.float32) for name, one in found.items()}
+
+
+def recording() -> np.ndarray:
+    """Return float32 [4000]: a tone that rises, and noise."""
+    time = np.arange(4000) / 16000
+    noise = np.random.default_rng(9).normal(0, 0.02, 4000)
+    return (0.4 * np.sin(2 * np.pi * (300 + 3000 * time) * time) + noise + 0.01).astype(np.float32)
+
+
 MASK_SIZES = ((37, 61), (50, 40), (96, 128))
 
 
@@ -187,6 +215,7 @@ MAKERS: dict[str, Callable[[], Arrays]] = {
     "detection": detection,
     "opencv": opencv,
     "rapidocr": rapidocr,
+    "sound": sound,
     "torchvision": torchvision,
     "ultralytics": ultralytics,
 }
