@@ -156,7 +156,7 @@ def _from_htk(mels: Array) -> Array:
 
 
 _LINEAR, _FIRST, _STEP = 200 / 3, 1000.0, np.log(6.4) / 27
-"""Slaney's mels: so many Hz each up to the first logarithmic one, and the logarithm of each step from there."""
+"""Slaney's mels: how many Hz each has up to the first logarithmic one, and the logarithm of each step from there."""
 
 
 def _slaney(hertz: Array) -> Array:
