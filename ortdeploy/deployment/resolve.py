@@ -106,7 +106,6 @@ def _resolve_pipeline(
     known = {part.spec.name: part.facts for part in parts}
     axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
     arrives = partial(_arriving, job, facts.inputs[job.name], operators)
-    lines = {path: file.lines for path, file in facts.resources.items()}
     types = type_pipeline(
         pipeline,
         known,
@@ -114,7 +113,7 @@ def _resolve_pipeline(
         facts.adapters,
         arrives,
         given=job.input.values,
-        lines=lines,
+        files=facts.resources,
         operators=operators,
     )
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)

@@ -29,13 +29,25 @@ class HashedFile(Struct, frozen=True, kw_only=True):
     size: int
 
 
+class ConstantArray(Struct, frozen=True, kw_only=True):
+    """An array of a file, as nested lists of its values; `problem` says why it can be no constant of a step."""
+
+    dtype: str
+    content: Any = None
+    problem: str = ""
+
+
 class FileFacts(Struct, frozen=True, kw_only=True):
-    """A file that is handed on as it is, such as a label file with its lines, or a folder; `files` are those in it."""
+    """A file that is handed on as it is, such as a label file with its lines, or a folder; `files` are those in it.
+
+    `arrays` are those of a .npz by name, or the one of a .npy by an empty name.
+    """
 
     path: str
     sha256: str = ""
     files: tuple[HashedFile, ...] = ()
     lines: tuple[str, ...] = ()
+    arrays: Mapping[str, ConstantArray] = field(default_factory=dict)
     problem: Problem | None = None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec, read_op, wire_name
@@ -37,6 +38,10 @@ IN_TURN = ("track",)
 """The operations that pass a state of their own from a row to the next one of its file."""
 
 
+CONSTANT = "constant"
+"""The key of a step that takes a constant from a file. It is an op step, Identity, of what the file holds."""
+
+
 class StepOfPipeline(Struct, frozen=True, kw_only=True):
     """One step: `run` a model, `do` an operation, an `op` of ONNX, or `each` of a value's items through further steps.
 
@@ -63,6 +68,13 @@ class StepOfPipeline(Struct, frozen=True, kw_only=True):
     op: OpSpec | None = None
     fuse: bool = False
     by_row: bool = False
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The options that name a file or a folder, and what it must hold."""
+        if self.kind == "do":
+            return FILES.get(self.name, {})
+        return {CONSTANT: "array"} if CONSTANT in self.options else {}
 
 
 class PresetSpec(Struct, frozen=True, kw_only=True):
@@ -238,6 +250,9 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
         )
     if "op" in data:
         return _op_step(read_op(data, at))
+    if CONSTANT in data:
+        step = _op_step(read_op({"op": "Identity", "in": {"input": 0}, "out": data["out"]}, at))
+        return replace(step, options={key: value for key, value in data.items() if key != "out"})
     wires = {key: name for key, value in data["in"].items() if (name := wire_name(value)) is not None}
     options = {key: value for key, value in data["in"].items() if key not in wires}
     if "run" in data:

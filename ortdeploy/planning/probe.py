@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import DeclaredInput, FileFacts, HashedFile, InputFacts, OutputFacts
+from ortdeploy.facts.data import ConstantArray, DeclaredInput, FileFacts, HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
@@ -300,7 +300,9 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     """Return why a file or folder of an operation has the wrong content, if planning can find that out."""
     try:
         with decoding(option.path, option.kind):
-            if option.kind in _READERS:
+            if option.kind == "array":
+                _arrays(path, option.path)
+            elif option.kind in _READERS:
                 operation = importlib.import_module(f"ortdeploy.operations.{_READERS[option.kind]}")  # for these only
                 if operation.PACKAGE is None or importlib.util.find_spec(operation.PACKAGE.module):
                     operation.read(str(path))
@@ -372,9 +374,24 @@ def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], dige
         return FileFacts(path=str(path), problem=problem)
     try:
         files = _tree(path, digests)
-        return FileFacts(path=str(path), sha256=_tree_digest(path, files), files=files)
+        arrays = _arrays(path, option.path) if option.kind == "array" else {}
+        return FileFacts(path=str(path), sha256=_tree_digest(path, files), files=files, arrays=arrays)
     except OSError as error:
         return FileFacts(path=str(path), problem=unreadable(option.path, error))
+    except OrtdeployError as error:
+        return FileFacts(path=str(path), problem=Problem(kind="content", detail=f"{error}."))
+
+
+def probe_constant(spec: Spec, path: str, roots: tuple[str, ...], digests: DigestCache) -> FileFacts:
+    """Return the digest of a file of constants, and its arrays."""
+    return _probe_resource(spec, OptionPath(at=(), path=path, kind="array"), roots, digests)
+
+
+def _arrays(path: Path, shown: str) -> Mapping[str, ConstantArray]:
+    """Return the arrays of a file of constants. Raises OSError, OrtdeployError."""
+    from ortdeploy.planning.constant_arrays import read_arrays  # noqa: PLC0415  numpy, only for constants from files
+
+    return read_arrays(path, shown)
 
 
 def _probe_option_files(spec: Spec, roots: tuple[str, ...], digests: DigestCache) -> dict[str, FileFacts]:
