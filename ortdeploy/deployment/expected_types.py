@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from ortdeploy.deployment.op_names import KnownOperators
 from ortdeploy.facts.models import ModelFacts
+from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.pipelines import StepOfPipeline
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.operations.catalogue import OPERATIONS
@@ -154,7 +155,7 @@ def _operator(step: StepOfPipeline, operators: KnownOperators) -> _Step:
     for place, value in step.wires.items():
         name = place.partition(".")[0]
         if name in known and known[name].types:
-            types = known[name].types
+            types = tuple(one for one in known[name].types if one == _key_type(spec)) or known[name].types
             default = None if USUAL in types else "int64" if "int64" in types else types[0]
             taken.append(_Place(value, known[name].variable, types, default))
     made = [
@@ -164,6 +165,17 @@ def _operator(step: StepOfPipeline, operators: KnownOperators) -> _Step:
     ]
     to = spec.attributes.get("to") if spec.operator == "Cast" else None
     return _Step(tuple(taken), tuple(made), to if to in ELEMENT_TYPES else None)
+
+
+_KEYS = {"keys_strings": "string", "keys_int64s": "int64", "keys_floats": USUAL, "cats_strings": "string"}
+"""Attributes of LabelEncoder and OneHotEncoder that say of which type the input is."""
+
+
+def _key_type(spec: OpSpec) -> str | None:
+    """Return the element type that an operator looks up in a table of keys."""
+    if "cats_int64s" in spec.attributes:  # of CategoryMapper, which maps either way
+        return None
+    return next((dtype for name, dtype in _KEYS.items() if name in spec.attributes), None)
 
 
 def _prepare_step(step: StepSpec, before: str, after: str, operators: KnownOperators) -> _Step:

@@ -27,6 +27,7 @@ from ortdeploy.tensors.layouts import fitting_layout, layout_step
 from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import (
     ROWS,
+    USUAL,
     WIDER,
     Dimension,
     InapplicableError,
@@ -123,7 +124,8 @@ def type_pipeline(
         if value not in values and value not in typer.inputs:
             typer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
         typer.check_rows({"": value}, (*pipeline.at, "outputs", name))
-        outputs[name] = values.get(value, TensorType())
+        carried = typer.inputs[value].tensor if value in typer.inputs else TensorType()
+        outputs[name] = values.get(value, carried)
     _open_ranks(typer.inputs, pipeline.steps)
     return PipelineTypes(
         inputs={**typer.inputs, **{name: one for name, one in typer.whole.items() if name not in typer.inputs}},
@@ -453,7 +455,8 @@ class _PipelineTyper(Struct):
             before = self._with_constants(again.values(), spec.by_row, known, before)
             op = type_op(spec, known, self.operators, before, self.of_sizes)
         except OpStepError as error:
-            self.problems.append(WireProblem(at=error.at, detail=error.detail, of_operator=True))
+            detail = error.detail + self._if_text(step.wires.values())
+            self.problems.append(WireProblem(at=error.at, detail=detail, of_operator=True))
             self.untold.update(nothing)
             return TypedStep(spec=step, types=types, made=nothing, options={})
         self.of_sizes |= op.whole
@@ -495,6 +498,13 @@ class _PipelineTyper(Struct):
             before = self._with_constants([one for _, one in spec.wires()], by_row, values, before)
             before = type_op(replace(spec, by_row=by_row), values, self.operators, before, self.of_sizes)
         return before
+
+    def _if_text(self, names: Iterable[str]) -> str:
+        """Return what to write if a column that is read as numbers, because nothing says otherwise, is text."""
+        usual = [name for name in names if name in self.inputs and name not in self.wanted]
+        read = [name for name in usual if self.inputs[name].tensor.dtype == USUAL]
+        texts = ", ".join(f"{as_key(name)}: [{{cast: string}}]" for name in read)
+        return f" If ${' or $'.join(read)} is text, say so: prepare: {{{texts}}}." if read else ""
 
     def _with_given(self, step: StepOfPipeline, spec: OpSpec, given: Mapping[str, str]) -> StepOfPipeline:
         """Return an op step in which the values that the job feeds, by their places, are constants."""

@@ -38,6 +38,7 @@ from ortdeploy.manifest.job_order import in_order, readers_of
 from ortdeploy.manifest.named_paths import option_path
 from ortdeploy.manifest.option_paths import Full, files_to_open, with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.pipelines import PipelineSpec
+from ortdeploy.manifest.read_spec import no_model
 from ortdeploy.manifest.spec import (
     JobSpec,
     ModelSpec,
@@ -94,7 +95,7 @@ def _resolve_any(
     if any(name not in models for name in pipeline.models):
         return None
     resolved = _resolve_pipeline(pipeline, job, models, facts, operators)
-    return _resolve_job(spec, job, _as_model(resolved, facts), facts, operators, resolved)
+    return _resolve_job(spec, job, _as_model(spec, resolved, facts), facts, operators, resolved)
 
 
 def _resolve_pipeline(
@@ -142,7 +143,7 @@ def _arriving(
     return infer_prepare(steps, tensor, operators).stages[-1]
 
 
-def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
+def _as_model(of: Spec, pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
     """Return the model that a pipeline stands for; a part that cannot be used is a problem of the whole."""
     spec, parts = pipeline.spec, pipeline.parts
     if pipeline.diffusion is not None:
@@ -157,14 +158,25 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
     made_of: list[Any] = [[part.spec.name, part.facts.sha256] for part in parts]
     made_of += sorted([path, file.sha256] for path, file in facts.resources.items() if path in spec.definition)
     made_of += [pipeline.diffusion.sha256] if pipeline.diffusion else []
-    first = parts[0]
+    first = parts[0] if parts else _of_no_model(of, pipeline)
     return ResolvedModel(
         spec=replace(first.spec, name=spec.name, sha256=None, inputs=(), outputs=(), checks=(), gate=False, at=spec.at),
         facts=ModelFacts(path="", sha256=json_digest(made_of), inputs=inputs, outputs=outputs, problem=problem),
-        sessions=tuple(session for part in parts for session in part.sessions),
+        sessions=tuple(session for part in parts or (first,) for session in part.sessions),
         session=first.session,
         run=first.run,
     )
+
+
+def _of_no_model(spec: Spec, pipeline: ResolvedPipeline) -> ResolvedModel:
+    """Return the model of a pipeline that runs none."""
+    model = no_model(pipeline.spec.name, pipeline.spec.at)
+    (cpu,) = model.sessions
+    chain = (ResolvedProvider(name=full_name("CPU"), options={}, device=None),)
+    session = ResolvedSession(
+        spec=cpu, written=spec.chain_of(cpu), chain=chain, unavailable=(), usable=True, prediction=None
+    )
+    return ResolvedModel(spec=model, facts=ModelFacts(path=""), sessions=(session,), session={}, run={})
 
 
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict) -> ResolvedModel:

@@ -110,6 +110,11 @@ def _models(data: Mapping[str, Any]) -> Iterator[ModelSpec]:
             yield _model(component, model, at, providers_at)
 
 
+def no_model(name: str, at: Path) -> ModelSpec:
+    """Return what stands for the models of a pipeline that has none: its op steps run on the CPU provider."""
+    return _model(name, {"path": ""}, at, at)
+
+
 def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> ModelSpec:
     memory = read_memory(data.get("memory", {}))
     return ModelSpec(
