@@ -29,6 +29,7 @@ FILES = {
     "ctc_greedy": {"from": "lines"},
     "labels": {"from": "lines"},
     "letters": {"map": "letters"},
+    "neighbours": {"of": "vectors"},
     "tokenize": {"tokenizer": "tokenizer"},
     "tokenize_clip": {"folder": "vocabulary"},
 }

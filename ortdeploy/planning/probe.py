@@ -292,7 +292,7 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
     return Problem(kind="missing", detail=detail)
 
 
-_READERS = {"letters": "letters", "tokenizer": "tokenize", "vocabulary": "tokenize_clip"}
+_READERS = {"letters": "letters", "tokenizer": "tokenize", "vectors": "neighbours", "vocabulary": "tokenize_clip"}
 """The operations whose module reads a kind of file."""
 
 

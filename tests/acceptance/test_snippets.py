@@ -64,6 +64,7 @@ TESTS = {
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
     **{(f"docs/reference/{page.name}", "yaml"): YAML for page in REFERENCE},
     ("docs/detection.md", "yaml"): YAML,
+    ("docs/results-of-jobs.md", "yaml"): YAML,
     ("docs/sound.md", "yaml"): YAML,
     ("docs/text.md", "yaml"): YAML,
     ("docs/tutorial.md", "*"): WHOLE_PAGE,

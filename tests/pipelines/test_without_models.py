@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Cli
 
@@ -68,3 +69,21 @@ def test_what_may_be_a_column_of_text_is_named(tmp_path: Path, cli: Cli) -> None
     (tmp_path / "m.yaml").write_text((tmp_path / "m.yaml").read_text().replace("output:", f"{advice}, output:"))
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
     assert (tmp_path / "out/part-00000000.jsonl").read_text() == '{"n": false}\n{"n": true}\n'
+
+
+def test_neighbours_are_found_in_a_file_that_belongs_to_the_deployment(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "m.yaml").write_text(
+        "version: 1\npipelines: {p: {steps: [{do: neighbours, in: {x: $x, of: c.npz, top: 2}, out: [names, near]}], "
+        "outputs: {names: $names, near: $near}}}\njobs: {r: {pipeline: p, input: {path: x.npz}, output: {path: out}}}\n"
+    )
+    np.savez(tmp_path / "x.npz", x=np.eye(3, dtype=np.float32))
+    assert "There is no file c.npz" in cli("plan", tmp_path / "m.yaml").out
+    np.savez(tmp_path / "c.npz", names=np.array(["a"]))
+    assert "no array called vectors" in " ".join(cli("plan", tmp_path / "m.yaml").out.split())
+    vectors = np.array([[1, 0, 0], [0, 1, 1]], np.float32)
+    np.savez(tmp_path / "c.npz", names=np.array(["a", "b"]), vectors=vectors)
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    rows = [json.loads(line) for line in (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()]
+    assert [row["names"][0] for row in rows] == ["a", "b", "b"]
+    np.savez(tmp_path / "c.npz", names=np.array(["a", "c"]), vectors=vectors)
+    assert "finished-output" in cli("plan", tmp_path / "m.yaml").out
