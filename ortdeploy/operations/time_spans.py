@@ -1,6 +1,6 @@
 """`time_spans` — spans of time in which something is heard or seen, from its probability at each step.
 
-A span begins where the probability reaches `on` and ends where it falls below `off`. Gaps shorter than `gap` seconds
+A span begins where the probability reaches `begin` and ends where it falls below `end`. Gaps shorter than `gap` seconds
 are closed, then spans shorter than `shortest` are left out; `margin` seconds are added at both ends, and spans that
 touch then are one. A step takes `step` seconds; the first begins at `first`.
 
@@ -31,9 +31,9 @@ PACKAGE = None
 
 def _hold_limits(solved: Solved, types: Types) -> None:  # noqa: ARG001  settings alone
     """Check that a span does not end above where it begins. Raises ContractError."""
-    on, off = CONTRACT.filled(solved.options)["on"], solved.options.get("off")
-    if off is not None and off > on:
-        raise ContractError(f"off is {off:g} and on is {on:g}: a span would end before it begins")
+    begin, end = CONTRACT.filled(solved.options)["begin"], solved.options.get("end")
+    if end is not None and end > begin:
+        raise ContractError(f"end is {end:g} and begin is {begin:g}: a span would end before it begins")
 
 
 CONTRACT = Contract(
@@ -48,8 +48,8 @@ CONTRACT = Contract(
     ),
     attributes=(
         Attribute("step", "FLOAT", "the seconds of a step", required=True, above=0),
-        Attribute("on", "FLOAT", "where a span begins", default=0.5),
-        Attribute("off", "FLOAT", "below which it ends; by default on"),
+        Attribute("begin", "FLOAT", "where a span begins", default=0.5),
+        Attribute("end", "FLOAT", "below which it ends; by default begin"),
         Attribute("gap", "FLOAT", "shorter gaps are closed, in seconds", default=0, least=0),
         Attribute("shortest", "FLOAT", "shorter spans are left out, in seconds", default=0, least=0),
         Attribute("margin", "FLOAT", "what is added at both ends, in seconds", default=0, least=0),
@@ -64,7 +64,7 @@ _SMALL = 1e-9
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every type
-    step, on, off = options["step"], options["on"], options.get("off", options["on"])
+    step, on, off = options["step"], options["begin"], options.get("end", options["begin"])
 
     def find(x: Array) -> tuple[Array, Array]:
         x = convert(x, "float64")

@@ -101,7 +101,7 @@ def walked(x: list[float], on: float, off: float, gap: int, shortest: int, margi
     st.integers(0, 3),
 )
 def test_spans_are_those_of_a_walk(x: list[float], off: float, gap: int, shortest: int, margin: int) -> None:
-    settings_ = {"off": off, "gap": gap * 0.1, "shortest": shortest * 0.1, "margin": margin * 0.1, "step": 0.1}
+    settings_ = {"end": off, "gap": gap * 0.1, "shortest": shortest * 0.1, "margin": margin * 0.1, "step": 0.1}
     found, scores = spans(x, **settings_)
     wanted = walked(x, 0.5, off, gap, shortest, margin)
     assert found == [[round(one * 0.1, 6) for one in pair] for pair in wanted]
@@ -111,5 +111,5 @@ def test_spans_are_those_of_a_walk(x: list[float], off: float, gap: int, shortes
 def test_the_score_of_a_span_is_its_mean_and_time_may_begin_elsewhere() -> None:
     assert spans([0, 0.5, 1, 0, 0.75], step=0.5, first=10) == ([[10.5, 11.5], [12, 12.5]], [0.75, 0.75])
     assert spans([], step=1) == ([], [])
-    with pytest.raises(InapplicableError, match=r"off is 0.7 and on is 0.5: a span would end before it begins"):
-        spans([0.5], step=1, off=0.7)
+    with pytest.raises(InapplicableError, match=r"end is 0.7 and begin is 0.5: a span would end before it begins"):
+        spans([0.5], step=1, end=0.7)

@@ -137,7 +137,7 @@ def test_what_is_made_up_is_printed_and_commented_and_ends_with_1(cli: Cli, tmp_
         f"Made up in {tmp_path / 'm.yaml'}, and results depend on it: low in line {commented['low']}, high in line "
         f"{commented['high']} (nothing tells its value; write what the model was made for)."
     )
-    assert check.startswith("Check what is assumed")
+    assert check.startswith("The model file does not say.")
     assert cli("init", tmp_path / "m.onnx", "-o", tmp_path / "quiet.yaml", "-q").out.endswith(check + "\n")
 
 
