@@ -336,6 +336,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_root(parser)
     _add_jobs(parser)
     _add_new_run(parser)
+    measure = "run the first rows of each job in a scratch folder, to learn what memory it takes"
+    parser.add_argument("--measure", action="store_true", help=measure)
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 if something would run")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, UnreadableFile
-from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.facts.memory import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.narrowed import Narrowed

@@ -34,11 +34,19 @@ from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_
 from ortdeploy.manifest.named_paths import pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES, SPEC_RULES, load_rules
+from ortdeploy.rules.catalogue import (
+    DEPLOYMENT_RULES,
+    OPENING_RULES,
+    PREFLIGHT_RULES,
+    SPEC_RULES,
+    load_rule,
+    load_rules,
+)
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
@@ -613,16 +621,23 @@ def _judge(
     deployment = replace(deployment, preflight=preflight)
     diagnostics += check_rules(load_rules(OPENING_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
-        deployment = _preflight_jobs(deployment)
+        deployment = _preflight_jobs(deployment, state, elsewhere=elsewhere)
         diagnostics += check_rules(load_rules(PREFLIGHT_RULES), deployment, spec)
     return deployment, diagnostics
 
 
-def _preflight_jobs(deployment: "Deployment") -> "Deployment":
+def judge_memory(deployment: "Deployment", plan: "Plan") -> tuple[Diagnostic, ...]:
+    """Return what is wrong with the memory that the jobs of a plan take, as it was measured."""
+    forecasts = {step.job: step.limits.forecast for step in run_jobs(plan) if step.limits.forecast is not None}
+    measured = replace(deployment, preflight=replace(deployment.preflight, memory=forecasts))
+    return check_rules((load_rule("over-memory-limit"),), measured, deployment.spec)
+
+
+def _preflight_jobs(deployment: "Deployment", state: Path, *, elsewhere: bool) -> "Deployment":
     """Return the deployment with the outcome of its jobs' preflight; no rule may have found an error before."""
     from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
-    from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
+    from ortdeploy.planning.preflight.memory_estimate import forecast_memory  # noqa: PLC0415  only what has jobs
 
     first_rows = look_at_rows(deployment)
     rooms = {name: found.room for name, found in first_rows.items()}
@@ -632,7 +647,7 @@ def _preflight_jobs(deployment: "Deployment") -> "Deployment":
         deployment.preflight,
         first_rows=first_rows,
         refused_batches=try_batches(deployment),
-        memory=forecast_memory(deployment),
+        memory=forecast_memory(deployment, state, elsewhere=elsewhere),
     )
     return replace(deployment, preflight=preflight)
 

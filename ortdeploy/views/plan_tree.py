@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.facts.memory import MemoryForecast, parts_text
 from ortdeploy.files.names import REPORT
 from ortdeploy.plan.masked import masked_plan
 from ortdeploy.plan.pipeline import walk
@@ -310,11 +310,16 @@ def _upgrade(step: RunJob) -> str:
 
 
 def _memory(forecast: MemoryForecast) -> str:
-    """`111 MiB of 512 MiB predicted: process 98 MiB, weights 13 MiB, …`."""
-    parts = ", ".join(f"{part.what} {format_size(part.size)}" for part in forecast.parts)
+    """`111 MiB of 512 MiB, as measured`; `105 to 240 MiB of 512 MiB, estimated: process 105 MiB, …`."""
     limit = f" of {format_size(forecast.limit)}" if forecast.limit else ""
+    taken = forecast.chosen
+    if taken is not None:
+        arena = "" if taken.way.arena else " without the arena"
+        least = f"; {forecast.unknown} may take more" if forecast.unknown else ""
+        return f"{format_size(taken.size)}{limit}, as measured{arena}{least}"
     unknown = f"; only a run tells its {forecast.unknown}" if forecast.unknown else ""
-    return f"{format_size(forecast.total)}{limit} predicted: {parts}{unknown}"
+    size = f"{format_size(forecast.least)} to {format_size(forecast.estimated)}"
+    return f"{size}{limit}, estimated: {parts_text(forecast.parts)}{unknown}"
 
 
 def _input(planned: PlannedInput) -> str:

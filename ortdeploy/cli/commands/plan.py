@@ -14,7 +14,7 @@ from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.manifest_options import plan_root
 from ortdeploy.cli.plans import plan_as_asked
 from ortdeploy.cli.targets import Target, check_target
-from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
+from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors, sort_diagnostics
 from ortdeploy.events import log
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
@@ -26,6 +26,7 @@ from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.saved_plan import BOUND, OPEN, misplaced
 from ortdeploy.planning.saved_rows import rows_of_plan
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import judge_memory
 from ortdeploy.versions import package_version
 from ortdeploy.views import github, json, text
 
@@ -37,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     counting = Counting.READ if arguments.out is not None and is_bound else Counting.NOT
     with planning(arguments):
         planned = plan_as_asked(arguments, device=arguments.device, counting=counting)
+    if arguments.measure:
+        planned = _with_measured(planned, arguments)
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
         sys.stdout.write(json.render_plan(planned.diagnostics, planned.plans, planned.changes))
@@ -62,6 +65,23 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CHANGES if changes and arguments.detailed_exitcode else EXIT_OK
 
 
+def _with_measured(planned: Planned, arguments: argparse.Namespace) -> Planned:
+    """Return plans with what their jobs take of memory; those that do not fit are refused."""
+    from ortdeploy.cli.children.memory import with_measured_memory  # noqa: PLC0415  only if asked for
+
+    plans: list[Plan] = []
+    diagnostics = planned.diagnostics
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        for plan, deployment in zip(planned.plans, planned.deployments, strict=True):
+            state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
+            measured, _ = with_measured_memory(plan, state_dir, always=True)
+            found = judge_memory(deployment, measured)
+            diagnostics += found
+            plans += [] if has_errors(found) else [measured]
+    return replace(planned, plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
+
+
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Refuse flags that do not go together, and a place from which a plan cannot name its manifests.
 
@@ -69,6 +89,8 @@ def _check_flags(arguments: argparse.Namespace) -> None:
     """
     if arguments.device is not None and arguments.new_run:
         raise UsageError("--new-run is about what this machine's ledger knows, and --device plans for another machine")
+    if arguments.device is not None and arguments.measure:
+        raise UsageError("--measure runs rows on this machine, and --device plans for another machine")
     if arguments.out is None:
         if arguments.root is not None:
             raise UsageError("--root says what the paths of a saved plan are relative to: it goes with --out")
