@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ortdeploy.process.memory_limit import NEAR
 from ortdeploy.units import format_size
 
 ROOMY = 0.85
@@ -153,10 +154,10 @@ class MemoryForecast(Struct, frozen=True, kw_only=True):
         return f"takes at least {format_size(self.least)} ({parts_text(parts)})"
 
     def _fits(self, one: MeasuredMemory) -> bool:
-        """Return whether a way fits; the arena is left out near the limit, unless the manifest has set it."""
+        """Return whether a way fits; one that comes near the limit does if there is no other one left."""
         if one.over:
             return False
-        share = ROOMY if one.way.arena and self.arena is None else 1
+        share = 1 if one.way == self.ways[-1] else ROOMY if one.way.arena and self.arena is None else NEAR
         return self.bound is None or one.size <= self.bound * share
 
 

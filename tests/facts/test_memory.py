@@ -28,7 +28,9 @@ def after(*measured: MeasuredMemory, **changes: int | str | bool | None) -> Memo
         (JOB, None, FAST),
         (after(taken(FAST, 160)), FAST, None),
         (after(taken(FAST, 180)), None, SPARING),  # it comes near
-        (after(taken(FAST, 180), taken(SPARING, 190)), SPARING, None),
+        (after(taken(FAST, 180), taken(SPARING, 180)), SPARING, None),
+        (after(taken(FAST, 180), taken(SPARING, 190)), None, ALONE),
+        (after(taken(FAST, 180), taken(SPARING, 190), taken(ALONE, 190)), ALONE, None),
         (after(taken(FAST, 200, over=True), taken(SPARING, 210)), None, ALONE),
         (after(taken(FAST, 200, over=True), taken(SPARING, 210), taken(ALONE, 90)), ALONE, None),
         (after(taken(FAST, 200, over=True), taken(SPARING, 210), taken(ALONE, 201)), None, None),

@@ -169,8 +169,8 @@ class _Job(Struct, frozen=True, kw_only=True):
         limit = self.bound or available_memory()
         if limit is None:
             return "this system does not tell how much memory is free"
-        if self.step.limits.memory is not None:  # batches are halved near a limit, and what they need is to be seen
-            limit = int(limit / NEAR)
+        if self.step.limits.memory is not None and not way.arena:
+            limit = int(limit / NEAR)  # batches are halved near a limit, and what they need is to be seen
         with scratch_folder("memory") as scratch:
             tried = Measuring(folder=scratch.path, rows=rows, batch=batch, way=way, limit=limit)
             run = partial(_first_rows, tried, self.plan, self.step.job, mapped_memory())
