@@ -318,7 +318,7 @@ def _memory(forecast: MemoryForecast) -> str:
         least = f"; {forecast.unknown} may take more" if forecast.unknown else ""
         return f"{format_size(taken.size)}{limit}, as measured{arena}{least}"
     unknown = f"; only a run tells its {forecast.unknown}" if forecast.unknown else ""
-    size = f"{format_size(forecast.least)} to {format_size(forecast.estimated)}"
+    size = f"{format_size(forecast.least).removesuffix(' MiB')} to {format_size(forecast.estimated)}"
     return f"{size}{limit}, estimated: {parts_text(forecast.parts)}{unknown}"
 
 
