@@ -11,6 +11,7 @@ from ortdeploy.jobs.pinned_files import Files
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
 from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.process.cores import core_count
+from ortdeploy.process.heap import spare_memory
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.results.results import JobResult
@@ -151,6 +152,7 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         (log.debug if trial else log.info)(
             "session.without_arena", model=opening.model, session=opening.session, limit=limit
         )
+        spare_memory()
         without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
         return replace(opening, options={**without, **opening.options})
 

@@ -154,7 +154,7 @@ def execute(
     ):
         log.info("run.started", manifest=plan.manifest)
         refused: dict[str, str] = {}
-        if row_limit is None and on_run is None and any(map(needs_measuring, run_jobs(plan))):
+        if holders and row_limit is None and on_run is None and any(map(needs_measuring, run_jobs(plan))):
             from ortdeploy.cli.children.memory import with_measured_memory  # noqa: PLC0415  it calls this function
 
             plan, refused = with_measured_memory(plan, state_dir, stopped)

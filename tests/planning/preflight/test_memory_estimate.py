@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import REPOSITORY, Cli, run_fork
+from conftest import REPOSITORY, Cli, run_fork, run_process
 from onnx import TensorProto, helper
 from PIL import Image
 from support.models import save_model
@@ -223,6 +225,70 @@ def test_cudas_libraries_are_counted_and_cudnns_with_each_model_of_convolutions(
     assert process(convolving, "CPU") == base
     assert process(plain, "CUDA, CPU") == base + 470 * MIB
     assert process(convolving, "CUDA, CPU") == base + (470 + 70) * MIB
+
+
+@pytest.mark.parametrize("limit", [pytest.param("200MiB", marks=pytest.mark.slow), "180MiB"])
+def test_a_job_keeps_to_its_limit(wide: Path, limit: str) -> None:
+    write(wide, top=f"limits: {{memory: {limit}}}", size=64)
+    done = run_process(["apply", "m.yaml"], cwd=wide)
+    assert done.code == 0, done.out + done.err
+    report = json.loads((wide / "out/_run.json").read_text())
+    assert report["peak_memory_bytes"] < int(limit[:3]) * MIB
+    assert report["memory"]["limit_bytes"] == int(limit[:3]) * MIB
+    assert report["rows"]["committed"] == 1024
+
+
+WITH_A_LIMIT = """\
+import sys
+from msgspec.structs import replace
+from ortdeploy.cli.main import main
+from ortdeploy.cli import plans
+from ortdeploy.cli.children import memory
+
+memory.can_fork = lambda: False
+
+def with_a_limit(*arguments, real=plans.plan_manifests, **settings):
+    planned = real(*arguments, **settings)
+    (plan,) = planned.plans
+    steps = [replace(one, limits=replace(one.limits, memory=int(sys.argv[1]))) if hasattr(one, "job") else one for one in plan.steps]
+    return replace(planned, plans=(replace(plan, steps=tuple(steps)),))
+
+plans.plan_manifests = with_a_limit
+raise SystemExit(main(["apply", "m.yaml"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_was_let_through_is_still_held(wide: Path) -> None:
+    """The plan is made without a limit, and then run with one that is too small for it, which nobody has measured."""
+    write(wide, size=512)
+    command = [sys.executable, "-c", WITH_A_LIMIT, str(170 * MIB)]
+    ended = subprocess.run(command, cwd=wide, capture_output=True, encoding="utf-8", check=False)
+    report = json.loads((wide / "out/_run.json").read_text())
+    assert "Traceback" not in ended.stdout + ended.stderr
+    stacks = 4 * 8 * MIB  # of threads that may be to come, at most; without a limit it takes 370 MiB
+    assert report["peak_memory_bytes"] < 180 * MIB + stacks
+    if ended.returncode:
+        assert "memory" in report["reason"]
+    else:
+        assert report["sessions"][0]["batch_size"] < 512
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "model", "without"),
+    [
+        ("200MiB", "", True),
+        ("200MiB", ", memory: {arena: true}", False),
+        pytest.param("900MiB", "", False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_job_near_its_limit_has_no_arena(wide: Path, limit: str, model: str, *, without: bool) -> None:
+    """An arena that cannot grow takes what is left, and is broken then."""
+    write(wide, top=f"limits: {{memory: {limit}}}", size=128 if not model else 64, model=model)
+    done = run_process(["apply", "m.yaml"], cwd=wide)
+    assert done.code == 0, done.out + done.err
+    assert ('"session.without_arena"' in done.err) is without
 
 
 def test_threads_are_divided_over_the_sessions(wide: Path, cli: Cli) -> None:
