@@ -33,7 +33,7 @@ from ortdeploy.sources.mapped import BLOCK_BYTES
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import ROWS, TensorType
-from ortdeploy.versions import versions
+from ortdeploy.versions import PACKAGES, package_version, runtime_version
 
 _MIB = 1024 * 1024
 
@@ -114,7 +114,8 @@ def _key(job: ResolvedJob) -> str:
     ]
     layout = job.thread_layout and job.thread_layout.name
     run = [job.batching.most_run(_rows(job)), job.input.format, job.spec.limits.threads, layout]
-    return json_digest([job.identity, job.layout, models, run, versions()])
+    versions = [runtime_version(), *map(package_version, PACKAGES)]
+    return json_digest([job.identity, job.layout, models, run, versions])
 
 
 def _arena(job: ResolvedJob) -> bool | None:
