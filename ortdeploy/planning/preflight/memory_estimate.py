@@ -193,6 +193,7 @@ class _Taken(Struct, frozen=True, kw_only=True):
             MemoryPart(what=WEIGHTS_PART, size=_weight_bytes(job)),
             MemoryPart(what="activations", size=activations or 0),
             MemoryPart(what=ROWS_AND_RESULTS, size=row_sizes(job).bytes(_rows(job))),
+            *((MemoryPart(what="libraries of tables", size=_TABLE_LIBRARIES),) if _reads_tables(job) else ()),
             *((MemoryPart(what="values of steps", size=values),) if values else ()),
             *((MemoryPart(what="input held whole", size=held),) if held else ()),
         )
@@ -298,13 +299,16 @@ def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
 def _process_bytes(job: ResolvedJob) -> int:
     names = {p.name for model in job.models for session in _sessions(model) for p in session.chain}
     shorts = {provider.short for name in names if (provider := find_provider(name))}
-    formats = {job.input.format, job.spec.output.format}
-    libraries = _TABLE_LIBRARIES if formats & _TABLES else 0
-    libraries += _PILLOW if job.input.format == "image" or job.spec.output.images else 0
+    libraries = _PILLOW if job.input.format == "image" or job.spec.output.images else 0
     libraries += _TORCH if _runs_optimum(job) else 0
     libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
     libraries += _CUDNN * sum(map(_uses_cudnn, job.models))
     return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
+
+
+def _reads_tables(job: ResolvedJob) -> bool:
+    """Return whether a job reads or writes tables."""
+    return not _TABLES.isdisjoint((job.input.format or "", job.spec.output.format))
 
 
 def _uses_cudnn(model: ResolvedModel) -> bool:
