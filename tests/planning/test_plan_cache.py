@@ -558,7 +558,7 @@ def test_what_data_decides_is_known_here() -> None:
     assert _fields(InputFacts) == (
         "beside carried changed columns dialect differing digest files first_row format gone held_bytes memory_limit "
         "missing_package names present problem rates repairable repeated rerun rerun_rows restarted row_type rows "
-        "rows_before states superseded types "
+        "rows_before settings states superseded types "
         "unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (
