@@ -293,6 +293,8 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
     setting = "replace one value, as in --set jobs.read.batch.size=16; may be given several times"
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", type=_key_value, help=setting)
+    label = "a label of this device, for when: of profiles; may be given several times (also: ORTDEPLOY_LABELS)"
+    add("--label", metavar="KEY=VALUE", action="append", default=[], dest="labels", type=_key_value, help=label)
     root = "allow paths into this folder; may be given several times"
     add("--allow-root", metavar="DIR", action="append", default=[], dest="roots", help=root)
     state = "folder of the ledger and the caches (default: .ortdeploy beside the manifest; also: ORTDEPLOY_STATE_DIR)"
@@ -352,6 +354,8 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_root(parser)
     _add_jobs(parser)
     _add_new_run(parser)
+    meaning = "take the profile that holds now, even if the device has lost what the last one was chosen for"
+    parser.add_argument("--choose", action="store_true", help=meaning)
     meaning = "keep the last version of a manifest that ran well, and run it while a later version is refused"
     parser.add_argument("--last-good", action="store_true", help=meaning)
     every = "how often somebody calls this command; the status document then says when it is due: 30s, 5min, 1h"
@@ -640,7 +644,12 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", metavar="NAME", help="the device's name (default: the host's)")
+    name = "the device's name (default: ORTDEPLOY_DEVICE, or the host's name)"
+    parser.add_argument("--name", metavar="NAME", help=name)
+    label = "a label of the device, for when: of profiles; may be given several times (also: ORTDEPLOY_LABELS)"
+    parser.add_argument(
+        "--label", metavar="KEY=VALUE", action="append", default=[], dest="labels", type=_key_value, help=label
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
     _add_common(parser)
 

@@ -119,7 +119,8 @@ def load_plan_file(
         from ortdeploy.cli.rebuild_ledgers import make_lost_ledgers  # noqa: PLC0415  only for who writes them
 
         make_lost_ledgers(saved, roots, arguments.state_dir)
-    planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards, computes=computes)
+    options = replace(load_options(arguments), roots=roots)
+    planned = plan_again(saved, options, arguments.state_dir, in_shards=in_shards, computes=computes)
     return replace(planned, plans=()) if has_errors(planned.diagnostics) else _with_wanted_jobs(planned, arguments)
 
 

@@ -36,6 +36,7 @@ from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.variants import as_last_chosen
 from ortdeploy.planning.workflow import plan_manifests, validate
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:
         for name, single, files in _named_files(deployment, DigestCache(state_dir))
     }
     full = os.path.abspath(spec.path)  # noqa: PTH100  keeps links
-    known = {"manifest": full, "asked": _asked_of(spec), "texts": texts, "places": places}
+    known = {"manifest": full, "asked": _asked_of(spec), "profile": spec.profile, "texts": texts, "places": places}
     digests = {*texts.values(), *(one for place in places.values() for one in place["files"].values())}
     store.refer(_owner(paths.key), digests, lasting=True)
     before = _read(paths.record)
@@ -154,7 +155,7 @@ def plan_last_good(
     then = _recall(path, folder, options)
     if then is None:
         return _NOTHING
-    old, kept = then
+    old, kept, profile = then
     try:
         again = plan_manifests([path], old, state_dir=state_dir, jobs=jobs, excluded=excluded)
     except UsageError as error:  # a job that the last good version does not have
@@ -162,6 +163,10 @@ def plan_last_good(
         return _NOTHING
     if not again.plans:
         log.warning("manifest.not_recalled", manifest=path, reason=_first_error(path, again.diagnostics))
+        return _NOTHING
+    other = next((plan.profile for plan in again.plans if plan.profile != profile), profile)
+    if other != profile:  # of whose files nothing was kept
+        log.warning("manifest.not_recalled", manifest=path, reason=f"it ran with profile {profile}, and not {other}")
         return _NOTHING
     before = _read(paths.refused) or {}
     since = str(before.get("since", now))
@@ -180,8 +185,8 @@ def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | N
         then = None if note is None else _recall(path, folder, options)
         if note is None or then is None:
             continue
-        old, kept = then
-        specs = validate([path], old).specs
+        old, kept, _ = then
+        specs = validate([path], old, choose=as_last_chosen(state_dir)).specs
         found.append(
             Refusal(manifest=path, since=str(note.get("since")), reason=str(note.get("reason")), good=kept, specs=specs)
         )
@@ -205,7 +210,7 @@ def _asked(options: LoadOptions) -> dict[str, Any]:
 
 
 def _asked_of(spec: "Spec") -> dict[str, Any]:
-    return _asked(LoadOptions(profile=spec.profile, sets=spec.sets, overlays=spec.overlays))
+    return _asked(LoadOptions(profile=spec.asked, sets=spec.sets, overlays=spec.overlays))
 
 
 def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
@@ -255,8 +260,11 @@ def _keep(store: ContentStore, file: "HashedFile") -> str:
     return file.sha256 if store.find(file.sha256) is not None else store.put(Path(file.path), file.sha256)
 
 
-def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptions, str] | None:
-    """Return the options that load a manifest as it last ran well, and the time of that; None if a file is missing."""
+def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptions, str, str | None] | None:
+    """Return the options that load a manifest as it last ran well, the time of that, and its profile.
+
+    None if a file is missing.
+    """
     record = _read(_Paths(state_dir, path, _asked(options)).record)
     if record is None:
         return None
@@ -269,12 +277,12 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
                 _found(store, digest)
             tree = store.tree(place["files"])
             places[name] = str(tree / next(iter(place["files"])) if place["single"] else tree)
-        kept = str(record["kept"])
+        kept, profile = str(record["kept"]), record.get("profile", options.profile)
     except (OSError, StoreFullError, KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         log.warning("manifest.not_recalled", manifest=path, reason=f"what was kept of it is not whole: {error}")
         return None
     roots = (*options.roots, str(state_dir.absolute()))
-    return replace(options, texts=texts, places=places, roots=roots), kept
+    return replace(options, texts=texts, places=places, roots=roots), kept, profile
 
 
 def _found(store: ContentStore, digest: str) -> Path:

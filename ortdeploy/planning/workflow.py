@@ -26,6 +26,7 @@ from ortdeploy.diagnostics import (
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.preflight import Preflight
 from ortdeploy.facts.problems import CARRIED_AWAY, CHANGED, WAITING, Problem
+from ortdeploy.facts.variants import ENVIRONMENT, FLAG, NO_PROFILE
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
@@ -37,6 +38,7 @@ from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.variants import by_device_file, on_this_machine
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.rules.catalogue import (
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.saved_plan import SavedPlan
     from ortdeploy.planning.tryout import Tryout
+    from ortdeploy.planning.variants import Choose
 
     _PlannedOne = tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]
 
@@ -64,19 +67,35 @@ if TYPE_CHECKING:
 class Validated(Struct, frozen=True, kw_only=True):
     """Manifests whose text was checked, and the diagnostics. A manifest has a spec if its text has no error.
 
-    `manifests` and `devices` are the numbers of manifests and of device files that were looked at.
+    `unchosen` have one too, and no profile could be chosen. `variants` are the specs with each profile, if none
+    was asked for. `manifests` and `devices` are the numbers of manifests and
+    of device files that were looked at.
     """
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
     manifests: int = 0
     devices: int = 0
+    unchosen: tuple[Spec, ...] = ()
+    variants: tuple[Spec, ...] = ()
+
+    @property
+    def all_specs(self) -> tuple[Spec, ...]:
+        """The specs of all that may run here."""
+        return self.specs + self.variants
 
 
-def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
-    """Check texts, shapes, names and the rules that need no machine; `devices`: device files may be among the paths."""
+def validate(
+    paths: Sequence[str], options: LoadOptions, *, devices: bool = False, choose: "Choose | None" = None
+) -> Validated:
+    """Check texts, shapes, names and the rules that need no machine; `devices`: device files may be among the paths.
+
+    `choose` takes one of the profiles; without it, each spec is that of the manifest without any.
+    """
     files, diagnostics = find_manifests(paths)
     specs: list[Spec] = []
+    unchosen: list[Spec] = []
+    variants: list[Spec] = []
     described = 0
     for path in files:
         loaded = load_manifest(path, options, devices=devices)
@@ -84,9 +103,20 @@ def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = Fals
         found = loaded.diagnostics + _check_specs(loaded)
         diagnostics += found
         if loaded.spec is not None and not has_errors(found):
-            specs.append(loaded.spec)
+            spec, problem = (loaded.spec, None) if choose is None else choose(loaded)
+            diagnostics += () if problem is None else (problem,)
+            specs += [] if spec is None else [spec]
+            unchosen += [loaded.spec] if spec is None else []
+            variants += loaded.variants
     number = len(files) - described
-    return Validated(specs=tuple(specs), diagnostics=sort_diagnostics(diagnostics), manifests=number, devices=described)
+    return Validated(
+        specs=tuple(specs),
+        diagnostics=sort_diagnostics(diagnostics),
+        manifests=number,
+        devices=described,
+        unchosen=tuple(unchosen),
+        variants=tuple(variants),
+    )
 
 
 def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:
@@ -118,15 +148,16 @@ def plan_manifests(
     first rows are run, with their results in its folder. `counting`: READ for a plan
     that fixes the parts of its jobs.
     """
-    validated = validate(paths, options)
+    described, found = (None, ()) if device is None else _described(device)
+    choose = on_this_machine(options, state_dir) if described is None else by_device_file(described)
+    validated = validate(paths, options, choose=choose if device is None or described is not None else None)
     plans: list[Plan] = []
     deployments: list[Deployment] = []
     changes: list[Changes] = []
-    diagnostics = validated.diagnostics
+    diagnostics = validated.diagnostics + found
     if validated.specs:
         select_jobs(jobs, excluded, [job.name for spec in validated.specs for job in spec.jobs])
-    host, found = _host_facts(validated.specs, device)
-    diagnostics += found
+    host = described if device is not None else _probe_host(validated.specs) if validated.specs else None
     how = {"new_run": new_run, "retry": retry, "elsewhere": device is not None}
     for spec in validated.specs:
         if host is None:
@@ -146,13 +177,13 @@ def plan_manifests(
         diagnostics=sort_diagnostics(diagnostics),
         deployments=tuple(deployments),
         changes=tuple(changes),
-        specs=validated.specs,
+        specs=validated.specs + validated.unchosen,
     )
 
 
 def plan_again(
     saved: "Sequence[SavedPlan]",
-    roots: Sequence[str],
+    options: LoadOptions,
     state_dir: str | None,
     *,
     in_shards: bool = False,
@@ -160,7 +191,8 @@ def plan_again(
 ) -> Planned:
     """Make the plans of a plan file again, from their manifests and the facts of now; report whatever has changed.
 
-    The returned plans were made here; only the options, and the names of what was asked for, are from the file.
+    The returned plans were made here; only what is said of the manifest, and the names of what was asked for, are from
+    the file. `options` say which roots are allowed, and what this machine is called.
     `in_shards`: other processes may be at work on the outputs. `computes`: this one makes results, so its machine must
     be the one that the plan was made for.
     """
@@ -168,14 +200,42 @@ def plan_again(
     specs: list[Spec] = []
     diagnostics: tuple[Diagnostic, ...] = ()
     for one in saved:
-        options = LoadOptions(profile=one.profile, sets=one.sets, roots=tuple(roots), overlays=one.overlays)
-        loaded = load_manifest(one.manifest, options)
+        loaded = load_manifest(one.manifest, options_of(one, options))
+        loaded, problem = _with_saved_choice(one, loaded, on_this_machine(options, state_dir))
+        if problem is not None:
+            diagnostics += (*loaded.diagnostics, problem)
+            continue
         plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards, computes=computes)
         diagnostics += found
         specs += [loaded.spec] if loaded.spec is not None else []
         if plan is not None:
             plans.append(plan)
     return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics), specs=tuple(specs))
+
+
+def options_of(saved: "SavedPlan", options: LoadOptions) -> LoadOptions:
+    """Return how the manifest of a saved plan is read; the `when` of an open plan are asked again."""
+    from ortdeploy.planning.saved_plan import OPEN  # noqa: PLC0415  only for saved plans
+
+    choice = saved.choice
+    is_asked = choice is None or choice.reason in {FLAG, ENVIRONMENT} or saved.kind != OPEN
+    fixed = saved.profile or (NO_PROFILE if choice else None)
+    return replace(options, profile=fixed if is_asked else None, sets=saved.sets, overlays=saved.overlays)
+
+
+def _with_saved_choice(saved: "SavedPlan", loaded: Loaded, choose: "Choose") -> tuple[Loaded, Diagnostic | None]:
+    """Return a manifest with the plan's choice; that of an open plan must be this machine's too."""
+    from ortdeploy.planning.saved_comparison import moved_fact  # noqa: PLC0415  only for saved plans
+
+    then = [fact.value for fact in saved.facts if fact.kind == "manifest"]
+    if loaded.spec is None or saved.choice is None or [loaded.spec.sha256] != then:
+        return loaded, None
+    if loaded.choosable is None:
+        return replace(loaded, spec=replace(loaded.spec, choice=saved.choice)), None
+    spec, problem = choose(loaded)
+    if spec is not None and spec.profile != saved.profile:
+        problem = moved_fact(saved, "profile", f"{saved.profile or 'base'}, and {spec.profile or 'base'} holds here")
+    return replace(loaded, spec=spec), problem
 
 
 def plan_checks(
@@ -192,7 +252,7 @@ def plan_checks(
     """
     from ortdeploy.planning.make.checks import make_checks, make_leak_checks  # noqa: PLC0415
 
-    validated = validate(paths, options)
+    validated = validate(paths, options, choose=on_this_machine(options, state_dir))
     diagnostics = validated.diagnostics
     if not validated.specs:
         return (), diagnostics
@@ -270,12 +330,10 @@ def _matching(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in known if any(name == one or fnmatchcase(name, one) for one in wanted))
 
 
-def _host_facts(specs: Sequence[Spec], device: str | None) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
-    if device is not None:
-        from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only for another machine's plan
+def _described(device: str) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
+    from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only for another machine's plan
 
-        return load_device(device)
-    return (_probe_host(specs) if specs else None), ()
+    return load_device(device)
 
 
 def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
@@ -393,7 +451,7 @@ def compare_with_last_run(
     path: str, options: LoadOptions, state_dir: str | None
 ) -> "tuple[tuple[Changes, ...], tuple[Diagnostic, ...]]":
     """Return what has changed for each job of a manifest since its last run, or what is wrong with the text."""
-    validated = validate([path], options)
+    validated = validate([path], options, choose=on_this_machine(options, state_dir))
     diagnostics = validated.diagnostics
     states: list[tuple[Spec, Path]] = []
     for spec in validated.specs if not has_errors(diagnostics) else ():

@@ -246,6 +246,7 @@ def _invocation(plan: Plan) -> dict[str, Any]:
     return {
         "arguments": list(plan.arguments),
         "profile": plan.profile,
+        "choice": None if plan.choice is None else to_builtins(plan.choice),
         "overlays": [relative(path, plan.folder) for path in plan.overlays],
         "sets": list(map(masked_setting, plan.sets)),
     }

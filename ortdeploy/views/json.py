@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Diagnostic
@@ -10,6 +11,7 @@ from ortdeploy.planning.differences import NOTHING
 if TYPE_CHECKING:
     from ortdeploy.checks.run import CheckResult
     from ortdeploy.facts.models import AdapterFacts
+    from ortdeploy.facts.variants import Choice
     from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.parts.compaction import CompactionResult
@@ -107,9 +109,21 @@ def render_tryout(
     return _dump({"diagnostics": _diagnostics(diagnostics), "jobs": jobs, "pictures": pictures})
 
 
-def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal | RefusedApply]" = ()) -> str:
-    """Return the output of `status`."""
-    return _dump({"jobs": [_status(one) for one in jobs], "refused": [_refusal(one) for one in refusals]})
+def render_status(
+    jobs: "Sequence[JobStatus]",
+    refusals: "Sequence[Refusal | RefusedApply]" = (),
+    profiles: "Mapping[str, Choice]" = MappingProxyType({}),
+) -> str:
+    """Return the output of `status`; `profiles` are those that manifests were last applied with."""
+    from msgspec import to_builtins  # noqa: PLC0415  the others do without
+
+    return _dump(
+        {
+            "jobs": [_status(one) for one in jobs],
+            "refused": [_refusal(one) for one in refusals],
+            "profiles": [{"manifest": path, **to_builtins(one)} for path, one in profiles.items()],
+        }
+    )
 
 
 def _refusal(one: "Refusal | RefusedApply") -> dict[str, Any]:

@@ -76,7 +76,9 @@ class _Tree:
 
     def text(self, *, verbose: bool) -> str:
         """Return the lines of the tree, and an empty one."""
-        lines = [f"{self._paint(self._plan.deployment, BOLD)} ({self._plan.manifest})"]
+        choice = self._plan.choice
+        profile = "" if choice is None else f", profile {choice.shown}"
+        lines = [f"{self._paint(self._plan.deployment, BOLD)} ({self._plan.manifest}){profile}"]
         for gate in self._plan.gates:
             session = gate.opening.candidates[0].name
             lines += self._head(NEW, f"check {gate.opening.model} on {session} first: {', '.join(gate.folders)}")

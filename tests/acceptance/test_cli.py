@@ -717,7 +717,13 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
     (deployment / "small.yaml").write_text("jobs: {run: {batch: {size: 8}}}\n")
     assert cli("apply", path).code == 0
     plain, before = json.loads((folder / "_run.json").read_text()), (folder / "part-00000000.jsonl").read_bytes()
-    assert plain["invocation"] == {"arguments": ["apply", str(path)], "profile": None, "overlays": [], "sets": []}
+    assert plain["invocation"] == {
+        "arguments": ["apply", str(path)],
+        "profile": None,
+        "choice": None,
+        "overlays": [],
+        "sets": [],
+    }
     option, secret = "models.double.run={config: {azure.auth_key: ", "canaryOPTIONxy"
     flags = (
         "--profile",
@@ -741,12 +747,13 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
             "--set", "name=demo",
         ],
         "profile": "pi",
+        "choice": {"name": "pi", "reason": "flag", "facts": {}, "since": report["invocation"]["choice"]["since"]},
         "overlays": ["small.yaml"],
         "sets": [f"{option}***}}}}", "name=demo"],
     }  # fmt: skip
     page = (folder / "_run.html").read_text()
     assert secret not in text + page
-    assert "<td>profile</td><td>pi</td>" in page
+    assert "<td>profile</td><td>pi (flag)</td>" in page
     assert "<td>overlays</td><td>small.yaml</td>" in page
     assert "<td>command</td><td>ortdeploy apply " in page
     assert (folder / "part-00000000.jsonl").read_bytes() == before

@@ -223,7 +223,10 @@ def test_odd_names_survive_in_a_device_file(tmp_path: Path) -> None:
         system="", architecture="", python="", cores=1, cpu_quota=None, memory_bytes=None, cpu_flags=()
     )
     path = tmp_path / "d.yaml"
-    path.write_text(dump_device("yes: #1\n", probe_runtime({}), nobody), encoding="utf-8")
+    path.write_text(
+        dump_device("yes: #1\n", probe_runtime({}), nobody, labels={"no": "1"}, opens=["CPU"]), encoding="utf-8"
+    )
     facts, problems = load_device(str(path))
     assert facts is not None
+    assert (facts.traits.name, facts.traits.labels) == ("yes: #1\n", {"no": "1"})
     assert not problems

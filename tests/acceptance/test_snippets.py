@@ -73,6 +73,7 @@ TESTS = {
     ("docs/your-model.md", "console"): f"{OWN}test_the_first_five_minutes_run_as_the_page_says",
     ("docs/video.md", "yaml"): YAML,
     ("docs/windows.md", "yaml"): YAML,
+    ("docs/variants.md", "yaml"): YAML,
 }
 """The test of each kind of block, by page; `*` stands for all kinds."""
 

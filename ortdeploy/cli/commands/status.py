@@ -37,6 +37,7 @@ from ortdeploy.planning.nothing_to_do import AnswerMemo
 from ortdeploy.planning.pending_reruns import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.variants import as_last_chosen
 from ortdeploy.planning.workflow import select_jobs, unworkable, validate
 from ortdeploy.sources.files import full_path, shown
 from ortdeploy.views import json
@@ -86,7 +87,8 @@ def _stays(job: JobStatus) -> bool:
 
 
 def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStatus], int]:
-    validated = validate(arguments.paths, load_options(arguments))
+    choose = as_last_chosen(arguments.state_dir)
+    validated = validate(arguments.paths, load_options(arguments), choose=choose)
     rejected = has_errors(validated.diagnostics)
     refusals = _refusals(arguments)
     validated = replace(validated, specs=_with_stand_ins(validated.specs, refusals))
@@ -101,14 +103,23 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     write_findings(unreadable, arguments, sys.stderr)
     rejected = rejected or bool(unreadable)
     refused: list[Refusal | RefusedApply] = [*refusals, *_refused_applies(arguments, refusals)]
+    profiles = {spec.path: spec.choice for spec in validated.specs if spec.choice is not None and spec.choice.since}
     if arguments.format == "json":
-        sys.stdout.write(json.render_status(records, refused))
+        sys.stdout.write(json.render_status(records, refused, profiles))
     else:
+        profiles = {} if arguments.quiet else profiles
         here = [replace(one, output=path_from_here(one.folder, one.output)) for one in records]
         said = [one for one in here if not arguments.quiet or _is_bad(one)]
         if said or refused or not arguments.quiet:
             color, width = use_color(arguments), terminal_width(sys.stdout)
-            told = render_status(said, refused, verbose=arguments.verbose, color=color, width=width)
+            told = render_status(
+                said,
+                refused,
+                profiles if not arguments.quiet else {},
+                verbose=arguments.verbose,
+                color=color,
+                width=width,
+            )
             sys.stdout.write(told)
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK
