@@ -331,7 +331,8 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_validate(parser)
-    parser.add_argument("--device", metavar="FILE", help="plan for the machine that a device file describes")
+    device = "plan for the device that this file describes; a pattern, or given several times: show what runs where"
+    parser.add_argument("--device", metavar="FILE", action="append", dest="devices", help=device)
     bound = "with --device: fix files, rows and parts, from data that is here (default: apply finds them there)"
     parser.add_argument("--bound", action="store_true", help=bound)
     parser.add_argument("--out", metavar="PLAN", help="save the plan to a file, for ortdeploy apply PLAN")

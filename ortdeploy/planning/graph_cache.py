@@ -35,6 +35,7 @@ Shapes = tuple[tuple[str, Sizes], ...]
 """The shapes of a model's inputs, by name."""
 
 _state_dir: ContextVar[Path | None] = ContextVar("state_dir", default=None)
+_read: ContextVar[dict[tuple[str, ...], ModelFacts] | None] = ContextVar("read", default=None)
 
 
 @contextmanager
@@ -47,6 +48,16 @@ def remembered_in(state_dir: Path) -> Iterator[None]:
         _state_dir.reset(token)
 
 
+@contextmanager
+def each_read_once() -> Iterator[None]:
+    """Inside the block, read each model file once, also one with external data."""
+    token = _read.set({})
+    try:
+        yield
+    finally:
+        _read.reset(token)
+
+
 def read_model(
     path: Path,
     shown: str,
@@ -55,6 +66,18 @@ def read_model(
     data_folder: Path | None = None,
 ) -> ModelFacts:
     """Read a model file as `graph.model.read_model` does."""
+    read = _read.get()
+    if read is None:
+        return _read_or_recall(path, shown, digest_of, load_format, data_folder)
+    key = (str(path), shown, str(load_format), str(data_folder))
+    if key not in read:
+        read[key] = _read_or_recall(path, shown, digest_of, load_format, data_folder)
+    return read[key]
+
+
+def _read_or_recall(
+    path: Path, shown: str, digest_of: Callable[[Path], str], load_format: str | None, data_folder: Path | None
+) -> ModelFacts:
     known = None if unnameable(str(path), shown) else _known_file(path, digest_of)
     entry = None if known is None else _Entry("model", known.sha256, path.suffix.lower(), load_format)
     facts: ModelFacts | None = None if entry is None else entry.find(ModelFacts)

@@ -67,9 +67,8 @@ if TYPE_CHECKING:
 class Validated(Struct, frozen=True, kw_only=True):
     """Manifests whose text was checked, and the diagnostics. A manifest has a spec if its text has no error.
 
-    `unchosen` have one too, and no profile could be chosen. `variants` are the specs with each profile, if none
-    was asked for. `manifests` and `devices` are the numbers of manifests and
-    of device files that were looked at.
+    `unchosen` have one too, and no profile could be chosen. `variants` are the specs with each profile, if none was
+    asked for. `manifests` and `devices` are the numbers of manifests and of device files that were looked at.
     """
 
     specs: tuple[Spec, ...]
@@ -92,31 +91,55 @@ def validate(
 
     `choose` takes one of the profiles; without it, each spec is that of the manifest without any.
     """
-    files, diagnostics = find_manifests(paths)
+    read = read_manifests(paths, options, devices=devices)
+    diagnostics = read.diagnostics
     specs: list[Spec] = []
     unchosen: list[Spec] = []
-    variants: list[Spec] = []
+    for loaded, base in read.accepted:
+        spec, problem = (base, None) if choose is None else choose(loaded)
+        diagnostics += () if problem is None else (problem,)
+        specs += [] if spec is None else [spec]
+        unchosen += [base] if spec is None else []
+    return Validated(
+        specs=tuple(specs),
+        diagnostics=sort_diagnostics(diagnostics),
+        manifests=read.manifests,
+        devices=read.devices,
+        unchosen=tuple(unchosen),
+        variants=tuple(one for loaded, _ in read.accepted for one in loaded.variants),
+    )
+
+
+class Read(Struct, frozen=True, kw_only=True):
+    """Manifests whose text has no error, with their specs without a profile, or with the one that was asked for.
+
+    The other fields are those of Validated.
+    """
+
+    accepted: tuple[tuple[Loaded, Spec], ...]
+    diagnostics: tuple[Diagnostic, ...]
+    manifests: int
+    devices: int
+
+
+def read_manifests(
+    paths: Sequence[str], options: LoadOptions, *, devices: bool = False, elsewhere: bool = False
+) -> Read:
+    """Read manifests and check them as `validate` does; `elsewhere`: what this machine lacks is no finding."""
+    files, diagnostics = find_manifests(paths)
+    accepted: list[tuple[Loaded, Spec]] = []
     described = 0
     for path in files:
         loaded = load_manifest(path, options, devices=devices)
         described += loaded.is_device
         found = loaded.diagnostics + _check_specs(loaded)
+        if elsewhere:
+            found = tuple(one for one in found if one.certainty is not Certainty.MACHINE)
         diagnostics += found
         if loaded.spec is not None and not has_errors(found):
-            spec, problem = (loaded.spec, None) if choose is None else choose(loaded)
-            diagnostics += () if problem is None else (problem,)
-            specs += [] if spec is None else [spec]
-            unchosen += [loaded.spec] if spec is None else []
-            variants += loaded.variants
-    number = len(files) - described
-    return Validated(
-        specs=tuple(specs),
-        diagnostics=sort_diagnostics(diagnostics),
-        manifests=number,
-        devices=described,
-        unchosen=tuple(unchosen),
-        variants=tuple(variants),
-    )
+            accepted.append((loaded, loaded.spec))
+    manifests = len(files) - described
+    return Read(accepted=tuple(accepted), diagnostics=diagnostics, manifests=manifests, devices=described)
 
 
 def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:
@@ -167,7 +190,7 @@ def plan_manifests(
         asked = spec if tryout is None else tryout.of_spec(spec)
         plan_it = partial(_plan_one, asked, host, state_dir, wanted, counting=counting, **how)
         plan, deployment, found, changed = _isolated(asked, plan_it)
-        diagnostics += _assumed(found) if device else found
+        diagnostics += assumed(found) if device else found
         changes += changed
         if plan is not None and deployment is not None:
             plans.append(plan if tryout is None else tryout.of_plan(plan))
@@ -263,12 +286,12 @@ def plan_checks(
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
         diagnostics += () if leak_runs else _nothing_to_check(spec, only_model)
-        state = _usable_state(spec, state_dir)
+        state = usable_state(spec, state_dir)
         if not isinstance(state, Path):
             diagnostics += state
             continue
         alone = _models_to_check(spec, only_model, with_checks=not leak_runs)
-        deployment, found = _judge(_resolve(alone, host, state), state)
+        deployment, found = judge(join_facts(alone, host, state), state)
         diagnostics += found
         if has_errors(found):
             continue
@@ -336,7 +359,7 @@ def _described(device: str) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]"
     return load_device(device)
 
 
-def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+def assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     """Mark diagnostics as assumed, which on this machine would be proven, because another machine is described."""
     return tuple(
         replace(one, certainty=Certainty.ASSUMED) if one.certainty is Certainty.MACHINE else one for one in diagnostics
@@ -391,20 +414,20 @@ def _plan_one(
     from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
-    state = _usable_state(spec, state_dir)
+    state = usable_state(spec, state_dir)
     if not isinstance(state, Path):
         return None, None, state, ()
     with remembered_in(state):
-        deployment = _resolve(spec, host, state, counting=counting, elsewhere=elsewhere, new_run=new_run)
+        deployment = join_facts(spec, host, state, counting=counting, elsewhere=elsewhere, new_run=new_run)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
         if stale:
-            deployment = _resolve(spec, host, state, stale, counting=counting, new_run=new_run)
+            deployment = join_facts(spec, host, state, stale, counting=counting, new_run=new_run)
         chosen = {job.spec.name for job in deployment.jobs if jobs is None or job.spec.name in jobs}
         early = chosen & _carried_away_early(deployment)
-        judged, diagnostics = _judge(_of_jobs(deployment, chosen - early), state, elsewhere=elsewhere)
+        judged, diagnostics = judge(of_jobs(deployment, chosen - early), state, elsewhere=elsewhere)
     deployment = replace(judged, jobs=deployment.jobs)
     wanted = None if jobs is None and not early else chosen - early
     if has_errors(diagnostics) or (early and not wanted):
@@ -425,7 +448,7 @@ def _carried_away_early(deployment: "Deployment") -> frozenset[str]:
     return frozenset(name for name, problem in problems.items() if problem is not None and problem.kind == CARRIED_AWAY)
 
 
-def _of_jobs(deployment: "Deployment", names: Collection[str]) -> "Deployment":
+def of_jobs(deployment: "Deployment", names: Collection[str]) -> "Deployment":
     """Return a deployment as if it had some of its jobs only."""
     return replace(deployment, jobs=tuple(job for job in deployment.jobs if job.spec.name in names))
 
@@ -434,7 +457,7 @@ def _judge_early(deployment: "Deployment", names: Collection[str]) -> tuple[Diag
     """Return what keeps these jobs from running; other findings about them wait until that is mended."""
     if not names:
         return ()
-    found = check_rules(load_rules(DEPLOYMENT_RULES), _of_jobs(deployment, names), deployment.spec)
+    found = check_rules(load_rules(DEPLOYMENT_RULES), of_jobs(deployment, names), deployment.spec)
     return tuple(one for one in found if one.job in names and one.severity is Severity.ERROR)
 
 
@@ -455,7 +478,7 @@ def compare_with_last_run(
     diagnostics = validated.diagnostics
     states: list[tuple[Spec, Path]] = []
     for spec in validated.specs if not has_errors(diagnostics) else ():
-        state = _usable_state(spec, state_dir)
+        state = usable_state(spec, state_dir)
         if isinstance(state, Path):
             states.append((spec, state))
         else:
@@ -467,7 +490,7 @@ def compare_with_last_run(
     host = _probe_host(validated.specs)
     found: tuple[Changes, ...] = ()
     for spec, state in states:
-        found += changes_since_last_run(_resolve(spec, host, state), state, None)
+        found += changes_since_last_run(join_facts(spec, host, state), state, None)
     return found, diagnostics
 
 
@@ -487,7 +510,7 @@ def _plan_saved(
         found += (stage_diagnostic("edited-plan", f'{saved.at}: there is no job "{unknown[0]}".', saved.span),)
     if has_errors(found):
         return None, found
-    state = _usable_state(loaded.spec, state_dir)
+    state = usable_state(loaded.spec, state_dir)
     if not isinstance(state, Path):
         return None, state
     damaged = _keep_rows(saved, state) if in_shards else ()
@@ -500,7 +523,7 @@ def _plan_saved(
     moved = moved_facts(saved, deployment, computes=computes)
     if moved:
         return None, moved
-    deployment, judged = _judge(deployment, state, elsewhere=not computes)
+    deployment, judged = judge(deployment, state, elsewhere=not computes)
     if has_errors(judged):
         return None, found + judged
     differing = compare(saved, _as_saved(saved, deployment, host, state))
@@ -529,7 +552,7 @@ def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", s
     if saved.kind != OPEN:
         return make_plan(deployment, saved.jobs, due=saved.due)
     unseen = {job.spec.name for job in deployment.jobs if job.upstream is None} - saved.inputs.keys()
-    assumed = _resolve(deployment.spec, host, state, elsewhere=True, planned=saved.named_files, unseen=unseen)
+    assumed = join_facts(deployment.spec, host, state, elsewhere=True, planned=saved.named_files, unseen=unseen)
     return make_plan(assumed, saved.jobs)
 
 
@@ -550,12 +573,12 @@ def _resolve_saved(saved: "SavedPlan", spec: Spec, host: "HostFacts", state: Pat
     planned = saved.fixed_files
     counting = Counting.TOLD if in_shards else Counting.NOT
     new_run = bool(saved.starts_over)
-    deployment = _resolve(spec, host, state, counting=counting, planned=planned, new_run=new_run)
+    deployment = join_facts(spec, host, state, counting=counting, planned=planned, new_run=new_run)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
     if not stale:
         return deployment
-    return _resolve(spec, host, state, stale, counting=counting, planned=planned, new_run=new_run)
+    return join_facts(spec, host, state, stale, counting=counting, planned=planned, new_run=new_run)
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
@@ -611,7 +634,7 @@ def _with_readers(stale: Collection[str], deployment: "Deployment", jobs: Collec
     return frozenset(stale) | {name for name in read & begun if jobs is None or name in jobs}
 
 
-def _resolve(
+def join_facts(
     spec: Spec,
     host: "HostFacts",
     state: Path,
@@ -659,7 +682,7 @@ def _operators(spec: Spec) -> "KnownOperators":
     return Operators(other_operators()) if any(op.domain != ONNX for op in spec.op_steps()) else Operators()
 
 
-def _judge(
+def judge(
     deployment: "Deployment", state: Path, *, elsewhere: bool = False
 ) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
     """Apply the rules; if none finds an error, run the preflight, and apply the rules that judge it.
@@ -710,7 +733,7 @@ def _preflight_jobs(deployment: "Deployment", state: Path, *, elsewhere: bool) -
     return replace(deployment, preflight=preflight)
 
 
-def _usable_state(spec: Spec, state_dir: str | None) -> Path | tuple[Diagnostic, ...]:
+def usable_state(spec: Spec, state_dir: str | None) -> Path | tuple[Diagnostic, ...]:
     """Return the state folder with all fetched files, or why the ledger or these files cannot be kept there."""
     try:
         state = state_folder(spec.folder, state_dir, spec.roots)

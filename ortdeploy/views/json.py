@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.parts.compaction import CompactionResult
     from ortdeploy.plan.steps import Plan
+    from ortdeploy.planning.device_table import DeviceTable
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.last_run import Changes
@@ -35,8 +36,17 @@ def render_check(diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def render_plan(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", changes: "Sequence[Changes]" = ()) -> str:
-    """Return the output of `plan`: diagnostics, steps, and what changed in jobs since their last runs."""
-    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "changes": _changes(changes)})
+    """Return the output of `plan`: diagnostics, steps, what changed in jobs since their last runs, and profiles."""
+    found = {"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "changes": _changes(changes)}
+    return _dump({**found, "profiles": _profiles({one.manifest: one.choice for one in plans})})
+
+
+def render_devices(table: "DeviceTable") -> str:
+    """Return the output of `plan` for devices: each finding once, and what each job does on each of them."""
+    from ortdeploy.views.device_table import as_json  # noqa: PLC0415  only if asked for
+
+    found = {"diagnostics": _diagnostics(table.findings), "steps": _steps(table.plans)}
+    return _dump({**found, "devices": as_json(table.entries)})
 
 
 def render_differences(differences: "Sequence[Difference]") -> str:
@@ -66,7 +76,15 @@ def _differences(differences: "Sequence[Difference]") -> list[dict[str, Any]]:
 def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", results: "Sequence[JobResult]") -> str:
     """Return the output of `apply`: diagnostics, steps, and how each job ended."""
     jobs = [_ended(result) for result in results]
-    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs})
+    found = {"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs}
+    return _dump({**found, "profiles": _profiles({one.manifest: one.choice for one in plans})})
+
+
+def _profiles(choices: "Mapping[str, Choice | None]") -> list[dict[str, Any]]:
+    """Return the profiles of manifests that have some."""
+    from msgspec import to_builtins  # noqa: PLC0415  the others do without
+
+    return [{"manifest": path, **to_builtins(one)} for path, one in choices.items() if one is not None]
 
 
 def _ended(result: "JobResult") -> dict[str, Any]:
@@ -115,13 +133,11 @@ def render_status(
     profiles: "Mapping[str, Choice]" = MappingProxyType({}),
 ) -> str:
     """Return the output of `status`; `profiles` are those that manifests were last applied with."""
-    from msgspec import to_builtins  # noqa: PLC0415  the others do without
-
     return _dump(
         {
             "jobs": [_status(one) for one in jobs],
             "refused": [_refusal(one) for one in refusals],
-            "profiles": [{"manifest": path, **to_builtins(one)} for path, one in profiles.items()],
+            "profiles": _profiles(profiles),
         }
     )
 
@@ -232,6 +248,7 @@ def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
             "column": diagnostic.span.column,
             "model": diagnostic.model,
             "job": diagnostic.job,
+            **({"devices": list(diagnostic.devices)} if diagnostic.devices else {}),
         }
         for diagnostic in diagnostics
     ]

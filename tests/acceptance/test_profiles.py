@@ -70,6 +70,8 @@ def test_the_profile_that_holds_runs_and_is_told(cli: Cli, folder: Path, on: On)
     arrive(folder, "a")
     on(WITH_GPU)
     assert "m (m.yaml), profile gpu (when)\n" in cli("plan", "m.yaml").out
+    (planned,) = cli("plan", "m.yaml", "--format", "json").json["profiles"]
+    assert (planned["name"], planned["reason"], planned["since"]) == ("gpu", "when", None)
     assert not (folder / ".ortdeploy").exists()
     assert cli("apply", "m.yaml").code == 0
     assert factors(folder) == [3, 3]
