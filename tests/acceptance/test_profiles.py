@@ -1,12 +1,16 @@
 """Profiles that are chosen by `when`, through the whole program: what runs, what is kept, and what is refused."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import Cli, read_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.effort import effort
 from support.machines import GIB, Machine
 from support.models import scale_model
 from support.remembered_plans import everything_is_old
@@ -166,6 +170,29 @@ def test_labels_and_names_come_from_flags_and_the_environment(
     for wrong in ("line", "=x", "li ne=x"):
         monkeypatch.setenv("ORTDEPLOY_LABELS", wrong)
         assert cli("plan", "m.yaml").code == 64
+
+
+@settings(max_examples=effort(2, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([WITH_GPU, WITHOUT]), min_size=3, max_size=6))
+def test_whatever_comes_and_goes_no_row_runs_twice_and_no_profile_comes_back(
+    cli: Cli, folder: Path, history: list[tuple[str, ...]]
+) -> None:
+    for left in ("out", ".ortdeploy", "inbox"):
+        shutil.rmtree(folder / left, ignore_errors=True)
+    (folder / "inbox").mkdir()
+    for number, opens in enumerate(history):
+        arrive(folder, f"{number}")
+        with pytest.MonkeyPatch.context() as patch:
+            Machine(opens=opens).become(patch)
+            code = cli("apply", "m.yaml").code
+        has_had = WITH_GPU in history[: number + 1]
+        assert code == (1 if has_had and opens == WITHOUT else 0)
+    with pytest.MonkeyPatch.context() as patch:
+        Machine(opens=WITH_GPU).become(patch)
+        assert cli("apply", "m.yaml").code == 0
+    found = factors(folder)
+    first = history.index(WITH_GPU) if WITH_GPU in history else len(history)
+    assert found == [2.0] * 2 * first + [3.0] * 2 * (len(history) - first)
 
 
 def test_the_last_good_version_does_not_run_after_a_loss(cli: Cli, folder: Path, on: On) -> None:
