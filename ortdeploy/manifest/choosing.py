@@ -9,8 +9,11 @@ from ortdeploy.manifest.when import BASE, PROFILES, REFUSE, Ask, Term, Variants,
 from ortdeploy.manifest.when import OTHERWISE as OTHERWISE_KEY
 
 
-def choose(variants: Variants, document: Document, ask: Ask) -> tuple[Choice | None, Diagnostic | None]:
-    """Return the choice with the facts that were asked for, or the finding that there is none."""
+def choose(variants: Variants, document: Document, ask: Ask, *, here: bool) -> tuple[Choice | None, Diagnostic | None]:
+    """Return the choice with the facts that were asked for, or the finding that there is none.
+
+    `here`: the facts are those of this machine, and not of a device file.
+    """
     facts: dict[str, Fact] = {}
 
     def known(term: Term) -> Fact:
@@ -25,7 +28,7 @@ def choose(variants: Variants, document: Document, ask: Ask) -> tuple[Choice | N
         return None, _finding("ambiguous-profile", _ambiguous(true), true[1].at, document)
     if undecided:
         when, unknown = undecided[0]
-        return None, _finding("undecided-profile", _undecided(when, unknown), unknown[0].at, document)
+        return None, _finding("undecided-profile", _undecided(when, unknown, here=here), unknown[0].at, document)
     if true:
         return Choice(name=true[0].profile, reason=WHEN, facts=facts), None
     if variants.otherwise == REFUSE:
@@ -46,12 +49,14 @@ def _ambiguous(true: list[When]) -> str:
     )
 
 
-def _undecided(when: When, unknown: tuple[Term, ...]) -> str:
+def _undecided(when: When, unknown: tuple[Term, ...], *, here: bool) -> str:
     fields = " and ".join(dict.fromkeys(term.field for term in unknown))
     facts = ", ".join(dict.fromkeys(term.fact for term in unknown))
+    of_file = f"Add {fields} to its device file; ortdeploy device writes it there."
+    remedy = "This system does not tell; ask for something else, such as a label." if here else of_file
     return (
-        f'Whether profile "{when.profile}" holds depends on what is not known of this device: {facts}. Add {fields} to '
-        "its device file; ortdeploy device writes it there. Or name the profile with --profile."
+        f'Whether profile "{when.profile}" holds depends on what is not known of this device: {facts}. {remedy} Or name '
+        "the profile with --profile."
     )
 
 

@@ -44,7 +44,7 @@ def by_device_file(host: HostFacts) -> Choose:
         return cheap(host.traits, term)
 
     def chosen(loaded: Loaded) -> Chosen:
-        spec, problem = _chosen(loaded, ask)
+        spec, problem = _chosen(loaded, ask, here=False)
         return spec, None if problem is None else replace(problem, certainty=Certainty.ASSUMED)
 
     return chosen
@@ -55,7 +55,7 @@ def on_this_machine(options: LoadOptions, state_dir: str | None) -> Choose:
     here = Here(options)
 
     def chosen(loaded: Loaded) -> Chosen:
-        spec, problem = _chosen(loaded, here.ask)
+        spec, problem = _chosen(loaded, here.ask, here=True)
         if spec is None or spec.choice is None:
             return spec, problem
         return _held_against_last(spec, state_dir, anew=options.choose_anew)
@@ -76,10 +76,10 @@ def as_last_chosen(state_dir: str | None) -> Choose:
     return chosen
 
 
-def _chosen(loaded: Loaded, ask: Callable[[Term], Fact]) -> Chosen:
+def _chosen(loaded: Loaded, ask: Callable[[Term], Fact], *, here: bool) -> Chosen:
     if loaded.spec is None or loaded.choosable is None:
         return loaded.spec, None
-    choice, problem = choose(loaded.choosable, loaded.spec.document, ask)
+    choice, problem = choose(loaded.choosable, loaded.spec.document, ask, here=here)
     return (None, problem) if choice is None else (loaded.chosen(choice), None)
 
 

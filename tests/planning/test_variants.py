@@ -132,6 +132,23 @@ def test_a_provider_is_tried_only_where_cheap_facts_hold(tmp_path: Path, monkeyp
     assert (spec.profile, machine.tried) == ("a", ["CUDA", "Tensorrt"])
 
 
+def test_what_nothing_tells_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a provider that is built in, no device has a name."""
+    loaded = load(tmp_path, {"orin": {"device": {"provider": "CUDA", "name": "*Orin*"}}})
+    machine = Machine(opens=("CUDA", "CPU"))
+    machine.become(monkeypatch)
+    spec, problem = on_this_machine(LoadOptions(), None)(loaded)
+    assert spec is None
+    assert problem is not None
+    assert (problem.rule, "This system does not tell" in problem.detail) == ("undecided-profile", True)
+    (tmp_path / "d.yaml").write_text(machine.device_file("opens"))
+    host, _ = load_device(str(tmp_path / "d.yaml"))
+    assert host is not None
+    _, problem = by_device_file(host)(loaded)
+    assert problem is not None
+    assert "Add devices and runtime.opens to its device file" in problem.detail
+
+
 def step(folder: Path, loaded: Loaded, machine: Machine, *, anew: bool = False) -> tuple[str | None, bool]:
     """Do what an apply does; return the profile that is kept then, and whether it was refused."""
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -209,6 +226,22 @@ def test_another_text_label_or_name_is_no_loss(tmp_path: Path) -> None:
     machine.opens = ("CPU",)
     renamed = load(tmp_path, {"cuda": {"provider": "CUDA"}})
     assert step(tmp_path, renamed, machine) == (None, False)  # what ran is not in the text any more
+
+
+def test_the_most_that_was_seen_counts_also_while_the_profile_stays(tmp_path: Path) -> None:
+    """Two devices that flap in turn would else make a profile come back."""
+    loaded = load(tmp_path, {"one": {"provider": "TensorRT", "not": {"provider": "CUDA"}}})
+    machine = Machine()
+    for opens, kept, refused in (
+        ((), None, False),
+        (("Tensorrt",), "one", False),
+        (("CUDA", "Tensorrt"), None, False),
+        (("CUDA",), None, False),
+        ((), None, False),
+        (("Tensorrt",), None, True),
+    ):
+        machine.opens = (*opens, "CPU")
+        assert step(tmp_path, loaded, machine) == (kept, refused)
 
 
 def test_less_memory_or_fewer_cores_are_a_loss(tmp_path: Path) -> None:
