@@ -55,8 +55,8 @@ def _undecided(when: When, unknown: tuple[Term, ...], *, here: bool) -> str:
     of_file = f"Add {fields} to its device file; ortdeploy device writes it there."
     remedy = "This system does not tell; ask for something else, such as a label." if here else of_file
     return (
-        f'Whether profile "{when.profile}" holds depends on what is not known of this device: {facts}. {remedy} Or name '
-        "the profile with --profile."
+        f'Whether profile "{when.profile}" holds depends on what is not known of this device: {facts}. {remedy} Or '
+        "name the profile with --profile."
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import Cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,6 +21,10 @@ from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.device_file import load_device
 from ortdeploy.planning.kept_choices import keep_choice, last_choice
 from ortdeploy.planning.variants import by_device_file, on_this_machine
+from ortdeploy.process.child import Answer
+from ortdeploy.runtime import probe
+from ortdeploy.runtime.library import ort
+from ortdeploy.sessions import provider_trial
 
 BASE: dict[str, Any] = {
     "version": 1,
@@ -130,6 +135,35 @@ def test_a_provider_is_tried_only_where_cheap_facts_hold(tmp_path: Path, monkeyp
     spec, _ = choose(load(tmp_path, {"a": {"provider": "CUDA", "memory": ">= 3GiB", "not": {"provider": "TRT"}}}))
     assert spec is not None
     assert (spec.profile, machine.tried) == ("a", ["CUDA", "Tensorrt"])
+
+
+@pytest.mark.parametrize(("problem", "profile"), [("no CUDA-capable device is detected", None), (None, "gpu")])
+def test_a_package_that_names_cuda_is_no_gpu(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str | None, profile: str | None
+) -> None:
+    """The trial of `doctor` decides, on the real way to it."""
+    asked: list[str] = []
+
+    def ask(_module: str, request: Any, *, seconds: float) -> Answer:  # noqa: ARG001  as in the program
+        asked.append(request["name"])
+        return Answer([{"provider": request["name"], "device": None, "problem": problem}], 0, late=False, printed="")
+
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(probe, "loading_problem", lambda _: None)
+    monkeypatch.setattr(provider_trial, "ask", ask)
+    loaded = load(tmp_path, {"gpu": {"provider": ["CUDA", "CPU"], "device": {"provider": "cuda", "kind": "GPU"}}})
+    spec, found = on_this_machine(LoadOptions(), None)(loaded)
+    assert spec is not None, found
+    assert (spec.profile, asked) == (profile, ["CUDAExecutionProvider"])
+    captured = cli("device", "--label", "line=paint", "--name", "here").out
+    assert f"  opens: [{'CUDA, ' if profile else ''}CPU]\n" in captured
+    (tmp_path / "d.yaml").write_text(captured)
+    host, _ = load_device(str(tmp_path / "d.yaml"))
+    assert host is not None
+    assert (host.traits.name, host.traits.labels) == ("here", {"line": "paint"})
+    spec, _ = by_device_file(host)(loaded)
+    assert spec is not None
+    assert spec.profile == profile
 
 
 def test_what_nothing_tells_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
