@@ -225,10 +225,10 @@ def plan_again(
     for one in saved:
         loaded = load_manifest(one.manifest, options_of(one, options))
         loaded, problem = _with_saved_choice(one, loaded, on_this_machine(options, state_dir))
-        if problem is not None:
-            diagnostics += (*loaded.diagnostics, problem)
-            continue
-        plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards, computes=computes)
+        if problem is None:
+            plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards, computes=computes)
+        else:
+            plan, found = None, (*loaded.diagnostics, problem)
         diagnostics += found
         specs += [loaded.spec] if loaded.spec is not None else []
         if plan is not None:
@@ -258,7 +258,7 @@ def _with_saved_choice(saved: "SavedPlan", loaded: Loaded, choose: "Choose") -> 
     spec, problem = choose(loaded)
     if spec is not None and spec.profile != saved.profile:
         problem = moved_fact(saved, "profile", f"{saved.profile or 'base'}, and {spec.profile or 'base'} holds here")
-    return replace(loaded, spec=spec), problem
+    return replace(loaded, spec=spec or loaded.spec), problem
 
 
 def plan_checks(

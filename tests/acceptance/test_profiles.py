@@ -223,6 +223,7 @@ def test_an_open_plan_is_held_against_what_holds_here(cli: Cli, folder: Path, on
     arrive(folder, "a")
     on(WITHOUT)
     (folder / "here.yaml").write_text(cli("device").out)
+    (folder / "m.yaml").write_text(f"{MANIFEST}on_end: {{command: [sh, -c, 'cat > told.json']}}\n")
     for opens, name in ((WITH_GPU, "gpu"), (WITHOUT, "base")):
         text = (folder / "here.yaml").read_text().replace("opens: [CPU]", f"opens: [{', '.join(opens)}]")
         (folder / f"{name}.yml").write_text(text)
@@ -233,6 +234,7 @@ def test_an_open_plan_is_held_against_what_holds_here(cli: Cli, folder: Path, on
     assert refused.code == 1
     assert "moved-fact" in refused.out
     assert "gpu, and base holds here" in refused.words
+    assert json.loads((folder / "told.json").read_text())["exit_code"] == 1
     assert cli("apply", "base.json").code == 0
     assert report(folder)["reason"] == "otherwise"
 
