@@ -1215,7 +1215,7 @@ def test_a_job_that_stopped_goes_on_with_its_files_and_then_takes_new_ones(
     write("b", [*range(10), 1e39 if kind == "jsonl" else float("nan"), 11])
     first = cli("apply", deployment / "m.yaml")
     assert first.code == 1
-    assert "1 rows failed" in first.out, first.out
+    assert "1 row failed" in first.out, first.out
     write("a", [20, 21, 22])
     again = cli("apply", deployment / "m.yaml", "--set", "jobs.run.errors.max_failed=1")
     assert "14 rows committed, 1 failed" in again.out, again.out
