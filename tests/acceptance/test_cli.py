@@ -803,6 +803,8 @@ def test_a_terminal_gets_colors_a_live_line_and_a_table(deployment: Path) -> Non
     assert "session.opened" not in shown
     assert '{"' not in shown
     assert "of 20 rows" in shown
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "")
+    assert re.search(r"\n\n *job +state", plain), "a blank line stands before the table"
     table = shown.rpartition("state")[2]
     assert "done" in table
     assert "outbox/run" in table

@@ -182,7 +182,8 @@ def _tell(planned: Planned, ended: "Sequence[_Ended]", arguments: argparse.Names
     if width is not None:
         from ortdeploy.views.summary_table import render_table  # noqa: PLC0415  only on a terminal
 
-        sys.stdout.write(render_table(told, color=use_color(arguments), width=width))
+        before = "" if arguments.quiet or not told else "\n"  # the plan stands above it
+        sys.stdout.write(before + render_table(told, color=use_color(arguments), width=width))
     else:
         sys.stdout.write(text.render_results(told, color=use_color(arguments)))
 
