@@ -6,8 +6,10 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_LINK = re.compile(r"(!?)(\[(?:[^\[\]]|\[[^\]]*\]\([^)]*\))*\])\((?!https?://|#)([^)\s]+)\)")
-_CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+_LINK = re.compile(
+    r"```.*?```|(!?)(\[(?:[^\[\]]|\[[^\]]*\]\([^)]*\))*\])\((?!https?://|#)([^)\s]+)\)|`[^`\n]*`", re.DOTALL
+)
+"""A relative link, whose words may be code; or code, in which there are none."""
 
 
 class Readme(MetadataHookInterface):
@@ -26,6 +28,8 @@ def absolute(text: str, repository: str) -> str:
 
     def link(found: re.Match[str]) -> str:
         image, words, target = found.groups()
+        if target is None:
+            return found[0]
         words = _LINK.sub(link, words)  # a badge is a picture within a link
         if target.startswith("../../"):
             goal = f"{repository}/{target.removeprefix('../../')}"
@@ -35,4 +39,4 @@ def absolute(text: str, repository: str) -> str:
             goal = f"{repository}/blob/HEAD/{target}"
         return f"{image}{words}({goal})"
 
-    return "".join(part if part.startswith("`") else _LINK.sub(link, part) for part in _CODE.split(text))
+    return _LINK.sub(link, text)

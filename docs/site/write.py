@@ -25,8 +25,8 @@ BESIDE = {
 PICTURES = "docs/pictures"
 
 _DOCS = "docs/"
-_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-_CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+_LINK = re.compile(r"```.*?```|(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)|`[^`\n]*`", re.DOTALL)
+"""A link, whose words may be code; or code, in which there are none."""
 
 
 def write(folder: Path) -> None:
@@ -62,6 +62,8 @@ def _relinked(text: str, source: str, page: str) -> str:
 
     def link(found: re.Match[str]) -> str:
         image, words, target = found.groups()
+        if target is None:
+            return found[0]
         path, mark, place = target.partition("#")
         if "://" in target or not path:
             return found[0]
@@ -70,7 +72,7 @@ def _relinked(text: str, source: str, page: str) -> str:
             return words
         return f"{image}[{words}]({posixpath.relpath(goal, posixpath.dirname(page) or '.')}{mark}{place})"
 
-    return "".join(part if part.startswith("`") else _LINK.sub(link, part) for part in _CODE.split(text))
+    return _LINK.sub(link, text)
 
 
 def _page_of(path: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import REPOSITORY
-from write import write
+from write import _relinked, write
 
 from ortdeploy.cli import exit_codes
 from ortdeploy.cli.arguments import COMMANDS
@@ -82,6 +82,11 @@ def test_a_page_of_a_rule_about_text_shows_a_manifest_that_is_flagged_and_what_t
     assert "  # flagged\n" in flagged
     assert instead.startswith("```yaml\n")
     assert "# flagged" not in instead
+
+
+def test_a_link_whose_words_are_code_leads_to_a_page_or_is_no_link() -> None:
+    text = "[`a`](../README.md) and [`b`](../x/b.sh), `[c](d)`"
+    assert _relinked(text, "docs/page.md", "page.md") == "[`a`](index.md) and `b`, `[c](d)`"
 
 
 def test_keys_have_their_meaning(site: Path) -> None:
