@@ -62,6 +62,7 @@ TESTS = {
     ("docs/ray.md", "sh"): f"{OWN}test_commands_of_a_cluster_have_flags_that_exist",
     ("docs/shards.md", "sh"): f"{OWN}test_shards_of_a_plan_run_as_the_page_says",
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
+    ("docs/manifest.md", "yaml"): YAML,
     **{(f"docs/reference/{page.name}", "yaml"): YAML for page in REFERENCE},
     ("docs/detection.md", "yaml"): YAML,
     ("docs/results-of-jobs.md", "yaml"): YAML,
