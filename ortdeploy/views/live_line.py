@@ -106,7 +106,7 @@ class Notice:
         """Erase the word, and wait no longer."""
         if self in _notices:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._before)
+            signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)  # None: not set by Python
             self.erase()
             _notices.remove(self)
 

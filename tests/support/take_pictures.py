@@ -74,6 +74,7 @@ SCREENS = {
     "apply-pipe": Screen(size=(100, 20), command="ortdeploy apply digits.yaml 2>&1 | cut -c1-100"),
     "check": Screen(size=(100, 10), command="ortdeploy check views.yaml"),
     "tune": Screen(size=(100, 29), command="ortdeploy tune digits.yaml --job read --seconds 0.5"),
+    "watch": Screen(size=(100, 22), command="timeout -s INT 20 ortdeploy watch digits.yaml"),
     "usage": Screen(size=(90, 8), command="ortdeploy apply digits.yaml --new"),
 }
 _APPLY = "printf broken > pages/z.png; ortdeploy apply -q pages.yaml --set jobs.read.errors.max_failed=1"
