@@ -18,6 +18,22 @@ class Opening(Struct, frozen=True, kw_only=True):
     with_kernels: bool = False
 
 
+UNSUPPORTED, BETTER_ANEW = "unsupported", "prefer-recompilation"
+
+
+class CompiledModel(Struct, frozen=True, kw_only=True):
+    """What a provider of this machine says of a model that it has compiled elsewhere: UNSUPPORTED or BETTER_ANEW.
+
+    `compiled` is what the model says of what it was compiled for, and `here` which provider has answered.
+    """
+
+    provider: str
+    session: str
+    verdict: str
+    compiled: str
+    here: str
+
+
 class RefusedOperators(Struct, frozen=True, kw_only=True):
     """Op steps in a line that ONNX Runtime does not open: the last of them, their operators, and why."""
 
@@ -128,12 +144,13 @@ class FirstRows(Struct, frozen=True, kw_only=True):
 
 
 class Preflight(Struct, frozen=True, kw_only=True):
-    """What was found out beyond the facts: `openings` by model, the others by job.
+    """What was found out beyond the facts: `openings` and `compiled` by model, the others by job.
 
     A model or job that a rule has objected to before is missing, and so is a job that is finished.
     """
 
     openings: Mapping[str, Opening] = field(default_factory=dict)
+    compiled: Mapping[str, tuple[CompiledModel, ...]] = field(default_factory=dict)
     refused_operators: Mapping[str, tuple[RefusedOperators, ...]] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
     refused_batches: Mapping[str, RefusedBatch] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from ortdeploy.facts.models import (
     ValueFacts,
 )
 from ortdeploy.facts.preflight import (
+    CompiledModel,
     FirstRows,
     Opening,
     Preflight,
@@ -306,6 +307,7 @@ def make_deployment(spec: Spec, data: Mapping[str, Any] | None = None) -> Deploy
 def _preflight(spec: Spec, data: Mapping[str, Any]) -> Preflight:
     return Preflight(
         openings={name: Opening(**found) for name, found in data.get("openings", {}).items()},
+        compiled={name: tuple(CompiledModel(**one) for one in some) for name, some in data.get("compiled", {}).items()},
         refused_operators={
             job: tuple(RefusedOperators(at=tuple(at), operators=operators, refusal=why) for at, operators, why in some)
             for job, some in data.get("refused_operators", {}).items()
