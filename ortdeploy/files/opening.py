@@ -96,6 +96,19 @@ def open_to_write(path: "AnyPath") -> "BufferedWriter":
     return file
 
 
+def open_to_change(path: "AnyPath") -> "FileIO":
+    """Open a regular file to read it and to write over parts of it, as `open_to_write`. Raises OSError."""
+    regular_path(path)
+    opener = lambda name, flags: os.open(name, flags | _NO_WAIT)  # noqa: E731
+    file = open(path, "r+b", buffering=0, opener=opener)  # noqa: SIM115  the caller closes it
+    try:
+        _require(os.fstat(file.fileno()), path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
 def read_whole(path: "AnyPath") -> bytes:
     """Return what a regular file holds. Raises OSError."""
     with open_regular(path) as file:

@@ -9,7 +9,7 @@ import os
 import re
 import time
 
-from ortdeploy.files.opening import open_regular, open_to_write
+from ortdeploy.files.opening import open_to_change, open_to_write
 
 TYPE_CHECKING = False  # typing takes as long to import as everything else here
 if TYPE_CHECKING:
@@ -58,19 +58,29 @@ def touch(paths: "Sequence[str]", every: float | None, state: str = "current") -
 
 
 def _touch(path: str, now: float, every: float | None, state: str) -> bool:
-    with open_regular(path) as file:
+    """Write over the times: to replace a file takes a hundred times as long, because file systems then write it out.
+
+    A reader who comes in between finds a time of both, which is a time.
+    """
+    with open_to_change(path) as file:
         before = file.read(_MOST_READ).decode()
-    if path.endswith(".json"):
-        if f'"state": "{state}", ' not in before:  # another command line was refused since, say
-            return False
-        after, found = _TIMES.subn(times_of(now, every), before)
-    else:
-        times = {LAST: f"{now:.3f}", NEXT: f"{now + (every or 0):.3f}"}
-        after, found = re.subn(_METRICS, lambda one: f"{one[1]}{one[2]} {times[one[1]]}", before, flags=re.MULTILINE)
-    if not found:
-        return False
-    replace_file(path, after)
-    return True
+        if path.endswith(".json"):
+            if f'"state": "{state}", ' not in before:  # another command line was refused since, say
+                return False
+            pieces = [(one.span(), times_of(now, every)) for one in _TIMES.finditer(before)]
+        else:
+            times = {LAST: now, NEXT: now + (every or 0)}
+            found = re.finditer(_METRICS, before, re.MULTILINE)
+            pieces = [(one.span(), f"{one[1]}{one[2]} {times[one[1]]:.3f}") for one in found]
+        if before.isascii() and all(len(text) == end - begin for (begin, end), text in pieces):
+            for (begin, _), text in pieces:
+                file.seek(begin)
+                file.write(text.encode())
+            return bool(pieces)
+    for (begin, end), text in reversed(pieces):
+        before = f"{before[:begin]}{text}{before[end:]}"
+    replace_file(path, before)
+    return bool(pieces)
 
 
 def replace_file(path: str, text: str, *, synced: bool = False) -> None:

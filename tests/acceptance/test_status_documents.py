@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ortdeploy.cli import self_report
 from ortdeploy.fleet import this_device
-from ortdeploy.fleet.document import FORMAT_VERSION, Document
+from ortdeploy.fleet.document import FORMAT_VERSION, Document, seconds_of
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.schemas import load_schema
 from ortdeploy.state import looks
@@ -165,6 +165,20 @@ def test_what_was_remembered_says_nothing_over_a_later_refusal(
     assert said(deployment)["state"] == "refused"
     assert cli("apply", deployment / "m.yaml").code == 0
     assert said(deployment)["state"] == "current"
+
+
+def test_times_of_another_width_are_set_too(deployment: Path, cli: Cli) -> None:
+    """Times are written over; a command line without --every has none for the next look."""
+    assert cli("apply", deployment / "m.yaml", "--every", "1h").code == 0
+    (path,) = (deployment / ".ortdeploy/status").glob("*.json")
+    before = path.stat().st_ino
+    assert looks.touch([str(path)], 60.0)
+    assert path.stat().st_ino == before
+    assert looks.touch([str(path)], None)
+    assert said(deployment)["next_look"] is None
+    assert looks.touch([str(path)], 3600.0)
+    found = said(deployment)
+    assert seconds_of(found["next_look"] or "") - seconds_of(found["last_look"]) == pytest.approx(3600)
 
 
 def test_two_applies_in_one_state_directory_do_not_disturb_each_other(deployment: Path, cli: Cli) -> None:
