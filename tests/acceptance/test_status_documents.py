@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ortdeploy.cli import self_report
 from ortdeploy.fleet import this_device
 from ortdeploy.fleet.document import FORMAT_VERSION, Document, seconds_of
+from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.planning import nothing_to_do
 from ortdeploy.schemas import load_schema
 from ortdeploy.state import looks
@@ -179,6 +180,24 @@ def test_times_of_another_width_are_set_too(deployment: Path, cli: Cli) -> None:
     assert looks.touch([str(path)], 3600.0)
     found = said(deployment)
     assert seconds_of(found["next_look"] or "") - seconds_of(found["last_look"]) == pytest.approx(3600)
+
+
+def test_each_manifest_of_a_folder_has_its_document(deployment: Path, cli: Cli) -> None:
+    text = (deployment / "m.yaml").read_text()
+    (deployment / "n.yaml").write_text(text.replace("demo", "other").replace("outbox/run", "outbox/other"))
+    (deployment / "o.yaml").write_text("version: 3\n")
+    assert cli("apply", deployment).code == 1
+    found = [json.loads(path.read_text()) for path in (deployment / ".ortdeploy/status").glob("*.json")]
+    assert {one["deployment"]: one["state"] for one in found} == {"demo": "current", "other": "current", "o": "refused"}
+
+
+def test_another_live_run_keeps_what_it_says(deployment: Path, cli: Cli) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    np.save(deployment / "data.npy", np.ones((4, 4), np.float32))
+    (deployment / "m.yaml").write_text(MANIFEST.replace("outbox/run, ", "outbox/run, on_upgrade: rerun, "))
+    with hold_output(deployment / ".ortdeploy", "../outbox/run"):
+        assert cli("apply", deployment / "m.yaml", "--new-run").code == 4
+        assert said(deployment)["state"] == "running", "as the one that holds the output"
 
 
 def test_two_applies_in_one_state_directory_do_not_disturb_each_other(deployment: Path, cli: Cli) -> None:
