@@ -119,10 +119,10 @@ def seconds_of(moment: str) -> float:
     if found.tzinfo is None:
         raise ValueError(f"{moment} has no time zone")
     seconds = found.timestamp()
-    if not 0 <= seconds <= _LAST:
+    if not 0 <= seconds <= LAST_SECOND:
         raise ValueError(f"{moment} is no time of a clock")
     return seconds
 
 
-_LAST = 250_000_000_000
+LAST_SECOND = 250_000_000_000
 """Seconds from 1970 to the year 9892: later ones are beyond what can be shown in every time zone."""

@@ -12,12 +12,14 @@ from msgspec import Struct, ValidationError, json
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
-from ortdeploy.fleet.document import FORMAT_VERSION, Document, seconds_of
+from ortdeploy.fleet.document import FORMAT_VERSION, LAST_SECOND, Document, seconds_of
 
 MOST_BYTES = 1024 * 1024
 """Bytes that a document may have; those of this version have a quarter at most."""
 _AHEAD = 600
 """Seconds by which a clock that is kept right may be ahead of the collector's."""
+
+_MOST = 2**63
 
 BAD = ("unreadable", "missing", "failed", "refused", "late", "behind")
 """What may be wrong with a row, the worst first: `behind` is one whose version is not the wanted one."""
@@ -90,7 +92,7 @@ def _row(path: str, wish: Wish, now: float) -> Row:
         return _no_document(path, "has over 1 MiB, and no status document has")
     try:
         document = json.decode(content, type=Document)
-        _check_times(document)
+        _check(document)
     except (ValueError, RecursionError) as error:
         return _no_document(path, _what_is_wrong(content, error))
     return _judged(path, document, changed, wish, now)
@@ -115,10 +117,14 @@ def _what_is_wrong(content: bytes, error: Exception) -> str:
     return f"is {'no status document' if isinstance(error, ValidationError) else 'damaged'}: {error}"
 
 
-def _check_times(document: Document) -> None:
-    """Raise ValueError if a time is none, or if the document has another format."""
+def _check(document: Document) -> None:
+    """Raise ValueError if a time is none, a number is none that counts, or the document has another format."""
     if document.format_version != FORMAT_VERSION:
         raise ValueError
+    counted = ("committed", "failed", "skipped", "left", "waiting", "damaged_parts")
+    numbers = [getattr(job, name) or 0 for job in document.jobs for name in counted]
+    if not all(0 <= number < _MOST for number in (*numbers, document.version.number or 0, document.sequence)):
+        raise ValueError("a number in it counts nothing")
     jobs = (time for job in document.jobs for time in (job.last_row, job.oldest_waiting))
     refused = document.refusal.since if document.refusal else None
     own = (document.last_look, document.next_look, document.clock.now, document.profile.since, refused)
@@ -131,7 +137,7 @@ def _judged(path: str, document: Document, changed: float, wish: Wish, now: floa
     """Return the row of a document that is whole; its file has `changed` at that time, by the collector's clock."""
     is_right = document.clock.synchronised is True
     looked = seconds_of(document.last_look)
-    seen = looked if is_right else changed
+    seen = looked if is_right else min(max(changed, 0.0), LAST_SECOND)
     due = None if document.next_look is None else seen + seconds_of(document.next_look) - looked
     found = dict(_wrong(document, wish))
     if is_right and looked > now + _AHEAD:

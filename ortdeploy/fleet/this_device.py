@@ -11,13 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ortdeploy.files.digests import boot_id
-from ortdeploy.files.names import is_folder
+from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.files.opening import read_text
 from ortdeploy.fleet.document import Clock, Device
 from ortdeploy.state.looks import moment_of
 
 NAME, LABELS = "ORTDEPLOY_DEVICE", "ORTDEPLOY_LABELS"
 _MACHINE_ID = Path("/etc/machine-id")
+_SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 _LONGEST, _MOST_LABELS = 200, 50
 _UNSYNCHRONISED = 5
 """What adjtimex of Linux returns where nothing keeps the clock right."""
@@ -47,15 +48,19 @@ def this_clock(now: float) -> Clock:
 
 
 def _is_synchronised() -> bool | None:
-    """Return whether something keeps the clock of this Linux right, as NTP does; None if that cannot be asked."""
+    """Return whether something keeps the clock of this Linux right, as NTP does; None if that cannot be asked.
+
+    A service with ProtectClock= may not ask the kernel. systemd's own keeper of the clock leaves a file.
+    """
     if not sys.platform.startswith("linux"):
         return None
     import ctypes  # noqa: PLC0415  only where a document is written
 
     with suppress(OSError, AttributeError):
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))  # a struct timex of zeros only asks
-        return None if state < 0 else bool(state != _UNSYNCHRONISED)
-    return None
+        if state >= 0:
+            return bool(state != _UNSYNCHRONISED)
+    return True if is_there(_SYNCHRONISED) else None
 
 
 def commit_of(folder: Path) -> str | None:

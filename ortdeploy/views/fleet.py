@@ -43,7 +43,7 @@ def render_fleet(rows: Sequence[Row], *, color: bool = False, width: int | None 
 
 def _cell(name: str, text: str) -> Cell:
     code = _COLORS.get(text, RED) if name == "STATE" else ""
-    return Cell(text=printable(text[:_LONGEST]), code=code)
+    return Cell(text=printable(text), code=code)
 
 
 def _complaints(row: Row) -> list[tuple[str, str]]:
@@ -68,11 +68,11 @@ def cells_of(row: Row) -> dict[str, str]:
     said = row.document
     numbers = ("", "", "") if said is None else _numbers(said)
     return {
-        "DEVICE": row.device,
-        "DEPLOYMENT": said.deployment if said else "-",
+        "DEVICE": row.device[:_LONGEST],
+        "DEPLOYMENT": said.deployment[:_LONGEST] if said else "-",
         "STATE": ", ".join(row.wrong) or _state(row),
         "VERSION": _version(said) if said else "-",
-        "PROFILE": (said.profile.name if said else None) or "-",
+        "PROFILE": ((said.profile.name if said else None) or "-")[:_LONGEST],
         "COMMITTED": numbers[0],
         "FAILED": numbers[1],
         "WAITING": numbers[2],
@@ -85,7 +85,7 @@ def _version(said: Document) -> str:
     version = said.version
     number = None if version.number is None else str(version.number)
     digest = version.commit or version.bundle or version.text_digest or ""
-    return version.label or number or digest.removeprefix("sha256:")[:_ID] or "-"
+    return (version.label or number or digest.removeprefix("sha256:")[:_ID] or "-")[:_LONGEST]
 
 
 def _numbers(said: Document) -> tuple[str, str, str]:

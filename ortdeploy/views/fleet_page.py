@@ -10,7 +10,7 @@ from ortdeploy.state.looks import moment_of
 from ortdeploy.views.fleet import cells_of, counts
 
 _NUMBERS = (5, 6, 7)
-_LABELS, _JOBS = 3, 500
+_LABELS, _JOBS, _LONGEST, _WHY = 3, 500, 60, 1000
 
 
 def render_page(rows: Sequence[Row], now: float) -> str:
@@ -24,7 +24,9 @@ def render_page(rows: Sequence[Row], now: float) -> str:
 
 def _deployments(rows: Sequence[Row]) -> str:
     names = ["Device", "Deployment", "State", "Version", "Profile", "Committed", "Failed", "Waiting", "Last look"]
-    cells = [[*(text or "-" for text in cells_of(row).values()), _labels(row), "; ".join(row.why)] for row in rows]
+    cells = [
+        [*(text or "-" for text in cells_of(row).values()), _labels(row), "; ".join(row.why)[:_WHY]] for row in rows
+    ]
     return section(
         "Deployments", searchable("Deployments", table([*names, "Labels", "Why"], cells, _NUMBERS)), wide=True
     )
@@ -32,7 +34,7 @@ def _deployments(rows: Sequence[Row]) -> str:
 
 def _labels(row: Row) -> str:
     labels = row.document.device.labels if row.document else {}
-    return ", ".join(f"{key}={value}" for key, value in list(labels.items())[:_LABELS])
+    return ", ".join(f"{key[:_LONGEST]}={value[:_LONGEST]}" for key, value in list(labels.items())[:_LABELS])
 
 
 def _jobs(rows: Sequence[Row]) -> str:
@@ -50,10 +52,10 @@ def _jobs(rows: Sequence[Row]) -> str:
     ]
     cells = [
         [
-            row.device,
-            row.document.deployment,
-            job.name,
-            job.status,
+            row.device[:_LONGEST],
+            row.document.deployment[:_LONGEST],
+            job.name[:_LONGEST],
+            job.status[:_LONGEST],
             f"{job.committed:,}",
             f"{job.failed:,}",
             "-" if job.left is None else f"{job.left:,}",

@@ -1,8 +1,10 @@
 """What a device says of itself: a status document for each deployment, and the same as metrics."""
 
 import json
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -289,6 +291,18 @@ def test_a_clock_says_whether_it_is_right(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.now == "1970-01-01T00:00:00.000+00:00"
     monkeypatch.setattr("sys.platform", "win32")
     assert this_device.this_clock(0.0).synchronised is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="adjtimex is Linux's")
+@pytest.mark.parametrize(
+    ("answer", "there", "right"), [(0, False, True), (5, True, False), (-1, True, True), (-1, False, None)]
+)
+def test_the_kernel_is_asked_first_and_then_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int, *, there: bool, right: bool | None
+) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: answer))
+    monkeypatch.setattr(this_device, "_SYNCHRONISED", tmp_path if there else tmp_path / "none")
+    assert this_device.this_clock(0.0).synchronised is right
 
 
 def test_schema_and_record_have_the_same_fields() -> None:

@@ -119,6 +119,9 @@ def test_what_is_no_document_is_a_row_that_says_so(tmp_path: Path, name: str) ->
         (f'"last_look":"{WHEN}"', '"last_look":"2026-11-28T10:00:00"'),
         (f'"last_row":"{WHEN}"', '"last_row":"9999-12-31T23:59:59-23:00"'),
         (f'"last_look":"{WHEN}"', '"last_look":"0001-01-01T00:00:00+23:00"'),
+        ('"committed":20', '"committed":-1'),
+        ('"committed":20', f'"committed":{10**30}'),
+        ('"committed":20', '"committed":' + "9" * 5000),
         ('"labels":{}', '"labels":{"a":["b"]}'),
         ('"format_version":1', '"format_version":true'),
     ],
@@ -129,6 +132,13 @@ def test_wrong_types_are_told(tmp_path: Path, old: str, new: str) -> None:
     assert old in text
     path.write_text(text.replace(old, new))
     assert wrong(tmp_path) == ("unreadable",)
+
+
+def test_any_time_of_a_file_can_be_shown(tmp_path: Path) -> None:
+    for changed in (-1.0, 0.0, 1e13):
+        collected(tmp_path, "a", changed=changed, clock=Clock(now=WHEN))
+        (row,) = rows(tmp_path)
+        assert moment_of(row.seen or 0.0)
 
 
 def test_pipes_and_links_are_told_or_left_alone(tmp_path: Path) -> None:
