@@ -57,7 +57,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import JobSpec, Spec
 
-_TIMES = ("clock", "sequence", "last_look", "next_look")
+_TIMES = ("sequence", "last_look", "next_look")
 """What differs between two documents that say the same; the times are the last of a document."""
 _LONGEST = 300
 
@@ -80,24 +80,34 @@ class Outcome(Struct, frozen=True, kw_only=True):
     reached: str = "current"
 
 
-def report(outcomes: Iterable[Outcome], arguments: argparse.Namespace) -> list[str] | None:
-    """Write the documents and metrics of deployments; return their paths, None if one could not be written."""
-    written: list[str] = []
-    whole = True
-    for outcome in outcomes:
-        folder = str(Path(outcome.manifest).parent)
-        roots = outcome.plan.roots if outcome.plan else tuple(map(os.path.abspath, arguments.roots))
-        try:
-            state_dir = state_folder(folder, arguments.state_dir, roots)
-            written += _Report(outcome, arguments, state_dir).write()
-        except (OrtdeployError, OSError, ValueError) as error:
-            log.warning("status.not_written", manifest=outcome.manifest, reason=str(error))
-            whole = False
-    return written if whole else None
+class SelfReport:
+    """The documents and metrics that one apply writes, twice if it runs something."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Take the command line."""
+        self._arguments = arguments
+        self._before: dict[str, Document | None] = {}
+
+    def write(self, outcomes: Iterable[Outcome]) -> list[str] | None:
+        """Write what is said of deployments; return the paths of the files, None if one could not be written."""
+        written: list[str] = []
+        whole = True
+        for outcome in outcomes:
+            folder = str(Path(outcome.manifest).parent)
+            roots = outcome.plan.roots if outcome.plan else tuple(map(os.path.abspath, self._arguments.roots))
+            try:
+                state_dir = state_folder(folder, self._arguments.state_dir, roots)
+                one = _Report(outcome, self._arguments, state_dir)
+                one.before = self._before.setdefault(outcome.manifest, one.before)
+                written += one.write()
+            except (OrtdeployError, OSError, ValueError) as error:
+                log.warning("status.not_written", manifest=outcome.manifest, reason=str(error))
+                whole = False
+        return written if whole else None
 
 
 class _Report:
-    """The document of one deployment, made of its outcome and of the document before."""
+    """The document of one deployment, made of its outcome and of the document `before` this apply."""
 
     def __init__(self, outcome: Outcome, arguments: argparse.Namespace, state_dir: Path) -> None:
         self._outcome, self._arguments, self._state_dir = outcome, arguments, state_dir
@@ -106,7 +116,7 @@ class _Report:
         self._path = state_dir / FOLDER / f"{self._key}.json"
         self._now = time.time()
         self._every = None if outcome.state == "running" else arguments.every  # when a run ends is not known
-        self._before = _read(self._path)
+        self.before = self._last = _read(self._path)
 
     def write(self) -> list[str]:
         """Write the document and the metrics, or set their times; return their paths. Raises OSError."""
@@ -115,7 +125,7 @@ class _Report:
         metrics = None if self._arguments.metrics is None else Path(self._arguments.metrics) / self._metrics_file(said)
         if metrics is not None:
             paths.append(str(metrics))
-        same = self._before is not None and _lasting(said) == _lasting(self._before)
+        same = self._last is not None and _lasting(said) == _lasting(self._last)
         if same and touch(paths, self._every, said.state):
             return paths
         make_folders(self._path.parent)
@@ -131,7 +141,7 @@ class _Report:
         return f"ortdeploy-{re.sub(r'[^A-Za-z0-9_.-]', '-', said.deployment[:100])}-{self._key}.prom"
 
     def _document(self) -> Document:
-        outcome, before, now = self._outcome, self._before, moment_of(self._now)
+        outcome, before, now = self._outcome, self.before, moment_of(self._now)
         every = self._every
         asked = Version(commit=commit_of(self._folder), text_digest=self._text_digest())
         is_refused = outcome.state == "refused"
@@ -149,7 +159,7 @@ class _Report:
             jobs=tuple(self._jobs()),
             versions=self._versions(),
             clock=this_clock(self._now),
-            sequence=before.sequence + 1 if before else 1,
+            sequence=self._last.sequence + 1 if self._last else 1,
             last_look=now,
             next_look=None if every is None else moment_of(self._now + every),
         )
@@ -157,7 +167,7 @@ class _Report:
     def _name(self) -> str:
         outcome = self._outcome
         known = outcome.spec.name if outcome.spec else outcome.plan.deployment if outcome.plan else None
-        name = known or (self._before.deployment if self._before else Path(outcome.manifest).stem)
+        name = known or (self.before.deployment if self.before else Path(outcome.manifest).stem)
         return os.fsencode(name).decode(errors="replace")[:_LONGEST]
 
     def _text_digest(self) -> str | None:
@@ -177,11 +187,11 @@ class _Report:
         by_variable = getattr(self._arguments, "environment_profile", False)
         reason = None if name is None else "environment" if by_variable else "flag"
         found = Profile(name=name, reason=reason, facts={}, since=now)
-        before = self._before.profile if self._before else found
+        before = self.before.profile if self.before else found
         return replace(found, since=before.since) if before.name == name else found
 
     def _refusal(self, now: str) -> Refused:
-        since = self._before.refusal.since if self._before and self._before.refusal else now
+        since = self.before.refusal.since if self.before and self.before.refusal else now
         found = self._outcome.diagnostic
         if found is None:
             return Refused(summary=(self._outcome.summary or "It cannot run here")[:_LONGEST], since=since)
@@ -199,7 +209,7 @@ class _Report:
     def _jobs(self) -> Iterator[Job]:
         """Yield the jobs that are known; those that this apply left out are as they were."""
         places = list(_places(self._outcome))
-        before = {job.name: job for job in self._before.jobs} if self._before else {}
+        before = {job.name: job for job in self.before.jobs} if self.before else {}
         found: dict[str, Job] = {}
         with suppress(OrtdeployError), read_ledger(self._state_dir) as ledger:  # a damaged one is what is refused
             digest = DigestCache(self._state_dir).digest
@@ -218,7 +228,7 @@ class _Report:
             for session in step.candidates
             for provider in session.providers
         }
-        before = self._before.versions.providers if self._before else {}
+        before = self.before.versions.providers if self.before else {}
         providers = {name: _version_of(name) if plugin else runtime for name, plugin in sorted(names)}
         python = platform.python_version()
         ours = package_version("ortdeploy")
@@ -347,7 +357,7 @@ def _read(path: Path) -> Document | None:
 
 
 def _lasting(said: Document) -> dict[str, Any]:
-    plain = to_builtins(said)
+    plain = to_builtins(replace(said, clock=replace(said.clock, now="", uptime=None)))
     return {name: value for name, value in plain.items() if name not in _TIMES}
 
 

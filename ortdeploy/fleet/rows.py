@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, ValidationError, json
 
+from ortdeploy.durations import moment
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
@@ -153,8 +154,8 @@ def _judged(path: str, document: Document, changed: float, wish: Wish, now: floa
 
 def _wrong(document: Document, wish: Wish) -> Iterator[tuple[str, str]]:
     refusal = document.refusal
-    if document.state == "refused" or refusal is not None:
-        yield "refused", f"refused since {refusal.since}: {_reason(document)}" if refusal else "refused"
+    if document.state == "refused":
+        yield "refused", f"refused since {moment(refusal.since)}: {_reason(document)}" if refusal else "refused"
     failed = [job.name for job in document.jobs if job.status == "failed"]
     if document.state == "failed" or failed:
         yield "failed", f"failed: {', '.join(failed) or 'ortdeploy status says why'}"

@@ -19,6 +19,7 @@ from ortdeploy.fleet import this_device
 from ortdeploy.fleet.document import FORMAT_VERSION, Document, seconds_of
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.planning import nothing_to_do
+from ortdeploy.results.results import JobResult, Status
 from ortdeploy.schemas import load_schema
 from ortdeploy.state import looks
 
@@ -120,6 +121,33 @@ def test_a_refusal_keeps_the_time_since_when(deployment: Path, cli: Cli) -> None
     assert said(deployment)["refusal"] == first["refusal"]
     assert said(deployment)["sequence"] == first["sequence"], "it says nothing new"
     assert said(deployment)["last_look"] > first["last_look"]
+
+
+def test_what_a_golden_check_refuses_is_no_version_that_runs(
+    deployment: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The apply says first that it runs, because the check comes after that."""
+    assert cli("apply", deployment / "m.yaml").code == 0
+    before = said(deployment)
+    np.save(deployment / "data.npy", np.ones((4, 4), np.float32))
+    (deployment / "m.yaml").write_text(MANIFEST.replace("outbox/run", "outbox/new"))
+    refused = (
+        JobResult(job="run", status=Status.FAILED, output="outbox/new", reason="golden check a of model b failed"),
+    )
+    monkeypatch.setattr("ortdeploy.cli.commands.apply.refused_by_gates", lambda *_: refused)
+    seen = []
+    for _ in range(2):
+        assert cli("apply", deployment / "m.yaml").code == 1
+        seen.append(said(deployment))
+    first, second = seen
+    assert (first["state"], first["version"], first["wanted"]["state_reached"]) == (
+        "refused",
+        before["version"],
+        "planned",
+    )
+    assert (first["refusal"]["rule"], first["refusal"]["summary"]) == (None, "A golden check did not pass")
+    assert second["version"] == first["version"]
+    assert second["refusal"] == first["refusal"], "since the first one"
 
 
 def test_a_pause_and_a_failure_are_said_with_what_waits(deployment: Path, cli: Cli) -> None:

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from support.fleet import CURRENT, NOW, WHEN, collected
 
+from ortdeploy.durations import moment
 from ortdeploy.fleet.document import Clock, Refused
 from ortdeploy.fleet.rows import MOST_BYTES, Row, Wish, read_fleet
 from ortdeploy.state.looks import moment_of
@@ -34,7 +35,7 @@ def test_what_is_refused_or_failed_says_why(tmp_path: Path) -> None:
     collected(tmp_path, "b", state="failed", jobs=(replace(CURRENT.jobs[0], status="failed"),))
     failed, refused = rows(tmp_path)
     assert (failed.wrong, failed.why) == (("failed",), ("failed: run",))
-    assert refused.why == (f"refused since {WHEN}: Unknown key [unknown-key], m.yaml:3",)
+    assert refused.why == (f"refused since {moment(WHEN)}: Unknown key [unknown-key], m.yaml:3",)
 
 
 def test_a_week_without_a_run_is_late_only_if_nobody_looks(tmp_path: Path) -> None:

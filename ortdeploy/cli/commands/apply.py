@@ -34,7 +34,7 @@ from ortdeploy.cli.exit_codes import (
 )
 from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.os_errors import fault_of_the_machine
-from ortdeploy.cli.self_report import Outcome, report
+from ortdeploy.cli.self_report import Outcome, SelfReport
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import Diagnostic, LockedError, OrtdeployError, Severity, UsageError, failure_at, has_errors
@@ -126,8 +126,9 @@ def _run(arguments: argparse.Namespace, recollection: AnswerMemo) -> _Applied:
         if kept is not None and any(plan.steps for plan in planned.plans):
             kept.keep_in(state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots))
         reports = arguments.command == "apply" and not in_shards  # the workers of a cluster are no devices
+        said = SelfReport(arguments)
         if reports:
-            report(_begun(planned), arguments)
+            said.write(_begun(planned))
         if planned.plans or planned.stand_ins:
             with stopped.installed():
                 runner = _Runner(planned=planned, arguments=arguments, stopped=stopped, shard=shard, engine=engine)
@@ -138,7 +139,7 @@ def _run(arguments: argparse.Namespace, recollection: AnswerMemo) -> _Applied:
             outcomes = tuple(_outcomes(planned, ended, arguments))
             _tell_others(planned, outcomes, ended, arguments.state_dir)
             _note_refusals(planned, ended, arguments)
-            documents = report(outcomes if reports else (), arguments)
+            documents = said.write(outcomes if reports else ())
     if results or all(one.error is None for one in ended):
         _tell(planned, ended, arguments)
     _complain(ended)
