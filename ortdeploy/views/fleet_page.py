@@ -18,7 +18,7 @@ def render_page(rows: Sequence[Row], now: float) -> str:
     well = sum(not row.wrong for row in rows)
     state = f'<span class="state {"good" if well == len(rows) else "bad"}">{well} of {len(rows)} well</span>'
     head = f'<header class="wide"><h1>Fleet{state}</h1>{soft(f"as of {moment(moment_of(now))}")}'
-    figures = numbers((f"{number:,}", word) for word, number in counts(rows).items())
+    figures = numbers((word, f"{number:,}") for word, number in counts(rows).items())
     return page("Fleet", [f"{head}{figures}</header>\n", _deployments(rows), _jobs(rows)])
 
 

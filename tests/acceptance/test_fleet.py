@@ -61,6 +61,7 @@ def test_the_page_has_every_device_and_fetches_nothing(inbox: Path, tmp_path: Pa
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "site=12" in page
+    assert "<b>1</b><span>refused</span>" in page
     assert "Unknown key [unknown-key], m.yaml:3" in page
     assert cli("fleet", inbox, "--report", inbox / "a.json").code == 64
 
