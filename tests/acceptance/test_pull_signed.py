@@ -191,6 +191,32 @@ def test_a_killed_pull_is_completed_by_the_next_one(line: Line, *, noted: bool) 
     assert not (git / "ortdeploy-pull").exists()
 
 
+KILLER = """\
+#!/bin/sh
+case " $* " in *" merge "*) {first} kill -9 $PPID; exit;; esac
+exec {git} "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["", '{git} "$@";'])
+def test_a_pull_that_is_killed_around_its_merge_is_completed_by_the_next_one(line: Line, first: str) -> None:
+    line.write(line.locked.replace("size: 8", "size: 4"))
+    new = line.commit("trusted")
+    git, killer = str(shutil.which("git")), line.folder / "killer"
+    killer.mkdir()
+    (killer / "git").write_text(KILLER.format(first=first.format(git=git), git=git))
+    (killer / "git").chmod(0o755)
+    path = line.environment["PATH"]
+    line.environment["PATH"] = f"{killer}{os.pathsep}{path}"
+    assert line.pull()[0] == -9
+    assert (line.device / ".git/ortdeploy-pull").exists()
+    line.environment["PATH"] = path
+    assert line.pull() == (0, "")
+    assert line.head == new
+    assert "size: 4" in (line.device / "m.yaml").read_text()
+
+
 def test_edits_in_the_checkout_are_kept_and_named(line: Line) -> None:
     (line.device / "m.yaml").write_text(line.locked.replace("size: 8", "size: 2"))
     line.commit("trusted")
