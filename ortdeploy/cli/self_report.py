@@ -10,8 +10,9 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.selection import run_jobs
-from ortdeploy.plan.steps import OpenSession, Plan
+from ortdeploy.plan.steps import OpenSession, Plan, PlannedFiles, RunJob
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.results.results import JobResult, Status
@@ -208,12 +209,15 @@ class _Report:
 
     def _jobs(self) -> Iterator[Job]:
         """Yield the jobs that are known; those that this apply left out are as they were."""
-        places = list(_places(self._outcome))
         before = {job.name: job for job in self.before.jobs} if self.before else {}
+        if self._outcome.state == "running" and self._outcome.plan is not None:
+            begun = {step.job: _begun(step, before.get(step.job)) for step in run_jobs(self._outcome.plan)}
+            yield from {**before, **begun}.values()
+            return
         found: dict[str, Job] = {}
         with suppress(OrtdeployError), read_ledger(self._state_dir) as ledger:  # a damaged one is what is refused
             digest = DigestCache(self._state_dir).digest
-            for place in places:
+            for place in _places(self._outcome):
                 found[place.job] = _job(place, ledger, self._outcome, digest)
         if self._outcome.spec is None:  # which would tell that a job is no more
             found = {**before, **found}
@@ -240,16 +244,27 @@ def _version_of(provider: str) -> str:
     return package_version(known.plugin.package) if known and known.plugin else "unknown"
 
 
+def _begun(step: RunJob, before: Job | None) -> Job:
+    """Return a job that begins; the ledger is not read for it."""
+    name = step.job[:_LONGEST]
+    times = [file.mtime_ns for file in step.input.files]
+    left = None if step.input.rows is None else max(step.input.rows - step.output.committed_rows, 0)
+    oldest = moment_of(min(times) / 1e9) if times else None
+    known = before or Job(name=name, status="running")
+    return replace(known, status="running", left=left, waiting=len(times), oldest_waiting=oldest)
+
+
 class _Place(Struct, frozen=True, kw_only=True):
     """A job, the folder of its output, and the rows that a plan has it run.
 
-    `files` are by path from the manifest when the files changed that it reads, in nanoseconds; None: not known.
+    `files` yields the files that it reads, by path from the manifest, and when each has changed, in nanoseconds; None:
+    they are not known.
     """
 
     job: str
     output: Path
     may_be_gone: bool
-    files: Mapping[str, int] | None
+    files: Callable[[], Iterable[tuple[str, int]]] | None
     rows: int | None = None
 
 
@@ -260,36 +275,38 @@ def _places(outcome: Outcome) -> Iterator[_Place]:
     paths: dict[str, str] = {}
     if plan is not None:
         paths = {one.job: one.path for one in plan.finished} | {step.job: step.output.path for step in run_jobs(plan)}
-        files = {one.job: {file.path: file.mtime_ns for file in one.files} for one in plan.inputs}
+        files = {one.job: partial(_planned, one) for one in plan.inputs}
         rows = {step.job: step.input.rows for step in run_jobs(plan)}
         texts = outcome.document.get("jobs", {}) if isinstance(outcome.document, dict) else {}
         for job, path in paths.items():
-            may_be_gone = _may_be_gone(specs[job]) if job in specs else bool(texts[job]["output"].get("removable"))
+            removable = _may_be_gone(specs[job]) if job in specs else bool(texts[job]["output"].get("removable"))
             output = Path(plan.folder) / path
-            yield _Place(job=job, output=output, may_be_gone=may_be_gone, files=files.get(job), rows=rows.get(job))
+            yield _Place(job=job, output=output, may_be_gone=removable, files=files.get(job), rows=rows.get(job))
     for name, one in specs.items():
         if name not in paths and spec is not None:
-            yield _place_in(spec, one)
+            output, files_here = Path(spec.folder) / one.output.path, partial(_files_there, spec, one)
+            is_local = bool(one.input.paths) and not any(map(is_url, one.input.paths))
+            gone = _may_be_gone(one)
+            yield _Place(job=name, output=output, may_be_gone=gone, files=files_here if is_local else None)
 
 
-def _place_in(spec: "Spec", job: "JobSpec") -> _Place:
+def _planned(files: PlannedFiles) -> Iterator[tuple[str, int]]:
+    return ((file.path, file.mtime_ns) for file in files.files)
+
+
+def _files_there(spec: "Spec", job: "JobSpec") -> Iterator[tuple[str, int]]:
+    """Yield the input files of a job that was not planned."""
     from ortdeploy.manifest.named_paths import pattern_from_manifest  # noqa: PLC0415  loaded with the spec
 
-    patterns = [pattern_from_manifest(spec, path) for path in job.input.paths if not is_url(path)]
-    found = {relative(path, spec.folder): _mtime(path) for pattern in patterns for path in expand(pattern)}
-    output, files = Path(spec.folder) / job.output.path, found if patterns else None
-    return _Place(job=job.name, output=output, may_be_gone=_may_be_gone(job), files=files)
+    for pattern in job.input.paths:
+        for path in expand(pattern_from_manifest(spec, pattern)):
+            with suppress(OSError):
+                yield relative(path, spec.folder), os.stat(path).st_mtime_ns  # noqa: PTH116  of thousands of files
 
 
 def _may_be_gone(job: "JobSpec") -> bool:
     """Return whether a part that is not there may have been carried away, or is on a store."""
     return job.output.removable or job.output.url is not None
-
-
-def _mtime(path: str) -> int:
-    with suppress(OSError):
-        return os.stat(path).st_mtime_ns  # noqa: PTH116  of thousands of files
-    return 0
 
 
 def _job(place: _Place, ledger: Ledger | None, outcome: Outcome, digest: Callable[[Path], str]) -> Job:
@@ -300,11 +317,13 @@ def _job(place: _Place, ledger: Ledger | None, outcome: Outcome, digest: Callabl
     record = record if record is not None and record.job == place.job else None
     is_done = result is not None and result.status is Status.DONE
     waiting = () if is_done else _waiting(place, ledger, key, record)
-    is_gone = place.may_be_gone
-    damaged = damages(place.output, record.parts, digest, rewrites=record.rewrites, removable=is_gone) if record else ()
+    damaged: Iterable[tuple[str, str]] = ()
+    if record is not None and outcome.state in {"refused", "failed"}:  # the plan has just looked at all parts
+        gone = place.may_be_gone
+        damaged = damages(place.output, record.parts, digest, rewrites=record.rewrites, removable=gone)
     return Job(
         name=place.job[:_LONGEST],
-        status=_status(place, result, record, outcome),
+        status=_status(result, record),
         committed=record.committed if record else 0,
         failed=max(record.failed_in_parts, record.noted_failures) if record else 0,
         skipped=record.skipped if record else 0,
@@ -316,9 +335,7 @@ def _job(place: _Place, ledger: Ledger | None, outcome: Outcome, digest: Callabl
     )
 
 
-def _status(place: _Place, result: JobResult | None, record: OutputRecord | None, outcome: Outcome) -> str:
-    if outcome.state == "running" and place.rows is not None:
-        return "running"
+def _status(result: JobResult | None, record: OutputRecord | None) -> str:
     if result is not None and result.status is not Status.NOTHING_TO_DO:
         return str(result.status)
     return "never-run" if record is None else record.status
@@ -337,7 +354,7 @@ def _waiting(place: _Place, ledger: Ledger | None, output: str, record: OutputRe
         return None
     known = ledger.inputs(output, spans=False) if ledger and record else ()
     done = {one.state.path for one in known if one.done}
-    return [when for path, when in place.files.items() if path not in done]
+    return [when for path, when in place.files() if path not in done]
 
 
 def _last_row(record: OutputRecord | None) -> str | None:
