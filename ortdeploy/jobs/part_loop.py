@@ -16,6 +16,7 @@ from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileStates
 from ortdeploy.jobs.block_monitor import BlockMonitor
+from ortdeploy.jobs.expected import EXPECTED, Expected
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport
@@ -41,6 +42,31 @@ _CARRIED_AWAY = (
     "{} was carried away, or renamed, while the job ran. If the output is removable, committed rows stay committed, "
     "and the next apply continues after them"
 )
+
+
+class _Ahead(Iterator[Finished]):
+    """Blocks, of which the next one is made before it is asked for where it must be known whether there is one."""
+
+    def __init__(self, blocks: Iterator[Finished]) -> None:
+        self._blocks = blocks
+        self._next: list[Finished] = []
+        self._error: Exception | None = None
+
+    def __next__(self) -> Finished:
+        if self._error is not None:
+            raise self._error
+        return self._next.pop() if self._next else next(self._blocks)
+
+    def is_at_end(self) -> bool:
+        """Return whether there is no further block; an error is raised in its turn."""
+        if self._error is None and not self._next:
+            try:
+                self._next.append(next(self._blocks))
+            except StopIteration:
+                return True
+            except Exception as error:  # noqa: BLE001  `__next__` raises it
+                self._error = error
+        return False
 
 
 class PartLoop:
@@ -71,6 +97,8 @@ class PartLoop:
         self._contents = InputContents.for_job(context)
         self._taken = TakenBytes(context.output)
         self._doubt: dict[str, int] | None = None
+        self._expected = Expected(context, position.statistics)
+        self._ahead = _Ahead(iter(()))
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -101,10 +129,11 @@ class PartLoop:
 
     def _write_parts(self, blocks: Generator[Finished]) -> None:
         begun = self._begun_part.now
+        ahead = self._ahead = _Ahead(blocks)
         if begun is not None:
-            self._write_part(self._remaining_blocks(begun.part.start, begun.end, blocks))
-        for first in blocks:
-            of_part = self._part_from([first], blocks)
+            self._write_part(self._remaining_blocks(begun.part.start, begun.end, ahead))
+        for first in ahead:
+            of_part = self._part_from([first], ahead)
             del first  # the memory of what is written is for other blocks
             self._write_part(of_part)
 
@@ -153,6 +182,8 @@ class PartLoop:
             totals.part(self._part, name), deployment=self._context.made_by.digest, revision=begun_part.revision
         )
         self._check_disk(part, name)
+        if self._expected and self._ahead.is_at_end():
+            self._judge(part, name, totals)
         if self._step.output.removable and part.file is not None:
             begun_part.publish(part, name, totals, self._blocks.pending, begun_part.origin(self._writer.origin))
         else:
@@ -167,6 +198,14 @@ class PartLoop:
         if self._context.trace is not None:
             told = {"part": part.number, "rows": part.rows, "failed": part.failed, "file": part.file}
             self._context.trace.part(began, **told)
+
+    def _judge(self, part: Part, name: str, totals: Totals) -> None:
+        """Compare rows of this run with what is expected, before the last part is committed. Raises OrtdeployError."""
+        try:
+            self._expected.judge(part, self._writer.waiting(name))
+        except OrtdeployError:
+            self._keep(name, totals)
+            raise
 
     def _doubted(self, error: DisagreementError) -> OrtdeployError:
         """Return an error that says which rows are in doubt: those committed or kept since the last good comparison."""
@@ -235,6 +274,7 @@ class PartLoop:
             from ortdeploy.pipelines.state import pack_state  # noqa: PLC0415  few pipelines have a state
 
             self._committed_state = pack_state(self._blocks.state)
+        self._expected.committed()
         self._context.output.ledger.commit_part(
             self._context.output.name,
             part,
@@ -267,6 +307,7 @@ class PartLoop:
             "state": self._committed_state,
             "layout": self._context.layout,
             "doubt": self._doubt,
+            EXPECTED: self._expected.kept or None,
             **kept_types(self._step),
         }
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}

@@ -60,6 +60,8 @@ def why_not_shared(step: RunJob) -> str | None:
         )
     if step.input.upstream is not None:
         return f'it reads the rows of job "{step.input.upstream.job}", and which these are only that job tells'
+    if step.expect:
+        return "expect: is compared with all rows before the last one is committed, and shards commit in any order"
     if step.batching.auto:
         return "batch: {size: auto} is measured anew by each process; write the size that tune finds"
     if step.input.rows is None:

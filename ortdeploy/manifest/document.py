@@ -319,7 +319,10 @@ class _Parser(Struct):
         if node.items is not None or node.pairs is not None:
             self.note("non-string-key", "A key must be text, not a list or a mapping.", node.span)
             return None
-        if not isinstance(node.value, str):
+        is_share = isinstance(node.value, float) and str(node.text).startswith(
+            "0."
+        )  # of a quantile; its text is the key
+        if not isinstance(node.value, str) and not is_share:
             kind = "nothing" if node.value is None else type(node.value).__name__
             detail = f'YAML reads the key {node.text or "(empty)"} as {kind}, not as text. Quote it: "{node.text}".'
             self.note("non-string-key", detail, node.span)

@@ -56,7 +56,8 @@ PAGES: dict[str, tuple[str, str]] = {
     ),
     "non-string-key": (
         "Key that is not text",
-        "YAML reads on, yes, null, 1 and 2024.5 as something else than text, also as keys. Quote the key.",
+        "YAML reads on, yes, null, 1 and 2024.5 as something else than text, also as keys. Quote the key; only a "
+        "share such as 0.99 is taken as it is written.",
     ),
     "nothing-to-check": (
         "Nothing to check",

@@ -269,6 +269,7 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         reports=(report,) if isinstance(report, str) else tuple(report),
         at=at,
         timing=_timing(data),
+        expect=data.get("expect", {}),
     )
 
 

@@ -322,6 +322,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     reports: tuple[str, ...]
     at: Path
     timing: JobTiming = ALWAYS
+    expect: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def nan_policy(self) -> str:

@@ -57,7 +57,7 @@ class PartWriter:
 
         If the blocks raise, no file is left. Raises OSError, OrtdeployError.
         """
-        return self.write_file(self._waiting(name), blocks, begun)
+        return self.write_file(self.waiting(name), blocks, begun)
 
     def give_name(self, name: str, totals: "Totals", under: str) -> None:
         """Give the file of a part that was to be called `name` another name, durably. Raises OSError.
@@ -66,7 +66,7 @@ class PartWriter:
         """
         with timed(self.sync_times):
             if totals.written is not None:
-                self._waiting(name).replace(self._folder / under)
+                self.waiting(name).replace(self._folder / under)
             else:
                 with suppress(FileNotFoundError):  # a run that was killed may have left one that it did not commit
                     (self._folder / under).unlink()
@@ -75,14 +75,15 @@ class PartWriter:
     def take_name(self, name: str, totals: "Totals") -> None:
         """Give a named file its temporary name back. Raises OSError."""
         if totals.written is not None:
-            (self._folder / name).replace(self._waiting(name))
+            (self._folder / name).replace(self.waiting(name))
 
     def remove(self, name: str) -> None:
         """Delete the temporary file of the part `name`, if there is one."""
         with suppress(OSError):  # the next run does it, then
-            self._waiting(name).unlink()
+            self.waiting(name).unlink()
 
-    def _waiting(self, name: str) -> Path:
+    def waiting(self, name: str) -> Path:
+        """Return the path of the file of a part that is to be called `name`, before it is."""
         return self._folder / _waiting_name(name)
 
     def write_file(self, path: Path, blocks: Iterable[Finished], begun: Begun | None = None) -> "Totals":

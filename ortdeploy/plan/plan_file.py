@@ -40,7 +40,7 @@ LATER: Mapping[type, Mapping[str, Any]] = {
     PlannedInput: {"narrowed_by": None},
     PlannedValue: {"narrowed_by": None},
     RowCheck: {"may_trap": False},
-    RunJob: {"thread_layout": None},
+    RunJob: {"thread_layout": None, "expect": {}},
 }
 """Fields that plans in use do not have, with their defaults. A plan that has the default says nothing of them, so that
 its digest is what it was."""

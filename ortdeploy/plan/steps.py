@@ -360,6 +360,7 @@ class RunJob(Struct, frozen=True, kw_only=True):
     values: tuple[PlannedConstant, ...] = ()
     row_check: RowCheck = RowCheck(counts=False)
     timing: JobTiming = ALWAYS
+    expect: Mapping[str, Any] = field(default_factory=dict)
     thread_layout: str | None = None
 
     @property

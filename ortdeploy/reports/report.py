@@ -292,6 +292,7 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
         "events": statistics.get("events", []),
         "peak_memory_bytes": statistics.get("peak_memory_bytes"),
         "process": statistics.get("process", {}),
+        "expectations_missed": statistics.get("expected", {}).get("missed", []),
     }
 
 

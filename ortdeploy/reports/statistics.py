@@ -35,7 +35,7 @@ def _no_course(_one: Sequence[Any], _other: Sequence[Any]) -> list[Any]:
 
 
 def _first(one: Any, other: Any) -> Any:
-    """Return what all shards have alike: the types of carried columns, the thread layout."""
+    """Return what all shards have alike: types of carried columns, the thread layout."""
     return one or other
 
 
@@ -55,6 +55,7 @@ _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
     "events": (list, [], _no_course),
     "types": (dict, {}, _first),
     "layout": (str, "", _first),
+    "expected": (dict, {}, _first),
 }
 """The statistics of a job by name: the type that `plain` gives each, its value if nothing ran, its sum over shards."""
 

@@ -151,6 +151,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unusable-affinity": (Stage.FACTS, Area.RESOURCES),
     "unusable-auto-threads": (Stage.TEXT, Area.RESOURCES),
     "unusable-batch": (Stage.PREFLIGHT, Area.BATCHES),
+    "unusable-expect": (Stage.FACTS, Area.OUTPUT),
     "unusable-explode": (Stage.FACTS, Area.OUTPUT),
     "unusable-filler": (Stage.FACTS, Area.INPUT),
     "unusable-gate": (Stage.FACTS, Area.MODELS),

@@ -1,6 +1,6 @@
 """The facts that `ortdeploy status` shows of a job, in every format."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -43,6 +43,12 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     keep: float | None = None
     held_up_by: str | None = None
     damaged: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def missed(self) -> Sequence[str]:
+        """What was not as the manifest expects of the rows of the last run."""
+        found: Sequence[str] = self.record.statistics.get("expected", {}).get("missed", ()) if self.record else ()
+        return found
 
     @property
     def failed(self) -> int:

@@ -57,6 +57,7 @@ TESTS = {
     ("docs/fleet.md", "json"): f"{FLEET}test_the_document_of_the_page_is_one",
     ("docs/fleet.md", "sh"): f"{FLEET}test_the_flags_of_the_page_exist",
     ("docs/fleet.md", "text"): "tests/acceptance/test_pull_signed.py::test_a_signed_commit_is_pulled_and_applied",
+    ("docs/expect.md", "yaml"): YAML,
     ("docs/plans.md", "sh"): f"{OWN}test_an_open_plan_runs_as_the_page_says",
     ("docs/python.md", "pycon"): "tests/test_api.py::test_the_examples_of_the_page_run",
     ("docs/ray.md", "sh"): f"{OWN}test_commands_of_a_cluster_have_flags_that_exist",

@@ -61,6 +61,7 @@ def test_crlf_is_read_with_the_same_places() -> None:
         (b"a: !!python/object:os.system x\n", "yaml-tag", 1, 4),
         (b"yes: 1\n", "non-string-key", 1, 1),
         (b"a: {1: 2}\n", "non-string-key", 1, 5),
+        (b"a: {2024.5: 2}\n", "non-string-key", 1, 5),
         (b"a: {null: 2}\n", "non-string-key", 1, 5),
         (b"? [a, b]\n: 1\n", "non-string-key", 1, 3),
         (b"a: 010\n", "ambiguous-scalar", 1, 4),

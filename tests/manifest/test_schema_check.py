@@ -338,7 +338,7 @@ def test_every_key_of_a_manifest_has_words_and_something_that_editors_show() -> 
 def test_every_key_of_a_manifest_is_read() -> None:
     """What options and steps have is handed on by name; all else is named by the room that reads the manifest."""
     schema = json.loads(schema_text("deployment"))
-    handed_on = {"session", "run", "sessionConfig", "runConfig", *PREPARE, *POSTPROCESS}
+    handed_on = {"session", "run", "sessionConfig", "runConfig", "expect", *PREPARE, *POSTPROCESS}
     parts = {"": schema, **{name: part for name, part in schema["$defs"].items() if name not in handed_on}}
     room = Path(schema_check.__file__).parent
     text = "".join(path.read_text(encoding="utf-8") for path in room.glob("*.py"))

@@ -58,6 +58,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         row_check=_row_check(job),
         trim=any(model.spec.memory.trim for model in job.models),
         timing=spec.timing,
+        expect=spec.expect,
         thread_layout=job.thread_layout.name if job.thread_layout else None,
     )
 
