@@ -43,6 +43,9 @@ EXACT = {
     "operations/tokenize_clip.py build": "ids of tokens",
     "operations/nms.py _keep": "places",
     "operations/boxes.py build": "the manifest's numbers",
+    "operations/assignment.py assign": "what is gained, in float64",
+    "operations/track.py build": "boxes, scores and classes, of which only the order and overlaps count",
+    "operations/track.py _follow": "numbers of tracks, whole in float64",
 }
 """Functions that convert by themselves, each with the reason why no value changes that is not meant to."""
 

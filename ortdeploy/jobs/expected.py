@@ -57,7 +57,7 @@ class Expected:
         ]
         self.kept["missed"] = missed
         for one in missed:
-            log.warning("expectation.missed", reason=one)
+            log.warning("rows.unexpected", reason=one)
         if missed and self._said.get(OTHERWISE, "fail") == "fail":
             raise OrtdeployError(
                 f"the rows of this run are not as expected: {'; '.join(missed)}. The last part is not committed. If "

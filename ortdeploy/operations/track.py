@@ -1,8 +1,9 @@
 """`track` — gives boxes of successive rows the number of the thing that they show: ByteTrack.
 
-`boxes` are [rows, n, 4]: left, top, right, bottom; `scores` are [rows, n], and `classes` too, if they are given: boxes
-of two classes are never one thing. The result, int64 [rows, n], has the number of each box's track, from 1, or 0 for
-a box without one. A box that resembles no track begins one if its score is at least `new`.
+`boxes` are [rows, n, 4]: left, top, right, bottom. `scores` are [rows, n]; without them, all boxes are sure. Of
+`classes` [rows, n], if they are given, boxes of two are never one thing. The result, int64 [rows, n], has the number of
+each box's track, from 1, or 0 for a box without one. A box that resembles no track begins one if its score is at least
+`new`.
 
 A track is where a Kalman filter with a constant speed expects its box. First, boxes whose score is at least `score`
 are assigned to all tracks, so that they overlap as much as possible in all; then those from `low` on to tracks of the
@@ -57,7 +58,9 @@ CONTRACT = Contract(
         FormalParameter(
             "boxes", "B", forms("rows n 4"), "left, top, right, bottom", units=(PIXELS, NORMALISED), not_nan=True
         ),
-        FormalParameter("scores", "T", forms("rows n"), "their scores", units=(PROBABILITY,), not_nan=True),
+        FormalParameter(
+            "scores", "T", forms("rows n"), "their scores", units=(PROBABILITY,), not_nan=True, option=OPTIONAL
+        ),
         FormalParameter("classes", "int64", forms("rows n"), "their classes", option=OPTIONAL),
     ),
     outputs=(FormalParameter("ids", "int64", forms("rows n"), "the number of the track of each box, 0 for none"),),
@@ -76,7 +79,7 @@ def build(options: Options, types: Types) -> CallInTurn:  # noqa: ARG001  the sa
     def track(values: Mapping[str, Column], state: Array) -> tuple[tuple[Column, ...], Array]:
         found: list[Array] = []
         for row, boxes in enumerate(values["boxes"]):
-            scores = np.asarray(values["scores"][row], np.float64)
+            scores = np.asarray(values["scores"][row] if "scores" in values else np.ones(len(boxes)), np.float64)
             classes = np.asarray(values["classes"][row] if "classes" in values else np.zeros(len(scores)), np.float64)
             ids, state = _follow(state, np.asarray(boxes, np.float64), scores, classes, options)
             found.append(ids)

@@ -140,7 +140,7 @@ def test_a_warning_ends_nothing_and_the_report_has_it(tmp_path: Path, cli: Cli) 
     assert done.code == 0, done.words
     missed = ["y: the mean is 19, and 0 to 4 is expected"]
     assert json.loads((tmp_path / "out/_run.json").read_text())["expectations_missed"] == missed
-    assert "expectation.missed" in done.err
+    assert "rows.unexpected" in done.err
     assert "the mean is 19" in cli("status", path).words
 
 

@@ -1,12 +1,13 @@
 """Videos, a frame a row: held against a plain loop of PyAV, from any row on, and damaged in any place."""
 
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Cli, read_rows
+from conftest import REPOSITORY, Cli, read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -15,6 +16,7 @@ from support.effort import effort
 from support.models import save_model
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.sources import video_decoder
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
@@ -314,6 +316,37 @@ def test_a_saved_plan_knows_the_rows_of_clips(tmp_path: Path, cli: Cli) -> None:
         *(("a.mp4", frame) for frame in range(30)),
         *(("b.mp4", frame) for frame in range(11)),
     ]
+
+
+def test_a_job_of_clips_that_is_interrupted_goes_on_with_the_same_rows(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_: MemoryWatch) -> bool:
+        raise OrtdeployError("enough")
+
+    path = clip(tmp_path / "a.mp4", CODECS["h264"], 30)
+    pixels, _ = plain(path)
+    deploy(tmp_path)
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryWatch, "is_near", end)
+            assert "enough" in cli("apply", tmp_path / "m.yaml").words
+    assert cli("apply", tmp_path / "m.yaml").code == 0
+    rows = read_rows(tmp_path / "out")
+    assert [row["frame"] for row in rows] == list(range(30))
+    for row in rows:
+        assert row["mean"] == pytest.approx(pixels[row["frame"]].mean((0, 1)).tolist(), rel=1e-5)
+
+
+def test_the_example_follows_each_digit(tmp_path: Path, cli: Cli) -> None:
+    for name in ("clips", "models", "video.yaml"):
+        source = REPOSITORY / "deployments" / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    done = cli("apply", tmp_path / "video.yaml")
+    assert done.code == 0, done.words
+    rows = read_rows(tmp_path / "outbox/video")
+    assert [row["frame"] for row in rows] == list(range(0, 60, 2))
+    assert {tuple(row["ids"]) for row in rows} == {(1, 2, 3)}
 
 
 def test_sound_alone_is_no_video(tmp_path: Path, cli: Cli) -> None:
