@@ -15,7 +15,7 @@ from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob, Step
 from ortdeploy.plan.timing import ALWAYS
 
-_SHOWN_BESIDE = {"wav": ("path", "rate"), "image": ("path",)}
+_SHOWN_BESIDE = {"wav": ("path", "rate"), "image": ("path",), "video": ("path", "frame")}
 """Columns that are shown beside results, by input format; every format also has the row's number."""
 
 

@@ -28,6 +28,7 @@ from ortdeploy.sources.image import EXIF
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.types import LINE_COLUMNS
 
+_VIDEO = "video"
 _MOST_PARTS = 4
 _MOST_EXAMPLES = 12
 _MOST_ROWS = 8  # of a part
@@ -97,11 +98,13 @@ def _plain(value: Any) -> Any:
 
 
 def _input_of(row: Mapping[str, Any], part: Part, place: int, step: RunJob) -> str | None:
-    """Return the input file of a row, for formats of which each file is a row."""
-    if step.input.format not in FILE_IS_ROW:
+    """Return the input file of a row, for formats of which each file is a row, and for videos."""
+    if step.input.format not in {*FILE_IS_ROW, _VIDEO}:
         return None
     if isinstance(row.get("path"), str) and "path" in step.input.key:
         return str(row["path"])
+    if step.input.format == _VIDEO:
+        return None
     number = row.get("row") if "row" in step.input.key else None
     if number is None and (part.failed or part.skipped or part.revisions or step.output.explode):
         return None
@@ -129,11 +132,15 @@ def _example(row: Mapping[str, Any], root: Path, folder: Path, step: RunJob) -> 
 
 
 def _with_input(shown: Example, path: Path, row: Mapping[str, Any], step: RunJob) -> Example:
-    """Return an example with the picture or the recording that the row was made of."""
-    if step.input.format == "image":
+    """Return an example with the picture, the frame or the recording that the row was made of."""
+    if step.input.format == "image" or (step.input.format == _VIDEO and "frame" in row):
         boxes = next((key for key in step.output.columns if is_boxes(row.get(key))), None)
         found = {} if boxes is None else {boxes: str(len(row[boxes]))}
-        picture = _picture(path, drawing_of(row, step.output.columns), upright=EXIF.of(step.input.settings))
+        drawing = drawing_of(row, step.output.columns)
+        if step.input.format == _VIDEO:
+            picture = _shown(_frame(path, row["frame"]), drawing)
+        else:
+            picture = _picture(path, drawing, upright=EXIF.of(step.input.settings))
         return replace(shown, values={**shown.values, **found}, picture=picture)
     if step.input.format in RECORDINGS:
         envelope, seconds = _envelope(path, step.input.format)
@@ -146,11 +153,27 @@ def _is_small(path: Path) -> bool:
 
 
 def _picture(path: Path, drawing: Drawing, *, upright: bool) -> Picture:
-    """Return a small copy of a picture, with the outlines of what was found in it. Raises OSError."""
+    """Return a small copy of a picture of a file, with the outlines of what was found in it. Raises OSError."""
     from PIL import Image, ImageOps  # noqa: PLC0415  an extra, which the pictures were read with
 
     with Image.open(regular_path(path)) as opened:
-        image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
+        return _shown((ImageOps.exif_transpose(opened) if upright else opened).convert("RGB"), drawing)
+
+
+def _frame(path: Path, number: int) -> Any:
+    """Return a frame of a video as a picture. Raises OSError, ValueError, and ImportError without Pillow."""
+    from PIL import Image  # noqa: PLC0415  as above
+
+    with SOURCES[_VIDEO].open_source([str(path)], str(path.parent), Wanted(dtypes={"pixels": None})) as source:
+        block = next(source.blocks(number, iter([1])), None)
+    if block is None or not len(block.rows) or block.columns["pixels"][0].dtype != np.uint8:
+        raise ValueError("the frame cannot be shown")
+    pixels = block.columns["pixels"][0]
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+
+
+def _shown(image: Any, drawing: Drawing) -> Picture:
+    """Return a small copy of a picture, with the outlines of what was found in it."""
     width, height = image.size
     small = image.copy()
     small.thumbnail((_SIDE, _SIDE))

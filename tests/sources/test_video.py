@@ -347,6 +347,9 @@ def test_the_example_follows_each_digit(tmp_path: Path, cli: Cli) -> None:
     rows = read_rows(tmp_path / "outbox/video")
     assert [row["frame"] for row in rows] == list(range(0, 60, 2))
     assert {tuple(row["ids"]) for row in rows} == {(1, 2, 3)}
+    page = (tmp_path / "outbox/video/_run.html").read_text()
+    assert page.count("data:image/") >= 4
+    assert "<title>" in page
 
 
 def test_sound_alone_is_no_video(tmp_path: Path, cli: Cli) -> None:
