@@ -25,7 +25,7 @@ from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.catalogue import ARRAYS, at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
 from ortdeploy.sources.fitted import Fitted
-from ortdeploy.sources.protocol import DATA, DECODING, Source, Wanted
+from ortdeploy.sources.protocol import DATA, DECODING, OF_VIDEO, Source, Wanted
 from ortdeploy.sources.renamed import Renamed, in_files
 from ortdeploy.sources.retrying import patiently
 from ortdeploy.tensors.arrow_types import innermost
@@ -148,6 +148,8 @@ def prepared_at_once(job: RunJob, block: int) -> int:
 
 def decoding_bytes(job: RunJob, row: int) -> int:
     """Return what decoding a job's rows takes for a while, in bytes, if a row is as large as this."""
+    if job.input.format == "video":
+        return OF_VIDEO * row
     decoding = DECODING.get(job.input.format)
     if decoding is None:
         return 0

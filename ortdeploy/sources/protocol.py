@@ -24,6 +24,9 @@ DECODING = {"image": 7 / 3, "audio": 2.0, "wav": 2.0, "bytes": 0.0}
 Pillow's own picture takes four bytes a pixel, and its bytes three. Samples are read as float32, and sorted by channel.
 """
 
+OF_VIDEO = 15
+"""The frames that decoding a video holds beside the row's own: those that a codec refers to, and one in colours."""
+
 DATA = "data"
 """The column of the format `bytes` that has the files' content."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.files.memory_budget import check_room, room
+from ortdeploy.sources.protocol import OF_VIDEO
 from ortdeploy.sources.rows import RowError
 from ortdeploy.sources.video_frames import FrameIndex, library, opened, words_of
 from ortdeploy.tensors.columns import Array
@@ -16,8 +17,8 @@ from ortdeploy.tensors.columns import Array
 CODE = "not-video"
 """The code of rows that cannot be decoded."""
 
-_DECODED = 48
-"""What decoding takes, in bytes a pixel: the frames that a codec refers to, one in colours, and the row's own."""
+_DECODED = 3 * (OF_VIDEO + 1)
+"""What decoding a frame takes, in bytes a pixel, with the row's own."""
 
 _WORTH = 8
 """Packets that are decoded in vain rather than to begin anew at a later key frame."""

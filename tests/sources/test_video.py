@@ -392,6 +392,19 @@ def test_frames_larger_than_memory_fail_in_words(tmp_path: Path, monkeypatch: py
     assert failed[0].code == "too-large"
 
 
+def test_a_plan_knows_what_decoding_takes(tmp_path: Path, cli: Cli) -> None:
+    """Of a frame of 3 MiB, decoding holds 15 more; a limit that has no room for them is refused."""
+    clip(tmp_path / "a.mp4", CODECS["mpeg4"], 2, pictures=[np.zeros((1024, 1024, 3), np.uint8)] * 2)
+    path = deploy(tmp_path)
+    text = path.read_text().replace("size: 4", "size: 1")
+    path.write_text(f"{text}    limits: {{memory: 180MiB}}\n")
+    said = cli("plan", path)
+    assert said.code == 1, said.words
+    assert "over-memory-limit" in said.words
+    path.write_text(f"{text}    limits: {{memory: 260MiB}}\n")
+    assert cli("plan", path).code == 0
+
+
 def test_a_package_that_is_missing_is_named(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortdeploy.runtime.probe._EXTRAS", ())
     clip(tmp_path / "a.mp4", CODECS["mpeg4"], 2)
