@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import Cli, read_rows
+from conftest import REPOSITORY, Cli, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from pyarrow import feather, parquet
 from support.effort import effort
 from support.models import save_model, scale_model
+from support.pages import snippets
 
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
@@ -332,3 +333,29 @@ def test_what_does_not_fit_the_data_is_refused(tmp_path: Path, cli: Cli, old: st
     done = cli("plan", path)
     assert done.code == 1
     assert words in done.words
+
+
+def test_each_device_has_a_limit_of_its_own_as_the_page_says(tmp_path: Path, cli: Cli) -> None:
+    (block,) = [
+        body
+        for kind, _, body in snippets((REPOSITORY / "docs/windows.md").read_text(encoding="utf-8"))
+        if kind == "yaml" and "LabelEncoder" in body
+    ]
+    save_model(
+        tmp_path / "m.onnx",
+        [helper.make_node("ReduceMax", ["x"], ["y"], axes=[1], keepdims=0)],
+        {"x": (TensorProto.FLOAT, ["batch", 4])},
+        {"y": (TensorProto.FLOAT, ["batch"])},
+    )
+    lines = [Line(at, ("pump9", "pump1")[at % 2], at, at / 20) for at in range(20)]
+    write(tmp_path / "a.csv", lines)
+    job = MANIFEST.format(suffix="csv").replace("    model: m\n", "    pipeline: alarm\n").replace("{x: x}", "{}")
+    job = job.replace("hop: 2, ", "").replace("    batch:", "    prepare: {device: [{cast: string}]}\n    batch:")
+    head, jobs = job.split("jobs:")
+    (tmp_path / "m.yaml").write_text(f"{head}{block}jobs:{jobs}")
+    done = cli("apply", tmp_path / "m.yaml")
+    assert done.code == 0, done.words
+    rows = read_rows(tmp_path / "out")
+    assert [(row["device"], row["alarm"]) for row in rows] == [
+        ("pump9", False), ("pump1", True), ("pump9", True), ("pump1", True),
+    ]  # fmt: skip
