@@ -5,11 +5,12 @@ packets of the stream, each of which holds a frame. Times are whole numbers in t
 Files are read through Python, and none of a format that names other files.
 """
 
+import os
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, BinaryIO
 
@@ -31,6 +32,10 @@ _REORDERED = 64
 _WITHOUT_TIMES = frozenset({"avi"})
 """Formats that do not tell when a frame is shown: FFmpeg guesses, and guesses wrongly where frames are reordered."""
 
+
+_WHOLE_PICTURE, _MESSAGES, _RECOVERY = 5, 6, 6
+"""Kinds of units of H.264: a picture that refers to none before, and messages; and the message that it is whole later.
+"""
 
 _SHOWN = 0x10
 """The bit of VP8's first byte that says that a frame is shown, and not only referred to."""
@@ -67,13 +72,22 @@ def library() -> Any:
 
 
 def index_of(path: str) -> FrameIndex:
-    """Return the frames of a file; one that is cut off has those that are whole. Raises OrtdeployError, OSError."""
+    """Return the frames of a file; one that is cut off has those that are whole. Raises OrtdeployError, OSError.
+
+    The last one is remembered: shards and parts begin in the same file again and again.
+    """
+    found = os.stat(path)  # noqa: PTH116  text
+    return _index_of(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@lru_cache(maxsize=1)
+def _index_of(path: str, *_state: int) -> FrameIndex:
     with opened(path) as (container, stream):
         packets = _Packets()
         ends = None
         try:
             for packet in container.demux(stream):
-                packets.add(packet, stream.codec_context.name)
+                packets.add(packet, stream.codec_context)
         except library().FFmpegError as error:
             ends = f"it cannot be read further: {words_of(error)}"
         return packets.index(container.format.name, stream, ends or _missing_end(path, stream, packets))
@@ -90,7 +104,7 @@ class _Packets:
         self.is_cut = False
         self.empty = 0
 
-    def add(self, packet: Any, codec: str) -> None:
+    def add(self, packet: Any, codec: Any) -> None:
         """Take the next packet; one without a frame is no row."""
         if not packet.size:
             self.empty += packet.dts is not None
@@ -99,8 +113,8 @@ class _Packets:
         self.are_timed = self.are_timed and packet.pts is not None
         place = len(self.shown)
         self.shown.append(place if packet.pts is None else packet.pts)
-        self.is_key.append(packet.is_keyframe)
-        hidden = codec == "vp8" and not memoryview(packet)[0] & _SHOWN
+        self.is_key.append(packet.is_keyframe and not (codec.name == "h264" and refreshes(packet, codec.extradata)))
+        hidden = codec.name == "vp8" and not memoryview(packet)[0] & _SHOWN
         self.is_row.append(not (packet.is_discard or hidden))
 
     def index(self, form: str, stream: Any, ends: str | None) -> FrameIndex:
@@ -129,11 +143,11 @@ class _Packets:
     ) -> FrameIndex:
         key_frames = [frame for frame, place in enumerate(places) if self.is_key[place]]
         return FrameIndex(
-            times=times,
-            places=places,
-            keys=keys,
+            times=array("q", times),
+            places=array("q", places),
+            keys=array("q", keys),
             packets=self.shown,
-            key_frames=key_frames,
+            key_frames=array("q", key_frames),
             base=base,
             timed=timed,
             ends=ends,
@@ -155,6 +169,34 @@ class _Packets:
             is_behind = last is not None and self.shown[place] >= self.shown[last]
             found.append(last if is_behind or not self.are_timed else before)
         return found
+
+
+def refreshes(packet: Any, extradata: bytes | None) -> bool:
+    """Return whether a key frame of H.264 is none: the picture is only whole some frames later.
+
+    Cameras that send stripes of whole pictures one after the other mark such frames. A message in them says how many
+    frames later, in a number whose first bit is set if that is none.
+    """
+    for unit in _units(bytes(packet), extradata or b""):
+        kind = unit[0] & 0x1F if unit else 0
+        if kind == _WHOLE_PICTURE:
+            return False
+        if kind == _MESSAGES and len(unit) > 3 and unit[1] == _RECOVERY:  # noqa: PLR2004  with a length, and a number
+            return not unit[3] & 0x80
+    return False
+
+
+def _units(data: bytes, extradata: bytes) -> Iterator[bytes]:
+    """Yield the units of a packet of H.264, which have their lengths before them, or a mark."""
+    if extradata[:1] != b"\x01":
+        yield from data.split(b"\0\0\1")[1:]
+        return
+    length = (extradata[4] & 3) + 1 if len(extradata) > 4 else 4  # noqa: PLR2004  as the header of such files says
+    place = 0
+    while place + length < len(data):
+        size = int.from_bytes(data[place : place + length])
+        yield data[place + length : place + length + size]
+        place += length + size
 
 
 def _are_apart(times: Sequence[int]) -> bool:

@@ -25,6 +25,7 @@ CODECS = {
     "h264-ts": Codec("libx264", ".ts"),
     "h264-avi": Codec("libx264", ".avi"),
     "open-gop": Codec("libx264", ".mp4", options={"x264opts": "open-gop=1"}),
+    "refreshed": Codec("libx264", ".mp4", options={"x264opts": "intra-refresh=1"}),
     "no-times": Codec("libx264", ".h264"),
     "mjpeg": Codec("mjpeg", ".avi", "yuvj420p"),
     "vp8": Codec("libvpx", ".webm", options={"auto-alt-ref": "1", "lag-in-frames": "16"}),
