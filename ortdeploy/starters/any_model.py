@@ -21,7 +21,14 @@ FAMILY = "a model"
 _BATCH = 32
 _IMAGE_SIDE, _IMAGE_RANK = 224, 4
 _RANK = 2
-_OF_FILES = {"audio": "samples", "bytes": "data", "image": "pixels", "text": "text", "wav": "samples"}
+_OF_FILES = {
+    "audio": "samples",
+    "bytes": "data",
+    "image": "pixels",
+    "text": "text",
+    "video": "pixels",
+    "wav": "samples",
+}
 """The column that is the content of a file, or a line, by format."""
 
 _KINDS = {
@@ -29,6 +36,7 @@ _KINDS = {
     "bytes": "files",
     "image": "pictures",
     "text": "lines of text",
+    "video": "videos",
     "wav": "recordings",
     **dict.fromkeys(("arrow", "csv", "jsonl", "parquet"), "a table"),
 }

@@ -9,6 +9,7 @@ from ortdeploy.starters import provenance, samples
 from ortdeploy.starters.model_info import Subject, is_installed
 from ortdeploy.starters.provenance import Given
 
+_PICTURES = ("image", "video")
 _RANK = 4
 PER_255 = "0.00392156862745098"
 """The scale from 0..255 to 0..1."""
@@ -35,7 +36,7 @@ def picture_input(subject: Subject) -> PictureInput | None:
     value = subject.only_input
     shape = () if value is None else value.tensor.shape or ()
     data = subject.data
-    if value is None or len(shape) != _RANK or not is_installed("PIL") or (data and data.format != "image"):
+    if value is None or len(shape) != _RANK or not is_installed("PIL") or (data and data.format not in _PICTURES):
         return None
     layout = value.tensor.layout or ("NHWC" if shape[3] in {1, 3} else "NCHW")
     axes = {sign: layout.index(sign) for sign in "CHW"}

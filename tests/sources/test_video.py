@@ -352,6 +352,15 @@ def test_the_example_follows_each_digit(tmp_path: Path, cli: Cli) -> None:
     assert "<title>" in page
 
 
+def test_init_writes_a_manifest_for_clips(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(REPOSITORY / "deployments/models/detector.onnx", tmp_path)
+    clip(tmp_path / "a.mp4", CODECS["mpeg4"], 3)
+    assert cli("init", "detector.onnx", "--from", "a.mp4", "-o", "m.yaml").code == 0
+    assert "columns: {page: pixels}" in (tmp_path / "m.yaml").read_text()
+    assert cli("apply", "m.yaml").code == 0
+
+
 def test_sound_alone_is_no_video(tmp_path: Path, cli: Cli) -> None:
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=8000)
