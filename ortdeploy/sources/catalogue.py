@@ -536,9 +536,11 @@ def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
     opened = _Opened(files)
     try:
         with decoding(lambda: opened.last, name):
-            seen = SOURCES[name].probe(opened, facts)
-        windows = _windowing(facts.settings)
-        return seen if windows is None else windows.of_facts(seen)
+            windows = _windowing(facts.settings)
+            if windows is None:
+                return SOURCES[name].probe(opened, facts)
+            seen = SOURCES[name].probe(opened, replace(facts, carried=windows.carried_of_lines(facts.carried)))
+        return windows.of_facts(replace(seen, carried=facts.carried))
     except OrtdeployError as error:
         return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
 

@@ -71,6 +71,10 @@ class Windowing(Struct, frozen=True, kw_only=True):
         ends = {f"{end}_{self.order}": self.order for end in ("first", "last")} if self.order else {}
         return {FIRST_LINE: None, LAST_LINE: None, **ends}
 
+    def carried_of_lines(self, carried: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of lines whose types carried columns have."""
+        return tuple(dict.fromkeys(self.beside.get(name, name) or name for name in carried))
+
     def of_facts(self, facts: InputFacts) -> InputFacts:
         """Return the facts of tables whose rows are windows: how many there are, only reading tells."""
         if facts.problem is not None or not facts.columns:

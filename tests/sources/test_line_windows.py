@@ -295,6 +295,19 @@ def test_several_columns_of_a_time_are_stacked_and_turned(tmp_path: Path, cli: C
     assert [row["y"] for row in read_rows(tmp_path / "out")] == [[3, 30], [7, 70]]
 
 
+def test_times_of_json_have_one_type_in_all_parts(tmp_path: Path, cli: Cli) -> None:
+    deploy(tmp_path, "jsonl")
+    lines = [Line(at, "cd"[at % 2], at if at < 16 else at + 0.5, at) for at in range(40)]
+    (tmp_path / "b.jsonl").unlink()
+    write(tmp_path / "a.jsonl", lines)
+    path = tmp_path / "m.yaml"
+    path.write_text(path.read_text().replace("format: jsonl", "format: parquet"))
+    assert cli("apply", path).code == 0
+    kinds = {str(parquet.read_schema(part).field("first_time").type) for part in (tmp_path / "out").glob("*.parquet")}
+    assert len([*(tmp_path / "out").glob("*.parquet")]) > 1
+    assert kinds == {"double"}
+
+
 @pytest.mark.quick("csv")
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_shards_share_windows(tmp_path: Path, cli: Cli, suffix: str) -> None:
