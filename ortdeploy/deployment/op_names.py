@@ -5,10 +5,12 @@ from typing import Any, Protocol
 
 from ortdeploy.deployment.op_constants import ConstantError, attribute_value
 from ortdeploy.diagnostics import did_you_mean, nearest
+from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS
 from ortdeploy.facts.operators import SINGLE, VARIADIC, OperatorFacts, OperatorParameter
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import ONNX, OPSET, OpSpec, wire_name
 from ortdeploy.plan.op_graph import OpGraph
+from ortdeploy.shell import pip_install
 from ortdeploy.tensors.types import TensorType
 
 _UNWRITABLE = {"GRAPH", "GRAPHS"}
@@ -83,6 +85,9 @@ def find_operator(spec: OpSpec, operators: NamedOperators) -> OperatorFacts:
     domains = operators.domains()
     if spec.domain not in domains:
         detail = f'There are no operators of the domain "{spec.domain}". {did_you_mean(spec.domain, domains)}'
+        if spec.domain in EXTENSION_DOMAINS:
+            install = pip_install(f"ortdeploy[{EXTENSIONS.extra}]")
+            detail = f"Operators of {spec.domain} need {EXTENSIONS.name}, which is not here. Install it: {install}."
         raise OpStepError((*spec.at, "domain"), detail)
     if spec.domain == ONNX and spec.opset != OPSET:
         detail = f"The operator set of {ONNX} is {OPSET} in manifests of version 1. Leave opset out."
@@ -131,14 +136,14 @@ def _check_inputs(spec: OpSpec, facts: OperatorFacts) -> None:
 
 def _check_attributes(spec: OpSpec, facts: OperatorFacts) -> None:
     for name in spec.attributes:
-        if name not in facts.attributes:
+        if facts.kind_of(name, spec.attributes[name]) is None:
             hint = _hint(name, "input", "in", [one.name for one in facts.inputs])
             detail = f'{_called(spec)} has no attribute "{name}". {did_you_mean(name, facts.attributes)}{hint}'
             raise OpStepError((*spec.at, "attributes", name), detail)
     _check_needed(spec, facts)
     for name, written in spec.attributes.items():
         try:
-            attribute_value(name, written, facts.attributes[name].type)
+            attribute_value(name, written, facts.kind_of(name, written) or "")
         except ConstantError as error:
             detail = f'Attribute "{name}" of {spec.operator}: {error}'
             raise OpStepError((*spec.at, "attributes", name), detail) from error

@@ -374,7 +374,10 @@ class _Building(Struct):
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         for name, written in self.spec.attributes.items():
-            yield name, attribute_value(name, written, self.facts.attributes[name].type)  # check_names has held it
+            yield (
+                name,
+                attribute_value(name, written, self.facts.kind_of(name, written) or ""),
+            )  # as check_names has held
 
 
 def _trimmed(names: Sequence[str]) -> tuple[str, ...]:

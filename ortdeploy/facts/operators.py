@@ -35,8 +35,8 @@ class OperatorAttribute(Struct, frozen=True, kw_only=True):
 class OperatorFacts(Struct, frozen=True, kw_only=True):
     """An operator of a domain, as of the operator set `since`. `inferable`: onnx tells the types of its outputs.
 
-    `least_inputs` and `least_outputs` are how many a node has at least, whether somebody names them or not. `draws`: it
-    gives random numbers.
+    `open_attributes`: nothing tells which attributes it has, so any may be written. `least_inputs` and `least_outputs`
+    are how many a node has at least, whether somebody names them or not. `draws`: it gives random numbers.
     """
 
     name: str
@@ -49,3 +49,18 @@ class OperatorFacts(Struct, frozen=True, kw_only=True):
     least_outputs: int = 1
     inferable: bool = True
     draws: bool = False
+    open_attributes: bool = False
+
+    def kind_of(self, name: str, written: Any) -> str | None:
+        """Return the type of an attribute; None if there is none of that name."""
+        if name in self.attributes:
+            return self.attributes[name].type
+        return _kind_of(written) if self.open_attributes else None
+
+
+def _kind_of(written: Any) -> str:
+    """Return the type that what is written for an attribute has, by ONNX's name."""
+    if isinstance(written, list):
+        kinds = {_kind_of(one) for one in written}
+        return f"{'FLOAT' if kinds == {'INT', 'FLOAT'} else next(iter(kinds), 'INT')}S"
+    return "STRING" if isinstance(written, str) else "FLOAT" if isinstance(written, float) else "INT"

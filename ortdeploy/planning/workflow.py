@@ -676,10 +676,13 @@ def _operators(spec: Spec) -> "KnownOperators":
         from ortdeploy.deployment.op_names import NO_OPERATORS  # noqa: PLC0415  only for planning
 
         return NO_OPERATORS
+    from ortdeploy.facts.host import EXTENSION_DOMAINS  # noqa: PLC0415
     from ortdeploy.graph.operators import Operators  # noqa: PLC0415  brings onnx
-    from ortdeploy.runtime.operators import other_operators  # noqa: PLC0415  brings onnxruntime
+    from ortdeploy.runtime.operators import extension_operators, other_operators  # noqa: PLC0415  brings onnxruntime
 
-    return Operators(other_operators()) if any(op.domain != ONNX for op in spec.op_steps()) else Operators()
+    domains = {op.domain for op in spec.op_steps()}
+    others = other_operators() if domains != {ONNX} else {}
+    return Operators({**others, **(extension_operators() if domains.intersection(EXTENSION_DOMAINS) else {})})
 
 
 def judge(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.facts.operators import OPTIONAL, SINGLE, VARIADIC, OperatorAttribute, OperatorFacts, OperatorParameter
-from ortdeploy.tensors.types import ELEMENT_TYPES
+from ortdeploy.tensors.types import ELEMENT_NUMBERS, ELEMENT_TYPES
 
 _DTYPES = {f"tensor({word})": name for name, word in ELEMENT_TYPES.items()}
 _OPTIONS = {"Single": SINGLE, "Optional": OPTIONAL, "Variadic": VARIADIC}
@@ -20,6 +20,45 @@ def other_operators() -> Mapping[str, Mapping[str, OperatorFacts]]:
         if schema.domain not in _OWN and not schema.deprecated:
             found.setdefault(schema.domain, {})[schema.name] = _facts(schema)
     return found
+
+
+def extension_operators() -> Mapping[str, Mapping[str, OperatorFacts]]:
+    """Return the operators of onnxruntime-extensions, by domain and name; none if it is not installed.
+
+    Its package tells their inputs and outputs, and not their attributes.
+    """
+    try:
+        from onnxruntime_extensions import _cuops  # noqa: PLC0415  an extra: few steps need it
+    except ImportError:
+        return {}
+    known: list[Any] = [
+        one for one in vars(_cuops).values() if isinstance(one, type) and issubclass(one, _cuops.CustomOp)
+    ]
+    found = {one.op_type(): _extension(one) for one in known if one.get_inputs() and one.get_outputs()}
+    return {_CONTRIB: found}
+
+
+_CONTRIB = "ai.onnx.contrib"
+
+
+def _extension(operator: Any) -> OperatorFacts:
+    inputs, outputs = (tuple(map(_value, values)) for values in (operator.get_inputs(), operator.get_outputs()))
+    return OperatorFacts(
+        name=operator.op_type(),
+        domain=_CONTRIB,
+        since=1,
+        inputs=inputs,
+        outputs=outputs,
+        attributes={},
+        inferable=False,
+        open_attributes=True,
+    )
+
+
+def _value(one: Any) -> OperatorParameter:
+    number = one.type.tensor_type.elem_type
+    types = tuple(name for name, known in ELEMENT_NUMBERS.items() if known == number)
+    return OperatorParameter(name=one.name, variable=one.name, types=types)
 
 
 def _facts(schema: Any) -> OperatorFacts:

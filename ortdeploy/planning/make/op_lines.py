@@ -11,6 +11,7 @@ from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedJob
 from ortdeploy.deployment.threads import sleeping, with_threads
+from ortdeploy.facts.host import EXTENSION_DOMAINS
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import walk
 from ortdeploy.plan.op_graph import OpGraph
@@ -142,4 +143,5 @@ def opening_of(line: OpLine, threads: int | None) -> OpenSession:
         run_options={},
         cache=False,
         graph=line.graph,
+        extensions=not line.graph.opsets.keys().isdisjoint(EXTENSION_DOMAINS),
     )

@@ -104,6 +104,7 @@ def _request(made: _Made, path: Path, elsewhere: str | None) -> TrialRequest:
             outline=None,
             file=str(path),
             on_cpu=elsewhere is None,
+            extensions=made.opening.extensions,
             domains=sorted(made.opsets),
             opsets=made.opsets,
             elsewhere=elsewhere,
