@@ -257,6 +257,9 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         spec = self.spec
         output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part]
         more: list[Any] = [spec.output.images] if spec.output.images else []
+        more += [[[name, one.rate, one.format] for name, one in sorted(spec.output.recordings.items())]] * bool(
+            spec.output.recordings
+        )
         more += [["explode", *spec.output.explode]] if spec.output.explode else []
         more += [["types", *sorted(spec.output.types.items())]] if spec.output.types else []
         digests = [json_digest([*output, policy, *more]) for policy in ("keep", "fail", "skip")]
@@ -293,7 +296,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             self.columns,
             dtypes,
             shapes,
-            images=output.images,
+            images=output.files,
             explode=output.explode,
             stacked={one.value.name: one.columns for one in self.bindings if one.stacked},
             types=output.types,
@@ -316,7 +319,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     def row_shape(self, column: str) -> tuple[int | None, ...] | None:
         """Return the sizes of a column's rows that the graph fixes."""
         tensor = self.results.get(column)
-        unknown = column in self.spec.output.images or self.batching.size is None
+        unknown = column in self.spec.output.files or self.batching.size is None
         if unknown or tensor is None or tensor.shape is None:
             return None
         return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])

@@ -88,7 +88,7 @@ def _key_type(job: ResolvedJob, name: str) -> TensorType:
 
 def _type_of(job: ResolvedJob, name: str) -> TensorType:
     """Return the type of a result as it is written: of an item where its items are, and of a file's name."""
-    if name in job.spec.output.images:
+    if name in job.spec.output.files:
         return _TEXT
     kind = job.results.get(name, TensorType())
     if kind.shape is None:

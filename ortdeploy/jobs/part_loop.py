@@ -250,10 +250,12 @@ class PartLoop:
         """Upload a part before it is committed. Raises OrtdeployError."""
         if part.file is None or self._context.output.upload is None:
             return
-        from ortdeploy.sinks.png import picture_name  # noqa: PLC0415  only for stores
+        from ortdeploy.sinks.row_files import file_names  # noqa: PLC0415  only for stores
 
-        pictures = (picture_name(name, row) for name in self._step.output.images for row in range(part.start, part.end))
-        self._context.output.send({part.file, *pictures})
+        rows = range(part.start, part.end)
+        self._context.output.send(
+            {part.file, *(name for row in rows for name in file_names(self._step.output.files, row))}
+        )
 
     def _check_disk(self, part: Part, name: str) -> None:
         """Raise OrtdeployError if a part would exceed the job's disk limit; it gets no name."""

@@ -61,7 +61,7 @@ def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: 
         part_table(step, first_number(record, step)),
         suffix=SINKS[step.output.format].SUFFIX,
         digits=PART_DIGITS if record is None else record.part_digits,
-        images=step.output.images,
+        images=step.output.files,
     )
 
 

@@ -33,6 +33,7 @@ from ortdeploy.manifest.spec import (
     TensorSpec,
     Written,
 )
+from ortdeploy.plan.recording import Recording
 from ortdeploy.plan.timing import Hours, JobTiming, PauseLimits
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.units import parse_duration, parse_size
@@ -374,6 +375,10 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
         columns=tuple(data.get("columns", ())),
         rows_per_part=data.get("rows_per_part", DEFAULT_ROWS_PER_PART),
         images=tuple(data.get("images", ())),
+        recordings={
+            name: Recording(rate=one["rate"], format=one.get("format", "wav"))
+            for name, one in data.get("recordings", {}).items()
+        },
         explode=_names(data.get("explode", ())),
         removable=data.get("removable", False),
         on_upgrade=data.get("on_upgrade", "refuse"),

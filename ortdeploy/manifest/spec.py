@@ -15,6 +15,7 @@ from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec
 from ortdeploy.manifest.op_steps import OpSpec, read_op
 from ortdeploy.manifest.pipelines import PipelineSpec, walk
+from ortdeploy.plan.recording import Recording
 from ortdeploy.plan.timing import ALWAYS, JobTiming
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import LINE_COLUMNS, TensorType
@@ -226,10 +227,11 @@ class InputSpec(Struct, frozen=True, kw_only=True):
 class OutputSpec(Struct, frozen=True, kw_only=True):
     """Where a job's results go; `columns` empty means all of them.
 
-    `images` are results that are written as files of their own, `explode` those whose items get a line each. `url` is a
-    folder on an object store; `path` is then where the output is written before it is uploaded. What is written may be
-    carried away if it is `removable`; `keep` seconds later, the ledger may forget it. `on_upgrade` says what
-    happens when something that results depend on has changed. `types` are those of carried columns, by name.
+    `images` and `recordings` are results that are written as files of their own, `explode` those whose items get a
+    line each. `url` is a folder on an object store; `path` is then where the output is written before it is
+    uploaded. What is written may be carried away if it is `removable`; `keep` seconds later, the ledger may forget
+    it. `on_upgrade` says what happens when something that results depend on has changed. `types` are those of
+    carried columns, by name.
     """
 
     path: str
@@ -244,6 +246,12 @@ class OutputSpec(Struct, frozen=True, kw_only=True):
     on_upgrade: str = "refuse"
     keep: float | None = None
     types: Mapping[str, str] = field(default_factory=dict)
+    recordings: Mapping[str, Recording] = field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The results that are written as files of their own."""
+        return (*self.images, *self.recordings)
 
     @property
     def columns_of_lines(self) -> tuple[str, ...]:

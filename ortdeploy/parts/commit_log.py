@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import to_builtins
@@ -37,7 +38,7 @@ from ortdeploy.parts.parallel_map import in_threads
 from ortdeploy.parts.receipt import FORMAT_VERSION, Ended, Receipt, dump_receipt, load_receipt
 from ortdeploy.plan.part_table import PartTable, PlannedPart, read_part_table
 from ortdeploy.plan.plan_file import decode, encode
-from ortdeploy.sinks.png import picture_name
+from ortdeploy.sinks.row_files import file_names
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -80,9 +81,9 @@ class CommitLog:
         *,
         suffix: str,
         digits: int,
-        images: Sequence[str] = (),
+        images: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Take the output, the plan's digest, how part files are named, and which columns are written as images.
+        """Take the output, the plan's digest, how part files are named, and the suffixes of columns that are files.
 
         Nothing is touched yet.
         """
@@ -91,7 +92,7 @@ class CommitLog:
         self._table = table
         self._suffix = suffix
         self._digits = digits
-        self._images = tuple(images)
+        self._images = images
         self._folder = f"{FOLDER}/{digest}"
 
     @property
@@ -344,7 +345,7 @@ class CommitLog:
         without = {one.row for one in receipt.failed}.union(part.skipped_rows)
         for row in range(part.start, part.end):
             if row not in without:
-                yield from (picture_name(column, row) for column in self._images)
+                yield from file_names(self._images, row)
 
     def remove_other(self, part: PlannedPart) -> None:
         """Delete the file that a killed run on one machine has left of a part which was decided to have none.

@@ -119,26 +119,26 @@ class PartWriter:
 
     def _lines(self, finished: Finished) -> dict[str, Column]:
         """Return a block's columns as they are written, one line a row or an item. Raises OSError, OrtdeployError."""
-        columns, exploded = self._with_pictures(finished), self._job.output.explode
+        columns, exploded = self._with_files(finished), self._job.output.explode
         return as_lines(columns, _rows_through(finished), exploded) if exploded else columns
 
-    def _with_pictures(self, finished: Finished) -> dict[str, Column]:
-        """Return a block's columns, images written as files and named. Raises OSError, OrtdeployError."""
-        columns, images = finished.outcome.columns, self._job.output.images
-        if not images:
+    def _with_files(self, finished: Finished) -> dict[str, Column]:
+        """Return a block's columns, with names of files for images and recordings. Raises OSError, OrtdeployError."""
+        columns, output = finished.outcome.columns, self._job.output
+        if not output.files:
             return columns
-        from ortdeploy.sinks.png import write_pictures  # noqa: PLC0415  few jobs write images
+        from ortdeploy.sinks.row_files import write_files  # noqa: PLC0415  few jobs write images or recordings
 
-        rows = _rows_through(finished)
+        rows, recordings = _rows_through(finished), output.recordings
         try:
             with timed(self.write_times):
-                pictures = {
-                    name: write_pictures(self._folder, name, rows, columns[name], self._allowed)
-                    for name in self._job.output.images
+                named = {
+                    name: write_files(self._folder, name, rows, columns[name], self._allowed, recordings.get(name))
+                    for name in output.files
                 }
         except ValueError as error:
             raise OrtdeployError(str(error)) from error
-        return {**columns, **pictures}
+        return {**columns, **named}
 
     def _write(self, sink: Sink, columns: dict[str, Column], name: str) -> None:
         with _naming(name), timed(self.write_times):

@@ -26,7 +26,7 @@ from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.png import picture_name
+from ortdeploy.sinks.row_files import file_names
 from ortdeploy.streaming.exploded import ROW
 
 
@@ -172,8 +172,8 @@ class PartRewriter:
     def _remove_pictures(self, rows: Iterable[int]) -> None:
         """Delete the pictures of rows that have no result any more; those that may be carried away stay."""
         output = self._declared
-        for row in rows if output.images and not output.removable else ():
-            for picture in (self._output.folder / picture_name(name, row) for name in output.images):
+        for row in rows if output.files and not output.removable else ():
+            for picture in (self._output.folder / name for name in file_names(output.files, row)):
                 with suppress(FileNotFoundError), held_folder(picture.parent, self._allowed) as held:
                     (held / picture.name).unlink(missing_ok=True)
 

@@ -16,6 +16,7 @@ from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.narrowed import Narrowed
 from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep
+from ortdeploy.plan.recording import Recording
 from ortdeploy.plan.timing import ALWAYS, JobTiming
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
@@ -248,15 +249,15 @@ class JobInput(Struct, frozen=True, kw_only=True):
 class JobOutput(Struct, frozen=True, kw_only=True):
     """Where the results of a job go, and what they are.
 
-    `dtypes` and `row_shapes` are those of `columns`; the columns of `images` are written as files. What is written may
-    be carried away if it is `removable`, and may be forgotten `keep` seconds later. `on_upgrade` says what happens
-    where what results depend on is not what it was: `changed` names that, and rows from `upgraded_at` on are made by
-    what the plan says, those before it by others. `upload` is a folder on an object store that gets what is written.
-    `committed_rows` are there already. `replaces` is the run whose result makes room for this one's and is kept as
-    `aside`. Columns of `explode` list items, of which each gets a line. `readers` are the jobs
-    that read its rows, with the folders that they write into; a file that is read is never written again, and is not
-    forgotten before they have it. `types` are those that the manifest gives to carried columns, `settled` those that
-    carried columns have in all parts.
+    `dtypes` and `row_shapes` are those of `columns`; those of `images` and `recordings` are written as files. What
+    is written may be carried away if it is `removable`, and may be forgotten `keep` seconds later. `on_upgrade`
+    says what happens where what results depend on is not what it was: `changed` names that, and rows from
+    `upgraded_at` on are made by what the plan says, those before it by others. `upload` is a folder on an object
+    store that gets what is written. `committed_rows` are there already. `replaces` is the run whose result makes
+    room for this one's and is kept as `aside`. Columns of `explode` list items, of which each gets a line.
+    `readers` are the jobs that read its rows, with the folders that they write into; a file that is read is never
+    written again, and is not forgotten before they have it. `types` are those that the manifest gives to carried
+    columns, `settled` those that carried columns have in all parts.
     """
 
     path: str
@@ -279,6 +280,12 @@ class JobOutput(Struct, frozen=True, kw_only=True):
     readers: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     settled: Mapping[str, str] = field(default_factory=dict)
+    recordings: Mapping[str, Recording] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The suffix of the files of each column that is written as files."""
+        return {**dict.fromkeys(self.images, "png"), **{name: one.format for name, one in self.recordings.items()}}
 
     @property
     def shown(self) -> str:

@@ -404,7 +404,7 @@ def _named_ledger(folder: Path) -> str | None:
     return name if is_file(folder / name) else f"{name}, which is not there"
 
 
-_INNER_FOLDERS = (DECISIONS, "images")
+_INNER_FOLDERS = (DECISIONS, "images", "recordings")
 """The folders that are made in outputs."""
 
 

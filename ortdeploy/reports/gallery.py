@@ -75,7 +75,7 @@ def _rows_of(folder: Path, part: Part, step: RunJob, most: int) -> Iterator[dict
     of_lines = LINE_COLUMNS if step.output.explode else ()
     keys = tuple(dict.fromkeys((*step.input.key, *of_lines)))
     results = dict(zip(step.output.columns, step.output.dtypes, strict=True))
-    wanted = Wanted(dtypes={name: None if name in step.output.images else results[name] for name in results}, keys=keys)
+    wanted = Wanted(dtypes={name: None if name in step.output.files else results[name] for name in results}, keys=keys)
     if step.output.format == "csv":  # a column of vectors is several of its file
         wanted = Wanted(dtypes={}, keys=_header(folder / str(part.file)))
     with module.open_source([str(folder / str(part.file))], str(folder), wanted) as source:
@@ -116,7 +116,7 @@ def _example(row: Mapping[str, Any], root: Path, folder: Path, step: RunJob) -> 
     """Return a row for the page; without the picture or the recording if its file was cut or replaced since."""
     source = row["_file"]
     name = source or ", ".join(f"{key} {_short(row[key])}" for key in step.input.key if key in row) or "a row"
-    hidden = {"_file", "path", *step.output.images}
+    hidden = {"_file", "path", *step.output.files}
     values = {key: _text(row[key]) for key in islice((key for key in row if key not in hidden), _MOST_VALUES)}
     shown = Example(name=str(name), values=values)
     made = next(filter(_is_small, (folder / str(row[column]) for column in step.output.images if column in row)), None)

@@ -162,6 +162,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unusable-operator": (Stage.FACTS, Area.PIPELINES),
     "unusable-option-path": (Stage.FACTS, Area.PROVIDERS),
     "unusable-preset": (Stage.FACTS, Area.PIPELINES),
+    "unusable-recording": (Stage.FACTS, Area.OUTPUT),
     "unusable-removable": (Stage.FACTS, Area.OUTPUT),
     "unusable-rerun": (Stage.FACTS, Area.INPUT),
     "unusable-row-axis": (Stage.FACTS, Area.MODELS),

@@ -18,6 +18,7 @@ from ortdeploy.manifest.pipelines import DIFFUSION, walk
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.protocol import Finding, Rule
 from ortdeploy.shell import pip_install
+from ortdeploy.sinks.recordings import FLAC, SOUNDFILE
 from ortdeploy.transforms.packages import package_of_step
 from ortdeploy.transforms.sampling import PILLOW, package_of
 
@@ -47,6 +48,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if job.spec.output.images and "PIL" not in deployment.facts.runtime.packages:
             detail = f'Job "{job.spec.name}" writes images, which needs {_needs(PILLOW)}'
             yield Finding(at=(*job.spec.output.at, "images"), detail=detail, job=job.spec.name)
+        flacs = [name for name, one in job.spec.output.recordings.items() if one.format == FLAC]
+        if flacs and SOUNDFILE.module not in deployment.facts.runtime.packages:
+            detail = f'Job "{job.spec.name}" writes FLAC, which needs {_needs(SOUNDFILE)}'
+            yield Finding(at=(*job.spec.output.at, "recordings", flacs[0]), detail=detail, job=job.spec.name)
         for name, steps in job.spec.prepare.items():
             for step in steps:
                 package = package_of_step(step.name, step.options)

@@ -48,8 +48,8 @@ def _keys(job: "ResolvedJob") -> Iterator[str]:
 def _reason(name: str, job: "ResolvedJob") -> str | None:
     if name not in job.columns:
         return f'"{name}" is not written. {did_you_mean(name, job.columns)}'
-    if name in job.spec.output.images:
-        return f'"{name}" is written as images, one a row. Remove it from one of the two.'
+    if name in job.spec.output.files:
+        return f'"{name}" is written as files, one a row. Remove it from one of the two.'
     tensor = job.results.get(name)
     if tensor is not None and tensor.shape is not None and len(tensor.shape) < 2:  # noqa: PLR2004  rows and items
         return f'"{name}" is {tensor}: a row has one value, and no items.'

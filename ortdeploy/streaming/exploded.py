@@ -30,7 +30,7 @@ def texts_in_lists(job: RunJob) -> dict[str, str]:
     """Return the types of results that list texts: where no row lists any, only the plan tells that."""
     shapes, dtypes = written_columns(job), dict(zip(job.output.columns, job.output.dtypes, strict=True))
     names = {name: result_type_name("string", shapes[name]) for name, dtype in dtypes.items() if dtype == "string"}
-    return {name: kind for name, kind in names.items() if kind is not None and name not in job.output.images}
+    return {name: kind for name, kind in names.items() if kind is not None and name not in job.output.files}
 
 
 def check_lists(columns: Mapping[str, Column], exploded: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from ortdeploy.planning.tryout import Tryout
 from ortdeploy.reports.report import FAILED
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.sinks.drawn import draw, drawing_of
-from ortdeploy.sinks.png import FOLDER as IMAGES
+from ortdeploy.sinks.row_files import IMAGES
 from ortdeploy.sources.image import EXIF
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.views import json as json_view

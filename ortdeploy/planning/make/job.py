@@ -107,6 +107,7 @@ def planned_output(job: ResolvedJob) -> JobOutput:
         dtypes=tuple(map(job.dtype, job.columns)),
         row_shapes=tuple(map(job.row_shape, job.columns)),
         images=spec.images,
+        recordings=spec.recordings,
         removable=spec.removable,
         on_upgrade=spec.on_upgrade,
         upload=spec.url,
