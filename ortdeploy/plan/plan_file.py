@@ -34,7 +34,7 @@ from ortdeploy.plan.steps import (
 _STEPS: Mapping[str, type[Struct]] = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 LATER: Mapping[type, Mapping[str, Any]] = {
     JobInput: {"dialect": PLAIN, "types": {}},
-    JobOutput: {"types": {}, "settled": {}},
+    JobOutput: {"types": {}, "settled": {}, "recordings": {}},
     OpenSession: {"computes": ()},
     Plan: {"choice": None},
     PlannedInput: {"narrowed_by": None},
