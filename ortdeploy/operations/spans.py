@@ -5,8 +5,9 @@ spans of one token (BIOES, BILOU). Any other label, such as `PER`, goes on with 
 alone make spans without a name: `B` and `I` are where words begin, and the letters within them. Whatever does not
 fit begins a span too, such as an I behind another name.
 
-Tokens without a place in the text, which a tokenizer adds or fills up with, count for nothing. With `by: word`, a word
-has the label and the score of its first token. White space at its ends is left out of a span.
+Tokens without a place in the text, which a tokenizer adds or fills up with, count for nothing. With `by: word`, a word,
+which is letters and digits that follow each other, has the label and the score of its first token. White space at the
+ends of a span is left out.
 
 The first result lists maps {text, start, end, label, score}. Start and end count letters, and the score is the mean
 over the tokens; it is 1 if there are no scores. The other results list the same things by themselves.
@@ -15,6 +16,7 @@ Source: the aggregation strategies simple and first of transformers' TokenClassi
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -62,10 +64,10 @@ def build(options: Options, types: Types) -> Call:
 
 
 def _words(text: str, tokens: Iterator[Span]) -> Iterator[Span]:
-    """Yield words: tokens that touch, with no white space at their border."""
+    """Yield words: tokens that touch, of letters and digits on both sides of their border."""
     word: Span | None = None
     for token in tokens:
-        if word is not None and word.end == token.begin and not _has_space(text[token.begin - 1 : token.begin + 1]):
+        if word is not None and word.end == token.begin and _goes_on(text[token.begin - 1 : token.begin + 1]):
             word = Span(word.begin, token.end, word.label, word.score)
             continue
         if word is not None:
@@ -75,8 +77,9 @@ def _words(text: str, tokens: Iterator[Span]) -> Iterator[Span]:
         yield word
 
 
-def _has_space(text: str) -> bool:
-    return any(letter.isspace() for letter in text)
+def _goes_on(around: str) -> bool:
+    """Return whether the signs around a border are of one word: letters, marks above or below them, digits."""
+    return all(unicodedata.category(sign)[0] in "LMN" for sign in around)
 
 
 def _joined(tokens: Iterator[Span], none: str) -> Iterator[Span]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import effort
+from support.operation_references import FOLDER, SENTENCES
 
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
@@ -85,6 +86,21 @@ def test_a_word_has_the_label_of_its_first_token() -> None:
     found = spans(text, offsets, labels, [0.5, 0.1, 1], by="word")
     assert found[0]["score"] == 0.75
     assert [one["text"] for one in spans("a b", [[0, 1], [1, 3]], ["X", "Y"], by="word")] == ["a", "b"]
+    assert [one["text"] for one in spans("ab, c", [[0, 2], [2, 3], [4, 5]], ["X", "O", "X"], by="word")] == ["ab", "c"]
+    marks = "हिन्दी"  # vowel signs are marks, and no letters
+    found = spans(marks, [[0, 2], [2, 4], [4, 6]], ["X", "Y", "Z"], by="word")
+    assert [one["text"] for one in found] == [marks]
+
+
+@pytest.mark.parametrize(("way", "by"), [("simple", "token"), ("first", "word")])
+def test_spans_are_those_of_transformers(way: str, by: str) -> None:
+    with np.load(FOLDER / "spans.npz") as known:
+        for row, text in enumerate(SENTENCES):
+            labels, offsets = known[f"labels_{row}"].tolist(), known[f"offsets_{row}"]
+            found = spans(text, offsets, labels, known[f"scores_{row}"], by=by)
+            made = np.array([[one["start"], one["end"], one["score"]] for one in found]).reshape(-1, 3)
+            np.testing.assert_allclose(made, known[f"{way}_{row}"], rtol=1e-5)
+            assert [one["label"] for one in found] == known[f"{way}_labels_{row}"].tolist()
 
 
 def test_white_space_at_the_ends_of_tokens_is_in_no_span() -> None:

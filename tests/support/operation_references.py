@@ -65,6 +65,48 @@ def detection() -> Arrays:
     return found
 
 
+def spans() -> Arrays:
+    """Return labels of tokens by a model of random weights, and the entities that transformers makes of them."""
+    import tokenizers as tk  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+    from transformers import (  # noqa: PLC0415
+        BertConfig,
+        BertForTokenClassification,
+        PreTrainedTokenizerFast,
+        pipeline,
+    )
+
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{letter}" for letter in letters), ".", ","]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = tk.Tokenizer(tk.models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106
+    tokenizer.normalizer, tokenizer.pre_tokenizer = tk.normalizers.Lowercase(), tk.pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = tk.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        id2label=dict(enumerate(names)), initializer_range=1.0,
+    )  # fmt: skip
+    model = BertForTokenClassification(config).eval()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]")  # noqa: S106
+    found: Arrays = {}
+    for row, text in enumerate(SENTENCES):
+        encoded = tokenizer.encode(text)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([encoded.ids])).logits[0].softmax(-1).numpy()
+        found |= {f"offsets_{row}": np.array(encoded.offsets), f"scores_{row}": logits.max(-1)}
+        found[f"labels_{row}"] = np.array(names)[logits.argmax(-1)]
+        for way in ("simple", "first"):
+            made = pipeline("token-classification", model=model, tokenizer=fast, aggregation_strategy=way)(text)
+            found[f"{way}_{row}"] = np.array([[one["start"], one["end"], one["score"]] for one in made]).reshape(-1, 3)
+            found[f"{way}_labels_{row}"] = np.array([one["entity_group"] for one in made])
+    return found
+
+
+SENTENCES = ("Ann Lee met Bob in Bonn, then left.", "a b cd efg. hij", "zzz")
+
+
 def sound() -> Arrays:
     """Return what librosa and transformers make of a recording: loudness in bands of mel, standardized samples."""
     import librosa  # noqa: PLC0415
@@ -216,6 +258,7 @@ MAKERS: dict[str, Callable[[], Arrays]] = {
     "opencv": opencv,
     "rapidocr": rapidocr,
     "sound": sound,
+    "spans": spans,
     "torchvision": torchvision,
     "ultralytics": ultralytics,
 }
