@@ -18,6 +18,7 @@ from ortdeploy.operations.protocol import Call, Types
 from ortdeploy.operations.text_spans import FOUND, OFFSETS, TEXT, TOKENS, Span, from_texts
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import LOGITS, OPTIONAL, REALS, WHOLE, Attribute, Contract, FormalParameter
+from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 from ortdeploy.transforms.softmax import softmax
 
@@ -66,5 +67,5 @@ def _shares(scores: Array, counts: Array) -> Array:
     taken = counts.copy()
     taken[:1] = True
     shares = np.zeros(len(scores))
-    shares[taken] = softmax(scores[taken].astype(np.float64))
+    shares[taken] = softmax(convert(scores[taken], "float64"))
     return np.where(counts, shares, 0)

@@ -73,10 +73,12 @@ def read(path: str) -> Catalogue:
     if not np.isfinite(vectors).all():
         raise ValueError("its vectors hold NaN or infinities")
     if names is None:
-        names = np.arange(len(vectors))
+        names = np.array(list(map(str, range(len(vectors)))), dtype=object)
+    if names.dtype.kind not in "OU":
+        raise ValueError(f"its names are {names.dtype}, and no text")
     if names.shape != (len(vectors),):
         raise ValueError(f"its {len(vectors):,} vectors have names {list(names.shape)}")
-    return Catalogue(convert(vectors, "float32"), names.astype(str).astype(object))
+    return Catalogue(convert(vectors, "float32"), np.array(names.tolist(), dtype=object))
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every type

@@ -204,7 +204,7 @@ def _keep_turned(
 
 def _gaussians(boxes: Array) -> Array:
     """Return float64 [n, 5] of turned boxes [n, 5]: center, and the covariance a, b and c of each as a Gaussian."""
-    x, y, width, height, angle = boxes.astype(np.float64).T
+    x, y, width, height, angle = convert(boxes, "float64").T
     wide, high, cos, sin = width**2 / 12, height**2 / 12, np.cos(angle), np.sin(angle)
     return np.stack(
         [x, y, wide * cos**2 + high * sin**2, wide * sin**2 + high * cos**2, (wide - high) * cos * sin], axis=1

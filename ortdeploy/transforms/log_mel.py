@@ -86,7 +86,7 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
 
     def apply(array: Array) -> tuple[Array, ...]:
         bands = [_logarithms(_sums(row, window, filters, options), options) for row in convert(array, "float64")]
-        return (np.stack(bands).astype(np.float32),)
+        return (convert(np.stack(bands), "float32"),)
 
     return apply
 

@@ -51,6 +51,7 @@ def test_of_equal_scores_the_first_comes_first_and_names_may_be_places(tmp_path:
         ({"vectors": np.zeros(3, np.float32)}, "no array called vectors of floating numbers"),
         ({"vectors": np.full((2, 2), np.nan, np.float32)}, "NaN or infinities"),
         ({"vectors": np.zeros((2, 2), np.float32), "names": np.array(["a"])}, "2 vectors have names [1]"),
+        ({"vectors": np.zeros((2, 2), np.float32), "names": np.array([1, 2])}, "its names are int64, and no text"),
     ],
 )
 def test_a_file_without_vectors_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
