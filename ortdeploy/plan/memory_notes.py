@@ -39,7 +39,7 @@ def needs_measuring(step: RunJob) -> bool:
 def note_own_peak(plan: Plan, step: RunJob, state_dir: Path) -> None:
     """Remember the peak of this process as what a job took that has run well, if no other ran in it before."""
     forecast, peak, group = step.limits.forecast, peak_memory(), memory_of_the_group()
-    if forecast is None or not forecast.key or peak is None or step is not run_jobs(plan)[0]:
+    if forecast is None or not forecast.key or peak is None or step.job != run_jobs(plan)[0].job:
         return
     limit = min((size for size in (step.limits.memory, group) if size is not None), default=None)
     arena = forecast.arena
