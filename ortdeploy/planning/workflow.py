@@ -31,7 +31,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.job_order import with_readers
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
-from ortdeploy.manifest.named_paths import pinned_files
+from ortdeploy.manifest.named_paths import option_path, pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.planned import Planned
@@ -288,7 +288,7 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
     for spec in specs:
         for entry in (entry for chain in spec.written_chains() for entry in chain):
             name = full_name(entry.name)
-            library = str(Path(spec.folder) / entry.library) if entry.library else None
+            library = option_path(spec, entry.library) if entry.library else None
             if library and outside(library, (spec.folder, *spec.roots)):
                 strays[name] = f"Its library {entry.library} is a link out of the manifest's folder tree."
             else:
