@@ -39,7 +39,7 @@ class Carrier(Protocol):
     def size(self, name: str) -> int | None:
         """Return the size of what has a name, None if nothing has."""
 
-    def open(self, name: str) -> BinaryIO:
+    def opened(self, name: str) -> BinaryIO:
         """Open what has a name. Raises OSError, OrtdeployError."""
 
 
@@ -51,17 +51,6 @@ def open_carrier(path: Path) -> Iterator[Carrier]:
         return
     with open_regular(path) as file:
         yield _Tar(file)
-
-
-def looks_like_layout(path: Path) -> bool:
-    """Return whether a path names a folder with the mark of a layout, or a tar archive."""
-    if is_folder(path):
-        return os.path.lexists(path / MARK)
-    try:
-        with open_regular(path) as file:
-            return file.read(_BLOCK)[257:262] == b"ustar"
-    except OSError:
-        return False
 
 
 class _Folder:
@@ -77,7 +66,7 @@ class _Folder:
             raise OrtdeployError(f"{name} is not a regular file")
         return found.st_size
 
-    def open(self, name: str) -> BinaryIO:
+    def opened(self, name: str) -> BinaryIO:
         return open_regular(self._plain(name))
 
     def _plain(self, name: str) -> Path:
@@ -108,7 +97,7 @@ class _Tar:
     def size(self, name: str) -> int | None:
         return self._members[name][1] if name in self._members else None
 
-    def open(self, name: str) -> BinaryIO:
+    def opened(self, name: str) -> BinaryIO:
         return io.BufferedReader(_Range(self._file, *self._members[name]), buffer_size=_LARGEST_RECORD)
 
 

@@ -36,6 +36,7 @@ KINDS = {
 _LONGEST_NAME, _LONGEST_PART = 1024, 200
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
+_DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -163,7 +164,7 @@ def _objection(found: Description) -> str | None:
     documents = (found.manifest, *found.overlays)
     lasting = (
         (found.format_version != FORMAT_VERSION, f"format_version {found.format_version} is not known here"),
-        (not found.name.strip() or len(found.name) > 200, "name is empty or too long"),  # noqa: PLR2004
+        (not _DEPLOYMENT.fullmatch(found.name), "name is none of a deployment"),
         (not 1 <= found.version <= HIGHEST, f"version must be from 1 to {HIGHEST}"),
         (len(found.label) > 200, "label is too long"),  # noqa: PLR2004
         (not found.needs.ortdeploy or len(found.needs.ortdeploy) > 100, "needs.ortdeploy is no version"),  # noqa: PLR2004

@@ -70,11 +70,11 @@ class Bundle(Struct, frozen=True, kw_only=True):
         """The bundle's id."""
         return identity(self.raw)
 
-    def open(self, name: str) -> BinaryIO:
+    def opened(self, name: str) -> BinaryIO:
         """Open a file of the bundle, which nobody has compared with its digest. Raises OSError, OrtdeployError."""
         file = next(file for file in self.description.files if file.name == name)
         _check_size(self.carrier, file.sha256, file.size, name)
-        return self.carrier.open(blob(file.sha256))
+        return self.carrier.opened(blob(file.sha256))
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def _check_size(carrier: Carrier, digest: str, size: int, what: str) -> None:
 def _read(carrier: Carrier, name: str) -> bytes:
     if carrier.size(name) is None:
         raise OrtdeployError(f"there is no {name}")
-    with carrier.open(name) as file:
+    with carrier.opened(name) as file:
         return _bounded(file, name)
 
 
@@ -352,7 +352,8 @@ def write_files(target: Path, description: Description, sources: Mapping[str, Pa
         raise OrtdeployError(f"{target} is there already, and is not overwritten")
     with _folder_at_the_end(target) as folder:
         make_folders(folder)
-        (folder / NAME).write_bytes(dump(description))
+        with open_to_write(folder / NAME) as out:
+            out.write(dump(description))
         for file in description.files:
             make_folders((folder / file.name).parent)
             with open_to_write(folder / file.name) as out:

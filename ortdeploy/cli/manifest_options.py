@@ -3,12 +3,16 @@
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ortdeploy.diagnostics import UsageError
 from ortdeploy.files.names import is_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ortdeploy.manifest.loader import LoadOptions
 
 
@@ -17,7 +21,27 @@ def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "Load
     from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  brings yaml
 
     sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
-    return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
+    options = LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
+    taken: Taken | None = getattr(arguments, "taken", None)
+    if taken is None and arguments.command in _ROOT_OF_INSTALLED and arguments.root is not None:
+        raise UsageError("--root says where an installed deployment lies: name it as @NAME")
+    return options if taken is None else taken.options(options)
+
+
+_ROOT_OF_INSTALLED = frozenset({"cache", "check", "compact", "retry", "service", "status", "verify", "watch"})
+
+
+class Taken(Struct, frozen=True, kw_only=True):
+    """An installed version, or a bundle, that a command line names: how it is named again, and how it is loaded.
+
+    `passed`: its golden checks have passed with the facts of now. `arrivals` is for `watch`.
+    """
+
+    path: str
+    flags: tuple[str, ...]
+    options: "Callable[[LoadOptions], LoadOptions]"
+    passed: bool = False
+    arrivals: "Any" = None
 
 
 def plan_root(root: str | None, plan: Path) -> Path:

@@ -54,6 +54,12 @@ PAGES: dict[str, tuple[str, str]] = {
         "must not pass. Name folders of golden inputs and outputs under checks:, or say with checks: [] that there are "
         "none.",
     ),
+    "not-for-bundles": (
+        "Not for a bundle",
+        "A bundle holds all that its manifest names, so that what was signed is what runs. It takes files below the "
+        "manifest's folder, under names that every system takes for the same, and models by URL with their digest; "
+        "never inputs, outputs, state, links out of the tree, pointers of Git LFS, or what on_end: runs.",
+    ),
     "not-utf8": ("File is not UTF-8", "Manifests are UTF-8 text. Save the file with that encoding."),
     "override-conflict": (
         "Value given on the command line does not fit",
@@ -63,6 +69,11 @@ PAGES: dict[str, tuple[str, str]] = {
     "oversized-file": (
         "File too large for a manifest",
         "A manifest may have 4 MiB. A file of that size is most often a model or data by mistake.",
+    ),
+    "secret-in-bundle": (
+        "Secret in a bundle",
+        "A bundle lies in registries and on devices, and whoever has it can read the manifest in it. Give secrets to "
+        "each device: an overlay there, or the settings of the package that needs them.",
     ),
     "several-documents": (
         "Several documents in one file",

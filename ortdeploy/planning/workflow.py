@@ -44,6 +44,7 @@ from ortdeploy.rules.protocol import check_rules
 if TYPE_CHECKING:
     from ortdeploy.deployment.op_names import KnownOperators
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+    from ortdeploy.facts.facts import Facts
     from ortdeploy.facts.host import HostFacts
     from ortdeploy.plan.steps import Plan, PlannedCheck
     from ortdeploy.planning.last_run import Changes
@@ -191,7 +192,7 @@ def plan_checks(
     names = [model.name for spec in validated.specs for model in spec.models]
     if only_model is not None and only_model not in names:
         raise UsageError(f'--model: there is no model "{only_model}". {did_you_mean(only_model, names)}')
-    host = _probe_host(validated.specs)
+    host = probe_host(validated.specs)
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
         diagnostics += () if leak_runs else _nothing_to_check(spec, only_model)
@@ -235,6 +236,24 @@ def _nothing_to_check(spec: Spec, only_model: str | None) -> tuple[Diagnostic, .
     return (replace(stage_diagnostic("nothing-to-check", detail, spec.locate(first.at, key=True)), model=first.name),)
 
 
+def look_at_files(spec: Spec, state_dir: str | None) -> "tuple[Spec, Facts] | tuple[Diagnostic, ...]":
+    """Return a manifest with paths for its URLs, and the facts of all files that it names, or what is wrong.
+
+    Inputs and outputs are not looked at.
+    """
+    from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
+    from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
+    from ortdeploy.planning.probe import probe  # noqa: PLC0415
+
+    state = _usable_state(spec, state_dir)
+    if not isinstance(state, Path):
+        return state
+    with remembered_in(state):
+        here = with_fetched(spec, state)
+        jobs = {job.name for job in spec.jobs}
+        return here, probe(here, state, probe_host([spec]), elsewhere=True, unseen=jobs)
+
+
 def check_job_name(job: str, known: Sequence[str], flag: str = "--job") -> None:
     """Refuse a --job, or another flag, that names no job. Raises UsageError."""
     if job not in known:
@@ -267,7 +286,7 @@ def _host_facts(specs: Sequence[Spec], device: str | None) -> "tuple[HostFacts |
         from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only for another machine's plan
 
         return load_device(device)
-    return (_probe_host(specs) if specs else None), ()
+    return (probe_host(specs) if specs else None), ()
 
 
 def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
@@ -277,7 +296,8 @@ def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     )
 
 
-def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
+def probe_host(specs: Sequence[Spec]) -> "HostFacts":
+    """Return the facts of this machine, with the plugin packages that manifests ask for."""
     from ortdeploy.facts.host import HostFacts  # noqa: PLC0415
     from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415
     from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
@@ -398,7 +418,7 @@ def compare_with_last_run(
         return (), diagnostics
     from ortdeploy.planning.last_run import changes_since_last_run  # noqa: PLC0415
 
-    host = _probe_host(validated.specs)
+    host = probe_host(validated.specs)
     found: tuple[Changes, ...] = ()
     for spec, state in states:
         found += changes_since_last_run(_resolve(spec, host, state), state, None)
@@ -427,7 +447,7 @@ def _plan_saved(
     damaged = _keep_rows(saved, state) if in_shards else ()
     if damaged:
         return None, damaged
-    here = _probe_host([loaded.spec])
+    here = probe_host([loaded.spec])
     host = here if computes else planned_host(saved, here)
     deployment = _resolve_saved(saved, loaded.spec, host, state, in_shards=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment

@@ -363,7 +363,7 @@ def test_flags_are_whole_known_and_given_once(cli: Cli, arguments: list[str], sa
         (["plan", "m.yaml", "--quiet=3"], "-q/--quiet takes no value"),
         (["try", "m.yaml", "--rows", "0"], "--rows: '0' is not a number of rows, at least 1"),
         (["plan", "--nonsense"], "ortdeploy plan has no flag --nonsense. Known: --allow-root, "),
-        (["plan", "--nonsense"], "--state-dir, --verbose.\n"),
+        (["plan", "--nonsense"], "--state-dir, --tag, --verbose.\n"),
         (["tune", "--jbo", "a"], 'ortdeploy tune has no flag --jbo. Did you mean "--job"?'),
         (["tune", "--limit=p99=1s", "-qv"], "ortdeploy tune needs PATH (a manifest) and --job NAME"),
         (["tune", "--", "--job"], "ortdeploy tune needs --job NAME"),

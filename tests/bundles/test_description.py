@@ -47,7 +47,8 @@ def test_other_bytes_for_the_same_are_refused(change: "object") -> None:
     [
         (describe(version=0), "version must be"),
         (describe(version=2**53), "version must be"),
-        (describe(name=" "), "name is empty"),
+        (describe(name=" "), "name is none"),
+        (describe(name="a/b"), "name is none"),
         (describe(format_version=2), "format_version 2"),
         (describe(manifest="other.yaml"), "not among the files"),
         (describe(overlays=("digits.yaml",)), "named twice"),

@@ -13,10 +13,11 @@ import pytest
 from support.bundles import FILES, Signer, describe, resign_layout, write
 
 from ortdeploy.bundles import carrier
-from ortdeploy.bundles.carrier import looks_like_layout, tar_header
+from ortdeploy.bundles.carrier import tar_header
 from ortdeploy.bundles.description import dump, identity
 from ortdeploy.bundles.layout import Bundle, open_bundle
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.names import names_bundle
 
 
 def read_all(path: Path) -> tuple[str, dict[str, bytes]]:
@@ -26,14 +27,14 @@ def read_all(path: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def _read(bundle: Bundle, name: str) -> bytes:
-    with bundle.open(name) as file:
+    with bundle.opened(name) as file:
         return file.read()
 
 
 @pytest.mark.parametrize("name", ["digits.tar", "digits"])
 def test_a_bundle_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     write(tmp_path / name)
-    assert looks_like_layout(tmp_path / name)
+    assert names_bundle(str(tmp_path / name))
     assert read_all(tmp_path / name) == (identity(dump(describe())), FILES)
 
 
@@ -160,7 +161,7 @@ def test_blobs_that_are_cut_missing_other_or_links_are_named(tmp_path: Path) -> 
     for damage, why in damages:
         damage()
         with open_bundle(tmp_path / "digits") as bundle, pytest.raises(OrtdeployError, match=why):
-            bundle.open("models/digits.onnx")
+            bundle.opened("models/digits.onnx")
     shutil.rmtree(tmp_path / "digits/blobs/sha256")
     (tmp_path / "digits/blobs/sha256").symlink_to("/tmp")  # noqa: S108
     with pytest.raises(OrtdeployError, match="link"), open_bundle(tmp_path / "digits"):
@@ -225,9 +226,9 @@ def test_a_sparse_file_of_10_gib_in_a_tar_takes_no_memory_that_grows_with_it(tmp
     try:
         with carrier.open_carrier(path) as opened:
             assert opened.size(name) == size
-            with opened.open("index.json") as index:
+            with opened.opened("index.json") as index:
                 assert index.read() == b"{}"
-            with opened.open(name) as file:
+            with opened.opened(name) as file:
                 assert file.read(10_000_000) == bytes(10_000_000)
         assert tracemalloc.get_traced_memory()[1] < 40_000_000
     finally:

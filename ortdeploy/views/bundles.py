@@ -1,0 +1,79 @@
+"""Bundles for the person at the terminal, and as JSON."""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ortdeploy.terminal_text import safe
+from ortdeploy.views.text import count
+
+if TYPE_CHECKING:
+    from ortdeploy.bundles.description import Description
+    from ortdeploy.bundles.layout import Bundle
+    from ortdeploy.planning.installed import Installed
+
+_FORMAT_VERSION = 1
+
+
+def render_made(description: "Description", id_: str, manifest_digest: str | None, notes: Sequence[str]) -> str:
+    """Return what a new bundle is."""
+    lines = [*_head(description, id_, manifest_digest), *notes]
+    return safe("".join(f"{line}\n" for line in lines))
+
+
+def render_shown(bundle: "Bundle", notes: Sequence[str] = ()) -> str:
+    """Return what a bundle is, with its files."""
+    description = bundle.description
+    lines = _head(description, bundle.id, bundle.manifest_digest)
+    lines += [f"signature {name}" for name in bundle.signatures] or ["without a signature"]
+    lines += notes
+    lines.append("")
+    width = max((len(file.name) for file in description.files), default=0)
+    for file in description.files:
+        url = f"  for {file.stands_for}" if file.stands_for else ""
+        lines.append(f"{file.name:<{width}}  {file.kind:<7}  {file.size:>14,}  {file.sha256[:12]}…{url}")
+    return safe("".join(f"{line}\n" for line in lines))
+
+
+def render_versions(installed: "Installed") -> str:
+    """Return the versions of a deployment, the newest first, and those that were refused."""
+    lines = []
+    for one in sorted(installed.versions, key=lambda version: version.number or 0, reverse=True):
+        reached = installed.reached.get(str(one.id), "")
+        state = "current" if one.id == installed.current else "kept" if reached == "current" else reached
+        aside = ", set aside" if (one.number or 0) <= installed.aside and one.id != installed.current else ""
+        label = f" ({one.label})" if one.label else ""
+        lines.append(f"{installed.name} {one.number}{label}: {state}{aside}, since {one.kept}, id {str(one.id)[:12]}…")
+    for refused in installed.refused:
+        why = f"not {refused.state} since {refused.since}: {refused.reason}"
+        lines.append(f"{installed.name} {refused.number}: {why}")
+    return safe("".join(f"{line}\n" for line in lines))
+
+
+def render_json(
+    description: "Description", id_: str, manifest_digest: str | None, signatures: Collection[str] = (), **more: Any
+) -> str:
+    """Return a bundle as JSON."""
+    document = {
+        "format_version": _FORMAT_VERSION,
+        "id": id_,
+        "manifest_digest": manifest_digest,
+        "deployment": msgspec.to_builtins(description),
+        "signatures": sorted(signatures),
+        **more,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _head(description: "Description", id_: str, manifest_digest: str | None) -> list[str]:
+    label = f" ({description.label})" if description.label else ""
+    size = sum({file.sha256: file.size for file in description.files}.values())
+    files = f"{count(len(description.files), 'file')}, {size:,} bytes"
+    lines = [f"{description.name} {description.version}{label}: {files}", f"id {id_}"]
+    if manifest_digest is not None:
+        lines.append(f"manifest sha256:{manifest_digest.removeprefix('sha256:')}")
+    if description.needs.allow_code:
+        lines.append("brings libraries, which a policy must allow (allow_code)")
+    return lines

@@ -1,0 +1,342 @@
+"""Bundles from the commit to the device: made here, applied there, and what keeps a version from running."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Cli, Result, read_rows
+from support.bundles import Signer
+from support.models import scale_model
+
+from ortdeploy.files import names
+from ortdeploy.planning.installed import running_version
+
+MANIFEST = """\
+version: 1
+name: demo
+models:
+  scale: {path: models/scale.onnx, providers: [CPU], checks: [checks/scale]}
+jobs:
+  run:
+    model: scale
+    input: {path: inbox/*.npy, key: [row]}
+    postprocess: [{argmax: y, as: best}, {labels: best, from: labels.txt, as: word}]
+    output: {path: out, columns: [word], on_upgrade: continue}
+"""
+
+
+class World:
+    """A checkout in which bundles are made, and a device that has only them and an inbox."""
+
+    def __init__(self, folder: Path, cli: Cli) -> None:
+        self.home, self.device, self.cli = folder / "home", folder / "device", cli
+        (self.home / "models").mkdir(parents=True)
+        (self.device / "inbox").mkdir(parents=True)
+        self.write(MANIFEST)
+        self.change_model(2)
+        (self.home / "labels.txt").write_text("left\nright\n")
+
+    def write(self, manifest: str) -> None:
+        """Write the manifest."""
+        (self.home / "m.yaml").write_text(manifest)
+
+    def change_model(self, scale: float) -> None:
+        """Write a model that multiplies by a number, with a golden set."""
+        scale_model(self.home / "models/scale.onnx", width=2, factor=scale)
+        golden = self.home / "checks/scale"
+        golden.mkdir(parents=True, exist_ok=True)
+        np.savez(golden / "inputs.npz", x=np.ones((1, 2), np.float32))
+        np.savez(golden / "outputs.npz", y=np.full((1, 2), scale, np.float32))
+
+    def bundle(self, version: int, *more: str | Path) -> Path:
+        """Make a bundle of a version, for the device."""
+        target = self.home.parent / f"demo-{version}.tar"
+        target.unlink(missing_ok=True)
+        done = self.cli("bundle", self.home / "m.yaml", "-o", target, "--version", str(version), *more)
+        assert done.code == 0, done.err
+        return target
+
+    def put(self, name: str, largest: int) -> None:
+        """Put a file of two rows into the inbox."""
+        rows = np.zeros((2, 2), np.float32)
+        rows[:, largest] = 1
+        np.save(self.device / f"inbox/{name}.npy", rows)
+
+    def run(self, *words: str | Path) -> Result:
+        """Run a command on the device."""
+        return self.cli(*words, "--root", self.device)
+
+    def words(self) -> list[str]:
+        """What the device has committed."""
+        return [str(row["word"]) for row in read_rows(self.device / "out")]
+
+    @property
+    def version(self) -> int | None:
+        """The number of the version that runs."""
+        found = running_version(self.device / ".ortdeploy", "demo")
+        return None if found is None else found.number
+
+
+@pytest.fixture
+def world(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A checkout and a device without a policy."""
+    monkeypatch.setattr(names, "POLICY", str(tmp_path / "etc/policy.yaml"))
+    return World(tmp_path, cli)
+
+
+def allow(*keys: bytes, more: str = "", deployment: str = "") -> None:
+    """Write the policy of the machine."""
+    folder = Path(names.POLICY).parent
+    folder.mkdir(exist_ok=True)
+    for number, key in enumerate(keys):
+        (folder / f"{number}.pub").write_bytes(key)
+    listed = ", ".join(f"{number}.pub" for number in range(len(keys)))
+    text = f"version: 1\ndeployments: {{demo: {{keys: [{listed}]{deployment}}}}}\n{more}"
+    Path(names.POLICY).write_text(text if keys else f"version: 1\ndeployments: {{}}\n{more}")
+
+
+def sign(world: World, signer: Signer, version: int) -> Path:
+    """Make a signed bundle, as CI does: the folder is signed, and the signature goes into the bundle."""
+    from ortdeploy.bundles.description import parse  # noqa: PLC0415
+
+    folder = world.home.parent / f"files-{version}"
+    shutil.rmtree(folder, ignore_errors=True)
+    done = world.cli("bundle", world.home / "m.yaml", "--files", folder, "--version", str(version))
+    assert done.code == 0, done.err
+    signature = world.home.parent / "model.sig"
+    signature.write_bytes(signer.sign(parse((folder / "deployment.json").read_bytes())))
+    return world.bundle(version, "--signature", signature)
+
+
+def test_a_bundle_runs_without_the_checkout_and_its_version_goes_on(world: World) -> None:
+    bundle = world.bundle(1, "--label", "abc123")
+    shutil.rmtree(world.home)
+    world.put("a", 0)
+    done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["left", "left"]), done.err
+    assert sorted(one.name for one in world.device.iterdir()) == [".ortdeploy", "inbox", "out"]
+    bundle.unlink()
+    world.put("b", 1)
+    assert (world.run("apply", "@demo").code, world.words()) == (0, ["left", "left", "right", "right"])
+    for words in (["plan"], ["status"], ["verify"], ["check"], ["compact"], ["service"], ["cache", "prune"]):
+        done = world.run(*words, "@demo")
+        assert done.code == 0, (words, done.out, done.err)
+    assert "demo 1 (abc123): current" in world.run("status", "@demo", "--versions").out
+
+
+def test_a_layout_in_a_folder_and_one_beside_its_inbox_is_taken(world: World) -> None:
+    done = world.cli("bundle", world.home / "m.yaml", "-o", world.device / "demo")
+    assert done.code == 0, done.err
+    world.put("a", 1)
+    done = world.cli("apply", world.device / "demo")
+    assert (done.code, world.words()) == (0, ["right", "right"]), done.err
+
+
+def test_a_plan_of_a_bundle_lets_nothing_run_and_changes_nothing(world: World) -> None:
+    world.put("a", 0)
+    done = world.run("plan", world.bundle(1), "--detailed-exitcode")
+    assert done.code == 2, done.err
+    assert (world.version, (world.device / "out").exists()) == (None, False)
+    assert "demo 1: planned" not in world.run("status", "@demo", "--versions").out
+
+
+def test_a_changed_checkout_beside_the_device_changes_nothing(world: World) -> None:
+    bundle = world.bundle(1)
+    world.put("a", 0)
+    assert world.run("apply", bundle).code == 0
+    shutil.copytree(world.home, world.device, dirs_exist_ok=True)
+    (world.device / "labels.txt").write_text("up\ndown\n")
+    (world.device / "m.yaml").write_text("version: 1\njobz: {}\n")
+    world.put("b", 1)
+    done = world.run("apply", "@demo")
+    assert (done.code, world.words()[2:]) == (0, ["right", "right"]), done.err
+
+
+def spoil_plan(world: World) -> None:
+    world.write(MANIFEST.replace("argmax: y", "argmax: z"))
+
+
+def spoil_check(world: World) -> None:
+    np.savez(world.home / "checks/scale/outputs.npz", y=np.full((1, 2), 9, np.float32))
+
+
+@pytest.mark.parametrize(("spoil", "state"), [(spoil_plan, "planned"), (spoil_check, "checked")])
+def test_what_is_refused_keeps_the_version_that_runs_and_is_remembered(
+    world: World, spoil: Callable[[World], None], state: str
+) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    spoil(world)
+    bundle = world.bundle(2)
+    world.put("b", 1)
+    refused = world.run("apply", bundle)
+    assert (refused.code, world.version) == (1, 1)
+    assert f"is not {state}: " in refused.err
+    assert "So version 1 stays." in refused.err
+    assert world.words() == ["left", "left"]  # apply alone runs nothing else
+    again = world.run("apply", bundle, "--last-good")
+    assert (again.code, world.words()[2:]) == (1, ["right", "right"]), again.err  # as watch does
+    assert f"demo 2: not {state} since" in world.run("status", "@demo", "--versions").out
+
+
+def test_an_empty_inbox_refuses_a_version_only_until_something_arrives(world: World) -> None:
+    bundle = world.bundle(1)
+    assert "is not planned: " in world.run("apply", bundle).err
+    world.put("a", 0)
+    assert (world.run("apply", bundle).code, world.words()) == (0, ["left", "left"])
+
+
+def test_numbers_only_rise_except_by_rollback(world: World) -> None:
+    one = world.bundle(1)
+    (world.home / "labels.txt").write_text("links\nrechts\n")
+    two = world.bundle(2)
+    world.put("a", 0)
+    for bundle in (one, two):
+        world.run("apply", bundle)
+    assert world.version == 2
+    assert "is older" in world.run("apply", one).err
+    assert world.run("rollback", "@demo").code == 0
+    assert world.version == 1
+    assert "was set aside by a rollback" in world.run("apply", two).err
+    assert world.run("apply", one).code == 0
+    assert world.run("rollback", "@demo", "--unpin").code == 0
+    done = world.run("apply", two)
+    assert (done.code, world.version) == (0, 2), done.err
+    assert "no such older version" in world.run("rollback", "@demo", "--to", "7").err
+    (world.home / "labels.txt").write_text("up\ndown\n")
+    assert "is here already with the id" in world.run("apply", world.bundle(2)).err
+    (world.home / "labels.txt").write_text("oben\nunten\n")
+    other = ("bundle", world.home / "m.yaml", "-o", world.home / "x.tar", "--version", "2", "--against", two)
+    assert "devices take higher ones alone" in world.cli(*other).err
+
+
+def test_a_higher_version_ends_what_a_rollback_set_aside(world: World) -> None:
+    world.put("0", 0)
+    for number in (1, 2):
+        (world.home / "labels.txt").write_text(f"left{number}\nright{number}\n")
+        assert world.run("apply", world.bundle(number)).code == 0
+    assert world.run("rollback", "@demo").code == 0
+    (world.home / "labels.txt").write_text("left3\nright3\n")
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(3)).code == 0
+    assert (world.version, world.words()) == (3, ["left1", "left1", "left3", "left3"])
+
+
+def test_as_many_versions_stay_as_a_policy_keeps(world: World) -> None:
+    world.put("a", 0)
+    signer = Signer()
+    allow(signer.public, more="keep: 2\n")
+    for number in (1, 2, 3):
+        (world.home / "labels.txt").write_text(f"left{number}\nright{number}\n")
+        assert world.run("apply", sign(world, signer, number)).code == 0
+    shown = world.run("status", "@demo", "--versions").out
+    assert [number for number in "123" if f"demo {number}: current" in shown] == ["3"]
+    assert "demo 2: current" not in shown
+    assert "demo 1:" not in shown
+
+
+def test_a_policy_asks_for_a_signature_and_is_asked_again(world: World) -> None:
+    signer, other = Signer(), Signer()
+    allow(signer.public)
+    world.put("a", 0)
+    assert "wants a signature" in world.run("apply", world.bundle(1)).err
+    assert "none of the keys" in world.run("apply", sign(world, other, 1)).err
+    assert world.version is None
+    signed = sign(world, signer, 1)
+    assert world.run("apply", signed).code == 0
+    for change, why in (
+        (lambda: allow(other.public), "none of the keys"),
+        (allow, "allows no deployment"),
+        (lambda: allow(signer.public, deployment=", oldest_version: 2"), "version 2"),
+        (lambda: Path(names.POLICY).write_text("version: 1\n"), "the policy cannot be used"),
+        (lambda: allow(signer.public, more="deplyments: {}\n"), "Unknown key"),
+    ):
+        change()
+        world.put("b", 1)
+        refused = world.run("apply", "@demo")
+        assert (refused.code, world.words()) == (1, ["left", "left"])
+        assert why in refused.err, refused.err
+    allow(other.public, signer.public)
+    assert (world.run("apply", "@demo").code, len(world.words())) == (0, 4)
+    id_ = json.loads(world.cli("bundle", "show", signed, "--format", "json").out)["id"]
+    allow(signer.public, more=f"refuse: ['sha256:{id_}']\n")
+    assert f"refuses the bundle {id_}" in world.run("apply", "@demo").err
+
+
+def test_a_second_policy_adds_and_never_replaces(world: World, tmp_path: Path) -> None:
+    signer, other = Signer(), Signer()
+    world.put("a", 0)
+    allow(signer.public)
+    (tmp_path / "other.pub").write_bytes(other.public)
+    (tmp_path / "more.yaml").write_text("version: 1\ndeployments: {demo: {keys: [other.pub]}}\n")
+    for one in (signer, other):
+        assert world.run("apply", sign(world, one, 1), "--policy", tmp_path / "more.yaml").code == 1
+    (tmp_path / "other.pub").write_bytes(signer.public)
+    assert world.run("apply", sign(world, signer, 1), "--policy", tmp_path / "more.yaml").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["apply", "m.yaml"], ["plan", "m.yaml"], ["watch", "m.yaml"], ["retry", "m.yaml", "--job", "run"], ["check", "m.yaml"],
+     ["try", "m.yaml"], ["tune", "m.yaml", "--job", "run"], ["init", "models/scale.onnx"],
+     ["adapter", "convert", "a", "--model", "m.onnx", "-o", "x"], ["apply", "m.yaml", "--root", "."]],
+)  # fmt: skip
+def test_under_a_policy_nothing_unsigned_runs(world: World, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    allow(Signer().public)
+    refused = world.cli(*words)
+    assert (refused.code, "is in force" in refused.err) == (1, True), refused.err
+    assert world.cli("validate", "m.yaml").code == 0
+
+
+def test_a_checkout_may_run_unsigned_where_a_policy_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    (world.home / "inbox").mkdir()
+    np.save(world.home / "inbox/a.npy", np.zeros((2, 2), np.float32))
+    assert world.cli("apply", "m.yaml").code == 0
+    assert "changes what was signed" in world.cli("apply", "m.yaml", "--set", "jobs.run.batch.size=1").err
+    (world.home.parent / "link.yaml").symlink_to(world.home / "m.yaml")
+    shutil.copy(world.home / "m.yaml", world.device / "m.yaml")
+    (world.home / "stray.yaml").symlink_to(world.device / "m.yaml")
+    assert "in none of the folders" in world.cli("apply", "stray.yaml").err
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make a file that others write"
+)
+def test_a_policy_that_others_may_write_refuses_everything(world: World) -> None:
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    Path(names.POLICY).chmod(0o666)
+    assert "somebody else than root may write it" in world.cli("apply", world.home / "m.yaml").err
+    Path(names.POLICY).chmod(0o644)
+    (Path(names.POLICY).parent / "0.pub").chmod(0o666)
+    assert "somebody else than root may write it" in world.cli("apply", world.home / "m.yaml").err
+    Path(names.POLICY).unlink()
+    Path(names.POLICY).mkdir()
+    assert "the policy cannot be used" in world.cli("apply", world.home / "m.yaml").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["lock", "@demo"], ["tune", "@demo", "--job", "run"], ["diff", "@demo"], ["finish", "@demo"], ["try", "@demo"],
+     ["apply", "@demo", "--shard", "0/2"], ["apply", "@demo", "--engine", "ray"], ["plan", "@demo", "--out", "p"],
+     ["plan", "@demo", "--device", "d"], ["apply", "@demo", "m.yaml"], ["rollback", "m.yaml"], ["status", "m.yaml", "--root", "."],
+     ["retry", "demo.tar", "--job", "run"], ["apply", "@demo", "--tag", "1"]],
+)  # fmt: skip
+def test_what_does_not_go_with_a_bundle_is_wrong_usage_in_words(world: World, words: list[str]) -> None:
+    refused = world.cli(*words)
+    assert (refused.code, len(refused.err.splitlines()) > 0) == (64, True), refused.err
+
+
+def test_another_version_of_a_model_is_told_by_against(world: World) -> None:
+    one = world.bundle(1)
+    world.change_model(3)
+    made = world.cli("bundle", world.home / "m.yaml", "-o", world.home / "x.tar", "--version", "2", "--against", one)
+    assert made.code == 0
+    assert "on_upgrade" in made.out
+    assert "bytes are new against" in made.out
