@@ -403,7 +403,8 @@ class _Desk:
             since=now(),
             facts=self._grounds(installed, id_) if error.state in {PLANNED, CHECKED} else "",
         )
-        self._save(record.with_refusal(installed, refused))
+        with suppress(OrtdeployError):  # as on a full disk; then it is tried again
+            self._save(record.with_refusal(installed, refused))
         current = installed.version(installed.current)
         stays = "nothing is installed" if current is None else f"version {current.number} stays"
         log.warning(

@@ -1,18 +1,28 @@
 """Bundles from the commit to the device: made here, applied there, and what keeps a version from running."""
 
+import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 from conftest import Cli, Result, read_rows
 from support.bundles import Signer
+from support.effort import effort
+from support.fuse import Fuse
+from support.jobs import Killed
 from support.models import scale_model
 
-from ortdeploy.files import names
+from ortdeploy.bundles.description import parse
+from ortdeploy.bundles.layout import open_bundle
+from ortdeploy.files import content_store, names
+from ortdeploy.planning import installed
 from ortdeploy.planning.installed import running_version
 
 MANIFEST = """\
@@ -101,8 +111,6 @@ def allow(*keys: bytes, more: str = "", deployment: str = "") -> None:
 
 def sign(world: World, signer: Signer, version: int) -> Path:
     """Make a signed bundle, as CI does: the folder is signed, and the signature goes into the bundle."""
-    from ortdeploy.bundles.description import parse  # noqa: PLC0415
-
     folder = world.home.parent / f"files-{version}"
     shutil.rmtree(folder, ignore_errors=True)
     done = world.cli("bundle", world.home / "m.yaml", "--files", folder, "--version", str(version))
@@ -340,3 +348,147 @@ def test_another_version_of_a_model_is_told_by_against(world: World) -> None:
     assert made.code == 0
     assert "on_upgrade" in made.out
     assert "bytes are new against" in made.out
+
+
+_NAMES = ("link", "mkdir", "remove", "rename", "replace", "rmdir", "unlink")
+
+
+@contextmanager
+def burning_everywhere(length: int | None) -> Iterator[Fuse]:
+    """Kill what runs inside before its nth change of a name, in the state directory too; None lets it live."""
+    fuse = Fuse(length)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _NAMES:
+            real = getattr(os, name)
+
+            def call(*words: object, _real: Callable[..., object] = real, _name: str = name, **named: object) -> object:
+                fuse.burn(_name)
+                return _real(*words, **named)
+
+            patch.setattr(os, name, call)
+        yield fuse
+
+
+@pytest.fixture
+def upgraded(world: World) -> tuple[World, Path]:
+    """A device on which a version runs, and the bundle of the next one."""
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    world.put("b", 1)
+    (world.home / "labels.txt").write_text("links\nrechts\n")
+    return world, world.bundle(2)
+
+
+def events_of_upgrade(world: World, bundle: Path) -> int:
+    """How often an upgrade changes a name, on a copy of the device."""
+    device = world.device
+    shutil.copytree(device, world.home.parent / "copy")
+    world.device = world.home.parent / "copy"
+    with burning_everywhere(None) as fuse:
+        assert world.run("plan", bundle).code == 0
+        assert world.run("apply", bundle).code == 0
+    world.device = device
+    return len(fuse.met)
+
+
+@pytest.mark.parametrize("part", range(effort(3, 40)))
+def test_a_kill_between_and_within_states_leaves_a_version_that_runs_and_the_next_apply_ends_it(
+    upgraded: tuple[World, Path], part: int
+) -> None:
+    world, bundle = upgraded
+    last = events_of_upgrade(world, bundle)
+    event = 1 + (part * last) // effort(3, 40)
+    with burning_everywhere(event), suppress(Killed):
+        world.run("apply", bundle)
+    before = world.version
+    assert before in {1, 2}
+    assert world.run("status", "@demo", "--versions").code == 0
+    done = world.run("apply", bundle)
+    assert (done.code, world.version) == (0, 2), done.err
+    expected = (["left"] * 2 + ["rechts"] * 2, ["links"] * 2 + ["rechts"] * 2)
+    assert world.words() in expected
+    kept = world.device / ".ortdeploy/store/files"
+    assert not [one for one in kept.iterdir() if one.suffix == ".partial"]
+
+
+def test_a_version_that_was_killed_before_it_was_current_does_not_run(upgraded: tuple[World, Path]) -> None:
+    world, bundle = upgraded
+    assert world.run("plan", bundle).code == 0  # as far as planned
+    assert (world.run("apply", "@demo").code, world.version) == (0, 1)
+    assert world.words() == ["left", "left", "right", "right"]
+
+
+_OPENED: list[str] = []
+_LISTENS = [False]
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if _LISTENS[0] and event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)):
+        _OPENED.append(os.path.realpath(os.fsdecode(arguments[0])))
+
+
+def test_with_a_policy_nothing_but_policy_description_and_store_is_opened_before_trust(world: World) -> None:
+    allow(Signer().public)
+    made = world.home.parent / "demo-layout"
+    assert world.cli("bundle", world.home / "m.yaml", "-o", made, "--version", "1").code == 0
+    with open_bundle(made) as bundle:
+        files = {str((made / "blobs/sha256" / file.sha256).resolve()) for file in bundle.description.files}
+    sys.addaudithook(_note)
+    world.put("a", 0)
+    _LISTENS[0] = True
+    try:
+        refused = world.run("apply", made)
+    finally:
+        _LISTENS[0] = False
+    assert "wants a signature" in refused.err
+    own = {one for one in _OPENED if one.startswith(os.path.realpath(world.home.parent))}
+    assert not own & files
+    allowed = (os.path.realpath(Path(names.POLICY).parent), str(made.resolve()), str(world.device / ".ortdeploy"))
+    own -= {os.path.realpath(world.device)}  # whose new folder is made durable
+    assert [one for one in own if not one.startswith(allowed)] == []
+    assert own
+
+
+def test_a_bundle_that_was_cut_off_or_finds_no_room_leaves_nothing_of_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    before = sorted((world.device / ".ortdeploy/store/files").iterdir())
+    world.change_model(3)
+    layout = world.home.parent / "next"
+    assert world.cli("bundle", world.home / "m.yaml", "-o", layout, "--version", "2").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(installed, "free_at", lambda _folder: 1000)
+        assert "of 1,000 that are free" in world.run("apply", layout).err
+    with monkeypatch.context() as patch:
+        patch.setattr(content_store, "_take", _full)
+        assert "no room for it" in world.run("apply", layout).err
+    with open_bundle(layout) as bundle:
+        blob = next(one for one in bundle.description.files if one.name.endswith("scale.onnx"))
+    path = layout / "blobs/sha256" / blob.sha256
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1])
+    refused = world.run("apply", layout).err
+    assert f"bytes of {len(raw)} in blobs/sha256/{blob.sha256}. The copy is damaged; remove that blob" in refused
+    path.write_bytes(bytes(len(raw)))
+    assert "is not what was described" in world.run("apply", layout).err
+    assert sorted((world.device / ".ortdeploy/store/files").iterdir()) == before
+    path.write_bytes(raw)
+    assert (world.run("apply", layout).code, world.version) == (0, 2)
+
+
+def _full(_source: object, target: BinaryIO, _room: object) -> None:
+    target.write(b"half")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_of_an_installed_version_that_is_gone_comes_again_with_the_bundle(world: World) -> None:
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert world.run("apply", bundle).code == 0
+    shutil.rmtree(world.device / ".ortdeploy/store")
+    world.put("b", 1)
+    assert "Apply the bundle again" in world.run("apply", "@demo").err
+    done = world.run("apply", bundle)
+    assert (done.code, len(world.words())) == (0, 4), done.err
