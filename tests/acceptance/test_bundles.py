@@ -1,5 +1,6 @@
 """Bundles from the commit to the device: made here, applied there, and what keeps a version from running."""
 
+import argparse
 import errno
 import json
 import os
@@ -21,6 +22,8 @@ from support.models import scale_model
 
 from ortdeploy.bundles.description import parse
 from ortdeploy.bundles.layout import open_bundle
+from ortdeploy.cli.commands import watch
+from ortdeploy.cli.main import main
 from ortdeploy.files import content_store, names
 from ortdeploy.planning import installed
 from ortdeploy.planning.installed import running_version
@@ -492,3 +495,44 @@ def test_a_file_of_an_installed_version_that_is_gone_comes_again_with_the_bundle
     assert "Apply the bundle again" in world.run("apply", "@demo").err
     done = world.run("apply", bundle)
     assert (done.code, len(world.words())) == (0, 4), done.err
+
+
+def test_watch_takes_versions_and_rows_as_they_come_and_survives_what_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = world.bundle(1)
+    codes: list[int] = []
+
+    def label(number: int, *, spoilt: bool = False) -> None:
+        world.write(MANIFEST.replace("argmax: y", "argmax: z") if spoilt else MANIFEST)
+        (world.home / "labels.txt").write_text(f"left{number}\nright{number}\n")
+        os.replace(world.bundle(number), bundle)  # noqa: PTH105  as skopeo and rsync do
+
+    steps: list[Callable[[], object]] = [
+        lambda: world.put("b", 1),
+        lambda: label(2),
+        lambda: world.put("c", 0),
+        lambda: label(3, spoilt=True),
+        lambda: world.put("d", 1),
+    ]
+    waits = [False]
+
+    def wait(_seconds: float, *_: object) -> bool:
+        waits[0] = not waits[0]
+        if waits[0]:
+            if not steps:
+                return True
+            steps.pop(0)()
+        return False
+
+    def apply(given: argparse.Namespace, *_: object) -> bool:
+        codes.append(main(watch.apply_arguments(given)))
+        return False
+
+    world.put("a", 0)
+    monkeypatch.setattr(watch, "apply_once", apply)
+    monkeypatch.setattr(watch, "_wait", wait)
+    assert world.run("watch", bundle, "--every", "1h").code == 0
+    assert codes == [0, 0, 0, 0, 1, 1]
+    assert world.words()[::2] == ["left", "right", "left2", "right2"]
+    assert world.version == 2
