@@ -288,6 +288,8 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     device = "refuse what the machine of this device file would refuse; may be given several times"
     add("--device", metavar="FILE", action="append", default=[], dest="devices", help=device)
     add("--tag", metavar="TAG", help="with show: the tag of the bundle, if a layout has several")
+    add("--policy", metavar="FILE", help="with show: a policy that must allow it too, beside that of the machine")
+    add("--root", metavar="DIR", help="with show: where it is or will be installed (default: the bundle's folder)")
     overlay = "merge a file below the manifest's folder into it; may be given several times"
     add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
     add("--state-dir", metavar="DIR", help="folder of the caches (default: .ortdeploy beside the manifest)")

@@ -235,6 +235,7 @@ class _Desk:
         arguments.taken = Taken(path=named, flags=tuple(flags), options=options, passed=passed, arrivals=arrivals)
         arguments.paths = [os.path.join(self._root, "deployment.yaml" if version is None else version.manifest)]  # noqa: PTH118
         arguments.root = None
+        arguments.last_good = False  # the record of versions is the one that is gone back to
         if arguments.command == "check":  # golden sets lie in the store
             arguments.roots = [*arguments.roots, str(self._state)]
 

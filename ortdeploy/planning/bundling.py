@@ -19,6 +19,7 @@ from ortdeploy.bundles.description import (
     Needs,
     objection_to_names,
 )
+from ortdeploy.bundles.layout import Bundle
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.files.gate import Use, outside
 from ortdeploy.files.known_digests import DigestCache
@@ -26,8 +27,8 @@ from ortdeploy.files.listing import expand
 from ortdeploy.files.names import STATE_DIR, is_file, relative
 from ortdeploy.files.opening import open_regular
 from ortdeploy.files.urls import is_url
+from ortdeploy.manifest.document import MAX_BYTES, parse_document, stage_diagnostic
 from ortdeploy.manifest.document import Path as At
-from ortdeploy.manifest.document import parse_document, stage_diagnostic
 from ortdeploy.manifest.loader import LoadOptions, load_manifest
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest, pattern_from_manifest, pinned_files
 from ortdeploy.manifest.option_paths import find_option_paths
@@ -238,3 +239,22 @@ def _inputs(spec: Spec, patterns: "tuple[str, ...]") -> Iterator[str]:
 def _is_pointer(path: Path) -> bool:
     with open_regular(path) as file:
         return file.read(len(_LFS)) == _LFS
+
+
+def needed_by(bundle: Bundle) -> dict[str, list[str]]:
+    """Return what of the manifest names each file of a bundle by its path, as far as its text can be read."""
+    description, texts = bundle.description, dict[str, bytes]()
+    for name in (description.manifest, *description.overlays):
+        with bundle.opened(name) as file:
+            texts[os.path.abspath(name)] = file.read(MAX_BYTES)  # noqa: PTH100  as the loader looks for it
+    options = LoadOptions(digest=False, texts=texts, overlays=description.overlays)
+    loaded = load_manifest(description.manifest, options)
+    of_url = {file.stands_for: file.name for file in description.files}
+    found: dict[str, list[str]] = {}
+    for named in (one for spec in (loaded.spec, *loaded.variants) if spec is not None for one in named_paths(spec)):
+        path = of_url.get(named.path) or posixpath.normpath(named.path)
+        who = ".".join(map(str, named.at[:2]))
+        for name in description.digests:
+            if (name == path or name.startswith(f"{path}/")) and who not in found.setdefault(name, []):
+                found[name].append(who)
+    return found

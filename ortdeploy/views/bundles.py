@@ -1,7 +1,7 @@
 """Bundles for the person at the terminal, and as JSON."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,17 +23,24 @@ def render_made(description: "Description", id_: str, manifest_digest: str | Non
     return safe("".join(f"{line}\n" for line in lines))
 
 
-def render_shown(bundle: "Bundle", notes: Sequence[str] = ()) -> str:
-    """Return what a bundle is, with its files."""
+def render_shown(
+    bundle: "Bundle", trust: Sequence[str], new: Collection[str] | None, needed_by: Mapping[str, Sequence[str]]
+) -> str:
+    """Return what a bundle is, with its files and who needs them; `new` are those that are not installed yet."""
     description = bundle.description
     lines = _head(description, bundle.id, bundle.manifest_digest)
     lines += [f"signature {name}" for name in bundle.signatures] or ["without a signature"]
-    lines += notes
+    lines += trust
     lines.append("")
     width = max((len(file.name) for file in description.files), default=0)
     for file in description.files:
-        url = f"  for {file.stands_for}" if file.stands_for else ""
-        lines.append(f"{file.name:<{width}}  {file.kind:<7}  {file.size:>14,}  {file.sha256[:12]}…{url}")
+        who = ", ".join([*needed_by.get(file.name, ()), *([file.stands_for] if file.stands_for else [])])
+        mark = "+" if new is not None and file.name in new else " "
+        row = f"{mark} {file.name:<{width}}  {file.kind:<7}  {file.size:>14,}  {file.sha256[:12]}…  {who}"
+        lines.append(row.rstrip())
+    if new is not None:
+        sizes = {file.sha256: file.size for file in description.files if file.name in new}
+        lines += ["", f"+ is new against the version that runs: {sum(sizes.values()):,} bytes"]
     return safe("".join(f"{line}\n" for line in lines))
 
 

@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ortdeploy.bundles.description import dump, identity, shown
-from ortdeploy.bundles.layout import open_bundle, read_signature, write_bundle, write_files
+from ortdeploy.bundles.layout import Bundle, open_bundle, read_signature, write_bundle, write_files
+from ortdeploy.bundles.policy import trust
 from ortdeploy.bundles.statement import objection_to_files, read_envelope
 from ortdeploy.cli.commands.shared import write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.manifest.loader import find_manifests
-from ortdeploy.planning.bundling import Closure, close_over
+from ortdeploy.planning.bundling import Closure, close_over, needed_by
+from ortdeploy.planning.installed import load_installed
+from ortdeploy.planning.policy_file import read_policies
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import plan_manifests, validate
 from ortdeploy.versions import package_version, release_numbers
 from ortdeploy.views import bundles as view
@@ -127,8 +131,33 @@ def _show(arguments: argparse.Namespace) -> int:
     if len(arguments.paths) != 2:  # noqa: PLR2004  show and the bundle
         raise UsageError("bundle show takes one bundle")
     with open_bundle(Path(arguments.paths[1]), arguments.tag) as bundle:
+        trusted, why = _trust(bundle, arguments.policy)
+        new = _news(bundle, arguments)
         if arguments.format == "json":
-            sys.stdout.write(view.render_json(bundle.description, bundle.id, bundle.manifest_digest, bundle.signatures))
+            more = {"trusted": trusted, "trust": why, "new": new}
+            signatures = bundle.signatures
+            shown = view.render_json(bundle.description, bundle.id, bundle.manifest_digest, signatures, **more)
         else:
-            sys.stdout.write(view.render_shown(bundle))
+            shown = view.render_shown(bundle, why, new, needed_by(bundle))
+        sys.stdout.write(shown)
     return EXIT_OK
+
+
+def _trust(bundle: Bundle, policy: str | None) -> tuple[bool, list[str]]:
+    """Return whether this machine would trust a bundle, and why."""
+    try:
+        policies = read_policies(policy)
+        why = list(trust(policies, bundle.description, bundle.id, bundle.signatures))
+    except OrtdeployError as error:
+        return False, [f"not trusted: {error}"]
+    return True, [f"trusted: {one}" for one in why] or ["there is no policy here, so nobody's signature is asked for"]
+
+
+def _news(bundle: Bundle, arguments: argparse.Namespace) -> list[str] | None:
+    """Return the files that are not in the version that runs; None if none does."""
+    root = arguments.root or os.path.dirname(os.path.abspath(bundle.path))  # noqa: PTH100, PTH120  as of apply
+    installed = load_installed(state_folder(root, arguments.state_dir, []), bundle.description.name)
+    version = installed.version(installed.current)
+    if version is None:
+        return None
+    return [name for name, digest in bundle.description.digests.items() if version.files.get(name) != digest]
