@@ -242,7 +242,7 @@ def _is_pointer(path: Path) -> bool:
 
 
 def needed_by(bundle: Bundle) -> dict[str, list[str]]:
-    """Return what of the manifest names each file of a bundle by its path, as far as its text can be read."""
+    """Return the places of the manifest that name each file of a bundle; none if its text cannot be read."""
     description, texts = bundle.description, dict[str, bytes]()
     for name in (description.manifest, *description.overlays):
         with bundle.opened(name) as file:

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,20 +14,23 @@ from typing import BinaryIO
 
 import numpy as np
 import pytest
-from conftest import Cli, Result, read_rows
+from conftest import REPOSITORY, Cli, Result, read_rows
 from support.bundles import Signer
 from support.effort import effort
 from support.fuse import Fuse
 from support.jobs import Killed
 from support.models import scale_model
+from support.pages import snippets
 
 from ortdeploy.bundles.description import parse
 from ortdeploy.bundles.layout import open_bundle
+from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands import watch
 from ortdeploy.cli.main import main
 from ortdeploy.files import content_store, names
 from ortdeploy.planning import installed
 from ortdeploy.planning.installed import running_version
+from ortdeploy.planning.policy_file import read_policies
 
 MANIFEST = """\
 version: 1
@@ -536,3 +540,45 @@ def test_watch_takes_versions_and_rows_as_they_come_and_survives_what_is_refused
     assert codes == [0, 0, 0, 0, 1, 1]
     assert world.words()[::2] == ["left", "right", "left2", "right2"]
     assert world.version == 2
+
+
+@pytest.mark.process
+def test_mender_installs_what_the_device_would_run_and_no_other(world: World, shell_program: Path) -> None:
+    module, theirs = REPOSITORY / "deployments/fleet/mender-module", world.home.parent / "mender"
+    (theirs / "files").mkdir(parents=True)
+    path = f"{shell_program}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "ORTDEPLOY_ROOT": str(world.device)}
+
+    def call(state: str) -> int:
+        return subprocess.run([str(module), state, str(theirs)], env=env, check=False, timeout=120).returncode
+
+    world.put("a", 0)
+    shutil.copy(world.bundle(1), theirs / "files/demo.tar")
+    assert [call(state) for state in ("SupportsRollback", "ArtifactInstall", "ArtifactCommit", "Cleanup")] == [0] * 4
+    current = world.device / "bundles/current.tar"
+    assert (world.run("apply", current).code, world.version) == (0, 1)
+    spoil_plan(world)
+    shutil.copy(world.bundle(2), theirs / "files/demo.tar")
+    assert (call("ArtifactInstall"), call("ArtifactRollback"), call("ArtifactCommit")) == (1, 0, 0)
+    assert sorted(one.name for one in (world.device / "bundles").iterdir()) == ["current.tar"]
+    assert (world.run("apply", current).code, world.version) == (0, 1)
+
+
+def test_the_policy_of_the_page_is_one(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/bundles.md").read_text(encoding="utf-8")
+    (text,) = [body for kind, _, body in snippets(page) if kind == "text"]
+    (tmp_path / "keys").mkdir()
+    for year in (2026, 2027):
+        (tmp_path / f"keys/{year}.pub").write_bytes(Signer().public)
+    (tmp_path / "policy.yaml").write_text(text)
+    found = read_policies(str(tmp_path / "policy.yaml"))[-1]
+    assert (len(found.deployments["digits"].keys), found.keep, found.manifests) == (2, 3, ("/srv/line",))
+
+
+def test_the_commands_of_the_page_have_flags_that_exist() -> None:
+    page = (REPOSITORY / "docs/bundles.md").read_text(encoding="utf-8")
+    (lines,) = [body for kind, _, body in snippets(page) if kind == "sh"]
+    for line in lines.splitlines():
+        words = line.split()
+        if words[0] == "ortdeploy":
+            assert build_parser().parse_args(words[1:]).number == 41

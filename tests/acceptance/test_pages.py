@@ -31,7 +31,7 @@ def test_every_command_of_a_page_prints_what_it_says(
 
 @pytest.mark.process
 @pytest.mark.quick("failed-rows.md")
-@pytest.mark.parametrize("page", ["failed-rows.md", "plans.md", "recurring.md", "results.md"])
+@pytest.mark.parametrize("page", ["bundles.md", "failed-rows.md", "plans.md", "recurring.md", "results.md"])
 def test_the_example_of_a_how_to_page_prints_what_it_says(
     page: str, tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
