@@ -28,7 +28,7 @@ from ortdeploy.ledger.damage import FILE as LEDGER
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
-from ortdeploy.manifest.loader import LoadOptions, find_manifests
+from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
@@ -50,7 +50,8 @@ _TAKE_BUNDLES = frozenset({"apply", "plan", "watch"})
 _TAKE_INSTALLED = _TAKE_BUNDLES | {"cache", "check", "compact", "retry", "rollback", "service", "status", "verify"}
 _RUN_MODELS = frozenset({"apply", "check", "plan", "retry"})
 """Commands that open what a version holds, so its trust is asked again."""
-_PLAN_MANIFESTS = _RUN_MODELS | {"finish", "service", "watch"}
+_PLAN_MANIFESTS = _RUN_MODELS | {"diff", "finish", "service", "watch"}
+"""Those, and what loads libraries that manifests name, or lets manifests run later."""
 _NEVER_UNDER_A_POLICY = frozenset({"init", "try", "tune"})
 _FLAGS = {"--set": "sets", "--overlay": "overlays", "--allow-root": "roots"}
 
@@ -81,6 +82,8 @@ def _refuse_by_policy(arguments: argparse.Namespace, policies: Sequence[Policy])
     if given is not None:
         raise OrtdeployError(f"{policies[0].path} is in force, and {given} changes what was signed")
     named = [path for path in arguments.paths if not names_bundle(path)]
+    if command == "diff":  # which may be of reports
+        named = [path for path in named if path.endswith(SUFFIXES) or is_folder(path)]
     root = getattr(arguments, "root", None)
     for path in (*find_manifests(named)[0], *([os.path.join(root, "")] if root is not None and named else [])):  # noqa: PTH118
         if not is_free(policies, os.path.realpath(path) + (os.sep if path.endswith(os.sep) else "")):
@@ -190,7 +193,7 @@ class _Desk:
         if getattr(self._arguments, "versions", False):
             from ortdeploy.views.bundles import render_versions  # noqa: PLC0415  only if asked for
 
-            sys.stdout.write(render_versions(installed))
+            sys.stdout.write(render_versions(installed, record.sizes_of(installed, self._state)))
         return self._run(self._arguments)
 
     def _options(self, version: Version) -> Callable[[LoadOptions], LoadOptions]:
@@ -232,7 +235,14 @@ class _Desk:
         named = path if path.startswith("@") else os.path.abspath(path)  # noqa: PTH100
         arrivals = _Arrivals(self, path) if arguments.command == "watch" else None
         options = (lambda given: given) if version is None else self._options(version)
-        arguments.taken = Taken(path=named, flags=tuple(flags), options=options, passed=passed, arrivals=arrivals)
+        arguments.taken = Taken(
+            path=named,
+            flags=tuple(flags),
+            options=options,
+            bundle=None if version is None else version.id,
+            passed=passed,
+            arrivals=arrivals,
+        )
         arguments.paths = [os.path.join(self._root, "deployment.yaml" if version is None else version.manifest)]  # noqa: PTH118
         arguments.root = None
         arguments.last_good = False  # the record of versions is the one that is gone back to
@@ -268,8 +278,9 @@ class _Desk:
             except _RefusedError as error:
                 return self._refuse(bundle, error)
             version = installed.version(id_)
-            if version is not None:
-                self._take(version, f"@{name}")
+            if version is None:
+                raise OrtdeployError(f"{bundle.path} is not in its record")
+            self._take(version, f"@{name}")
             code = self._run(self._arguments)
             if code in {EXIT_OK, EXIT_CHANGES} and installed.reached.get(id_) == WHOLE:
                 self._save(record.with_state(installed, id_, PLANNED))

@@ -32,7 +32,7 @@ _ROOT_OF_INSTALLED = frozenset({"cache", "check", "compact", "retry", "service",
 
 
 class Taken(Struct, frozen=True, kw_only=True):
-    """An installed version, or a bundle, that a command line names: how it is named again, and how it is loaded.
+    """An installed version, or a bundle, that a command line names: how it is named again, how it is loaded, its id.
 
     `passed`: its golden checks have passed with the facts of now. `arrivals` is for `watch`.
     """
@@ -40,6 +40,7 @@ class Taken(Struct, frozen=True, kw_only=True):
     path: str
     flags: tuple[str, ...]
     options: "Callable[[LoadOptions], LoadOptions]"
+    bundle: str | None = None
     passed: bool = False
     arrivals: "Any" = None
 

@@ -37,6 +37,8 @@ from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.planning.versions import Version, dump_version, read_version, recall
 
 FOLDER = "bundles"
+OWNER = "bundle "
+"""How the owners of references in the content store begin that are versions of bundles."""
 DESCRIBED, TRUSTED, WHOLE, PLANNED, CHECKED, CURRENT = "described", "trusted", "whole", "planned", "checked", "current"
 _FORMAT_VERSION = 1
 _MOST_REFUSALS = 20
@@ -97,6 +99,25 @@ def running_version(state_dir: Path, name: str) -> Running | None:
         version = (one := load_installed(state_dir, name)).version(one.current)
         if version is not None and version.id is not None and version.number is not None:
             return Running(bundle=version.id, number=version.number, label=version.label)
+    return None
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """The version that was asked for last: whether it runs, the last state that it reached, and its refusal."""
+
+    bundle: str
+    same: bool
+    reached: str
+    refused: Refused | None
+
+
+def wanted_version(state_dir: Path, name: str) -> Wanted | None:
+    """Return which version of a deployment was asked for last; None if none was."""
+    with suppress(OrtdeployError):
+        found = load_installed(state_dir, name)
+        if found.wanted is not None:
+            reached, refused = found.reached.get(found.wanted, DESCRIBED), found.refusal(found.wanted)
+            return Wanted(bundle=found.wanted, same=found.wanted == found.current, reached=reached, refused=refused)
     return None
 
 
@@ -223,7 +244,9 @@ def with_current(installed: Installed, id_: str, keep: int) -> tuple[Installed, 
     version = installed.version(id_)
     number = version.number if version is not None and version.number is not None else 0
     aside = 0 if number > installed.aside else installed.aside
-    newest = sorted(installed.versions, key=lambda one: one.number or 0, reverse=True)
+    refused = {one.id for one in installed.refused}
+    good = (one for one in installed.versions if one.id not in refused)
+    newest = sorted(good, key=lambda one: one.number or 0, reverse=True)
     kept = list(dict.fromkeys((id_, installed.current or id_, *(one.id for one in newest))))[:keep]
     gone = tuple(one for one in installed.versions if one.id not in kept)
     ids = {one.id for one in gone}
@@ -239,6 +262,12 @@ def with_current(installed: Installed, id_: str, keep: int) -> tuple[Installed, 
         refused=tuple(one for one in installed.refused if one.id != id_),
     )
     return changed, gone
+
+
+def sizes_of(installed: Installed, state_dir: Path) -> dict[str, int]:
+    """Return the bytes of each version's files in the store, by id; those that several share count for each."""
+    kept = {path.name: size for path, size in ContentStore(state_dir).sizes().items()}
+    return {str(one.id): sum(kept.get(digest, 0) for digest in one.digests) for one in installed.versions}
 
 
 def release(state_dir: Path, name: str, gone: Sequence[Version]) -> None:
@@ -365,8 +394,25 @@ def options_of(version: Version, state_dir: Path, folder: str, options: LoadOpti
     return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))
 
 
+def owners(state_dir: Path) -> set[str] | None:
+    """Return the owners in whose names the store keeps files of bundles; None if a record cannot be read.
+
+    The version that somebody asked for last is one of them, before it is whole.
+    """
+    found: set[str] = set()
+    for path in (state_dir / FOLDER).glob("*.json"):
+        try:
+            name = str(json.loads(read_whole(path))["name"])
+            known = load_installed(state_dir, name)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, OrtdeployError):
+            return None
+        ids = {*(one.id for one in known.versions), known.wanted} - {None}
+        found.update(_owner(name, str(one)) for one in ids)
+    return found
+
+
 def _owner(name: str, id_: str) -> str:
-    return f"bundle {name} {id_}"
+    return f"{OWNER}{name} {id_}"
 
 
 def facts_key(*facts: Any) -> str:

@@ -251,7 +251,8 @@ def look_at_files(spec: Spec, state_dir: str | None) -> "tuple[Spec, Facts] | tu
     with remembered_in(state):
         here = with_fetched(spec, state)
         jobs = {job.name for job in spec.jobs}
-        return here, probe(here, state, probe_host([spec]), elsewhere=True, unseen=jobs)
+        host = probe_host([])  # a library that the manifest names need not be loaded here
+        return here, probe(here, state, host, elsewhere=True, unseen=jobs)
 
 
 def check_job_name(job: str, known: Sequence[str], flag: str = "--job") -> None:

@@ -269,6 +269,7 @@ def _invocation(plan: Plan) -> dict[str, Any]:
     """Return what the command line said, without secrets; overlays by their paths from the manifest's folder."""
     return {
         "arguments": list(plan.arguments),
+        "bundle": plan.bundle,
         "profile": plan.profile,
         "overlays": [relative(path, plan.folder) for path in plan.overlays],
         "sets": list(map(masked_setting, plan.sets)),

@@ -44,15 +44,17 @@ def render_shown(
     return safe("".join(f"{line}\n" for line in lines))
 
 
-def render_versions(installed: "Installed") -> str:
+def render_versions(installed: "Installed", sizes: Mapping[str, int]) -> str:
     """Return the versions of a deployment, the newest first, and those that were refused."""
-    lines = []
+    current, lines = installed.version(installed.current), []
+    running = 0 if current is None else current.number or 0
     for one in sorted(installed.versions, key=lambda version: version.number or 0, reverse=True):
         reached = installed.reached.get(str(one.id), "")
         state = "current" if one.id == installed.current else "kept" if reached == "current" else reached
-        aside = ", set aside" if (one.number or 0) <= installed.aside and one.id != installed.current else ""
+        aside = ", set aside" if running < (one.number or 0) <= installed.aside else ""
         label = f" ({one.label})" if one.label else ""
-        lines.append(f"{installed.name} {one.number}{label}: {state}{aside}, since {one.kept}, id {str(one.id)[:12]}…")
+        kept = f"{sizes[str(one.id)]:,} bytes, since {one.kept}, id {str(one.id)[:12]}…"
+        lines.append(f"{installed.name} {one.number}{label}: {state}{aside}, {kept}")
     for refused in installed.refused:
         why = f"not {refused.state} since {refused.since}: {refused.reason}"
         lines.append(f"{installed.name} {refused.number}: {why}")

@@ -582,3 +582,50 @@ def test_the_commands_of_the_page_have_flags_that_exist() -> None:
         words = line.split()
         if words[0] == "ortdeploy":
             assert build_parser().parse_args(words[1:]).number == 41
+
+
+def test_files_of_a_bundle_that_never_came_whole_are_freed_and_those_of_versions_stay(
+    upgraded: tuple[World, Path],
+) -> None:
+    world, bundle = upgraded
+    kept = world.device / ".ortdeploy/store/files"
+    before = {one.name for one in kept.iterdir()}
+    with burning_everywhere(25), suppress(Killed):
+        world.run("plan", bundle)
+    third = world.bundle(3)
+    assert world.run("plan", third).code == 0  # is wanted now
+    assert world.run("cache", "prune", "@demo").code == 0
+    with open_bundle(bundle) as second, open_bundle(third) as wanted:
+        gone = set(second.description.digests.values()) - set(wanted.description.digests.values()) - before
+    assert not gone & {one.name for one in kept.iterdir()}
+    assert (world.run("apply", "@demo").code, world.run("apply", third).code) == (0, 0)
+
+
+def test_the_report_and_what_is_asked_of_the_record_name_the_bundle(upgraded: tuple[World, Path]) -> None:
+    world, bundle = upgraded
+    state = world.device / ".ortdeploy"
+    with open_bundle(bundle) as opened:
+        id_ = opened.id
+    assert world.run("plan", bundle).code == 0
+    found = installed.wanted_version(state, "demo")
+    assert found == installed.Wanted(bundle=id_, same=False, reached="planned", refused=None)
+    assert world.run("apply", bundle).code == 0
+    assert installed.wanted_version(state, "demo") == installed.Wanted(
+        bundle=id_, same=True, reached="current", refused=None
+    )
+    report = json.loads((world.device / "out/_run.json").read_text())
+    assert report["invocation"]["bundle"] == id_
+
+
+def test_a_policy_whose_place_cannot_be_looked_at_refuses(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lstat(path: object, _real: Callable[..., os.stat_result] = os.lstat, **named: object) -> os.stat_result:
+        if str(path) == names.POLICY:
+            raise PermissionError(errno.EACCES, "Permission denied", names.POLICY)
+        return _real(path, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", lstat)
+        refused = world.cli("apply", world.home / "m.yaml")
+    assert (refused.code, "Permission denied" in refused.err) == (1, True)
+    Path(names.POLICY).parent.write_text("a file and no folder")
+    assert world.cli("validate", world.home / "m.yaml").code == 0
