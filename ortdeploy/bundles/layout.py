@@ -271,6 +271,11 @@ def write_bundle(
     """
     texts, manifest = _documents(description, signatures)
     pieces = {INDEX: _index_of(manifest, description), MARK: canonical({"imageLayoutVersion": "1.0.0"})}
+    for name, raw in (("its manifest", manifest), (NAME, texts[identity(dump(description))])):
+        if len(raw) > LARGEST:
+            raise OrtdeployError(
+                f"{name} would have {len(raw):,} bytes, and {LARGEST:,} are the most; bundle fewer files"
+            )
     small = {**pieces, **{blob(digest): raw for digest, raw in sorted(texts.items())}}
     files = {file.sha256: (sources[file.name], file.size) for file in description.files if file.sha256 not in texts}
     if target.suffix == ".tar":

@@ -201,6 +201,7 @@ class _Desk:
             own = record.options_of(version, self._state, self._root)
         except (OSError, NotKeptError) as error:
             raise OrtdeployError(f"what was installed is not whole: {error}. Apply the bundle again") from error
+        self._arguments.texts = own.texts  # findings are about these, whatever lies in their place
         return partial(_with_version, own)
 
     def watched(self, path: str) -> list[str]:

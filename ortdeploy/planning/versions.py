@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -56,7 +57,10 @@ def read_version(record: Mapping[str, Any]) -> Version:
     """
     if "files" in record:
         known = {name: record[name] for name in Version.__struct_fields__ if name in record}
-        return Version(**{**known, **{name: dict(known[name]) for name in ("texts", "files", "places")}})
+        try:
+            return msgspec.convert(known, Version)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
     files, places = dict[str, str](), dict[str, str]()
     for number, (path, place) in enumerate(record["places"].items()):
         add_place(files, places, number, path, dict(place["files"]), single=place["single"])

@@ -184,6 +184,9 @@ def test_a_bundle_needs_somewhere_to_go_and_one_manifest(home: Path, cli: Cli) -
     (home / "n.yaml").write_text(MANIFEST)
     for words in (["m.yaml"], [".", "-o", "demo.tar"], ["show"], ["m.yaml", "-o", "x", "--version", "0"]):
         assert cli("bundle", *words).code == 64, words
+    (home / "mine.tar").write_bytes(b"mine")
+    assert cli("bundle", "m.yaml", "-o", "mine.tar").code == 64
+    assert (home / "mine.tar").read_bytes() == b"mine"
     os.mkdir("there")  # noqa: PTH102  text
     assert "is not overwritten" in cli("bundle", "m.yaml", "-o", "there").err
     assert "is not overwritten" in cli("bundle", "m.yaml", "--files", "there").err

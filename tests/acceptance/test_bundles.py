@@ -629,3 +629,37 @@ def test_a_policy_whose_place_cannot_be_looked_at_refuses(world: World, monkeypa
     assert (refused.code, "Permission denied" in refused.err) == (1, True)
     Path(names.POLICY).parent.write_text("a file and no folder")
     assert world.cli("validate", world.home / "m.yaml").code == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:-20],
+        lambda _: "[]",
+        lambda _: "{}",
+        lambda text: text.replace('"format_version": 1', '"format_version": 9', 1),
+        lambda text: text.replace('"number": 1', '"number": "1"'),
+        lambda text: text.replace('"files": {', '"files": {"../../x": "0", '),
+        lambda text: text.replace('"current": "', '"current": "0'),
+        lambda text: "[" * 100_000 + text,
+    ],
+)
+def test_a_damaged_record_is_told_in_words(world: World, damage: Callable[[str], str]) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    record = installed.record_of(world.device / ".ortdeploy", "demo")
+    record.write_text(damage(record.read_text()))
+    for words in (["apply", "@demo"], ["status", "@demo"], ["rollback", "@demo"]):
+        refused = world.run(*words)
+        assert (refused.code, "bug" in refused.err) == (1, False), refused.err
+    assert world.version is None or world.version == 1
+
+
+def test_what_is_wrong_is_shown_in_the_text_that_was_signed(world: World) -> None:
+    world.put("a", 0)
+    spoil_plan(world)
+    bundle = world.bundle(1)
+    (world.device / "m.yaml").write_text("another\ntext\n" * 20)
+    refused = world.run("apply", bundle)
+    assert "argmax: z" in refused.err
+    assert "another" not in refused.err

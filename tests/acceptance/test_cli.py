@@ -690,7 +690,13 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
     (deployment / "small.yaml").write_text("jobs: {run: {batch: {size: 8}}}\n")
     assert cli("apply", path).code == 0
     plain, before = json.loads((folder / "_run.json").read_text()), (folder / "part-00000000.jsonl").read_bytes()
-    assert plain["invocation"] == {"arguments": ["apply", str(path)], "profile": None, "overlays": [], "sets": []}
+    assert plain["invocation"] == {
+        "arguments": ["apply", str(path)],
+        "bundle": None,
+        "profile": None,
+        "overlays": [],
+        "sets": [],
+    }
     option, secret = "models.double.run={config: {azure.auth_key: ", "canaryOPTIONxy"
     flags = (
         "--profile",
@@ -713,6 +719,7 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
             f"--set={option}***}}}}",
             "--set", "name=demo",
         ],
+        "bundle": None,
         "profile": "pi",
         "overlays": ["small.yaml"],
         "sets": [f"{option}***}}}}", "name=demo"],

@@ -14,6 +14,7 @@ from ortdeploy.cli.commands.shared import write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
+from ortdeploy.files.names import is_there
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.planning.bundling import Closure, close_over, needed_by
 from ortdeploy.planning.installed import load_installed
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     manifests, _ = find_manifests(arguments.paths)
     if len(manifests) != 1:
         raise UsageError(f"a bundle is of one manifest, and {len(manifests)} are named")
+    _check_target(arguments.output)
     closure, diagnostics = _close(manifests[0], arguments)
     write_findings(diagnostics, arguments, sys.stderr)
     if closure is None or has_errors(diagnostics):
@@ -46,6 +48,17 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.quiet:
         sys.stdout.write(view.render_made(closure.description, identity(raw), manifest_digest, notes))
     return EXIT_OK
+
+
+def _check_target(output: str | None) -> None:
+    """Refuse to write over an archive that is no bundle. Raises UsageError."""
+    if output is None or not output.endswith(".tar") or not is_there(output):
+        return
+    try:
+        with open_bundle(Path(output)):
+            pass
+    except OrtdeployError as error:
+        raise UsageError(f"-o: {error}. It is there already, and is not overwritten") from error
 
 
 def _close(manifest: str, arguments: argparse.Namespace) -> tuple[Closure | None, tuple[Diagnostic, ...]]:

@@ -74,7 +74,8 @@ def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespa
     from ortdeploy.cli.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
 
     color = wants_color(stream, arguments.color)
-    return text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=terminal_width(stream))
+    lines = SourceLines(getattr(arguments, "texts", {}))
+    return text.render_diagnostics(diagnostics, color=color, line_of=lines, width=terminal_width(stream))
 
 
 def chosen_jobs(arguments: argparse.Namespace) -> "tuple[list[tuple[Spec, JobSpec]], bool]":
