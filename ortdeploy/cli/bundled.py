@@ -19,7 +19,7 @@ from ortdeploy.bundles.policy import Policy, is_free, trust
 from ortdeploy.cli.commands.shared import write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED, worst_of
 from ortdeploy.cli.manifest_options import Taken, load_options
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError, has_errors
+from ortdeploy.diagnostics import Diagnostic, LockedError, OrtdeployError, Severity, UsageError, has_errors
 from ortdeploy.events import log
 from ortdeploy.files.content_store import NotKeptError
 from ortdeploy.files.digests import signature
@@ -143,17 +143,23 @@ class _Desk:
             return self._watch(path)
         if path.startswith("@"):
             return self._run_installed(path[1:])
-        with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
-            name = bundle.description.name
-            if self._arguments.command == "plan":
-                return self._plan(bundle)
-            is_here = self._is_whole(record.load_installed(self._state, name), bundle.id)
-            code = EXIT_OK if is_here else self._install(bundle)
-        if code != EXIT_OK and not self._arguments.last_good:
-            return code
-        if code != EXIT_OK and record.load_installed(self._state, name).current is None:
-            return code
-        return worst_of([code, self._run_installed(name)])
+        source = os.path.abspath(path)  # noqa: PTH100  keeps links
+        try:
+            with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
+                name = bundle.description.name
+                if self._arguments.command == "plan":
+                    return self._plan(bundle)
+                code = self._install(bundle, source)
+        except LockedError:
+            raise
+        except OrtdeployError as error:  # as if somebody is copying another one there
+            known = record.name_from(self._state, source) if self._arguments.last_good else None
+            if known is None:
+                raise
+            name, code = known, EXIT_REJECTED
+            sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
+        stands_in = self._arguments.last_good and record.load_installed(self._state, name).current is not None
+        return worst_of([code, self._run_installed(name)]) if code == EXIT_OK or stands_in else code
 
     def _is_whole(self, installed: Installed, id_: str) -> bool:
         """Return whether a bundle is the current version already, and all its files are in the store."""
@@ -190,10 +196,6 @@ class _Desk:
         if self._arguments.command in {"apply", "retry"}:
             passed = self._check_again(installed, version, options)
         self._take(version, f"@{name}", passed=passed)
-        if getattr(self._arguments, "versions", False):
-            from ortdeploy.views.bundles import render_versions  # noqa: PLC0415  only if asked for
-
-            sys.stdout.write(render_versions(installed, record.sizes_of(installed, self._state)))
         return self._run(self._arguments)
 
     def _options(self, version: Version) -> Callable[[LoadOptions], LoadOptions]:
@@ -243,6 +245,7 @@ class _Desk:
             bundle=None if version is None else version.id,
             passed=passed,
             arrivals=arrivals,
+            installed=None if version is None else record.load_installed(self._state, path[1:]),
         )
         arguments.paths = [os.path.join(self._root, "deployment.yaml" if version is None else version.manifest)]  # noqa: PTH118
         arguments.root = None
@@ -287,10 +290,16 @@ class _Desk:
                 self._save(record.with_state(installed, id_, PLANNED))
         return code
 
-    def _install(self, bundle: Bundle) -> int:
-        """Take a bundle from state to state until it is current; return 1 if it ends earlier."""
+    def _install(self, bundle: Bundle, source: str) -> int:
+        """Take a bundle from state to state until it is current, if it is not; return 1 if it ends earlier."""
+        installed = record.load_installed(self._state, bundle.description.name)
+        if installed.source == source and self._is_whole(installed, bundle.id):
+            return EXIT_OK
         with record.installing(self._state, bundle.description.name):
-            installed = record.load_installed(self._state, bundle.description.name)
+            installed = replace(record.load_installed(self._state, bundle.description.name), source=source)
+            self._save(installed)
+            if self._is_whole(installed, bundle.id):
+                return EXIT_OK
             try:
                 self._go_through(bundle, installed)
             except _RefusedError as error:

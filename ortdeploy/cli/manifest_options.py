@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ortdeploy.manifest.loader import LoadOptions
+    from ortdeploy.planning.installed import Installed
 
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "LoadOptions":
@@ -42,7 +43,8 @@ class Taken(Struct, frozen=True, kw_only=True):
     options: "Callable[[LoadOptions], LoadOptions]"
     bundle: str | None = None
     passed: bool = False
-    arrivals: "Any" = None
+    arrivals: Any = None
+    installed: "Installed | None" = None
 
 
 def plan_root(root: str | None, plan: Path) -> Path:

@@ -62,7 +62,7 @@ class Installed(Struct, frozen=True, kw_only=True):
     """The versions of one deployment. By id, `reached` is the last state, and `passed` by which facts it was checked.
 
     `highest` is the highest number that became current, `aside` that up to which versions were rolled back; 0: none.
-    `wanted` is the id of the last version that somebody asked for.
+    `wanted` is the id of the last version that somebody asked for, and `source` the path of its bundle.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Installed(Struct, frozen=True, kw_only=True):
     highest: int = 0
     aside: int = 0
     wanted: str | None = None
+    source: str = ""
     refused: tuple[Refused, ...] = ()
 
     def version(self, id_: str | None) -> Version | None:
@@ -128,16 +129,23 @@ def record_of(state_dir: Path, name: str) -> Path:
 
 def load_installed(state_dir: Path, name: str) -> Installed:
     """Return what is installed of a deployment. Raises OrtdeployError if its record is damaged."""
-    path = record_of(state_dir, name)
+    try:
+        return _load(record_of(state_dir, name))
+    except FileNotFoundError:
+        return Installed(name=name)
+    except OSError as error:
+        raise OrtdeployError(f"{record_of(state_dir, name)} cannot be read: {error.strerror}") from error
+
+
+def _load(path: Path) -> Installed:
+    """Read a record. Raises OSError, OrtdeployError."""
     try:
         data = json.loads(read_whole(path))
         versions = tuple(map(read_version, data.pop("versions")))
         if data.pop("format_version") != _FORMAT_VERSION:
             raise OrtdeployError(f"{path} was written by a newer ortdeploy")
         found = msgspec.convert({**data, "versions": ()}, Installed, strict=True)
-    except FileNotFoundError:
-        return Installed(name=name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
         raise OrtdeployError(f"{path} cannot be read: {error}. Move it away, and apply the bundle again") from error
     return replace(found, versions=versions)
 
@@ -399,16 +407,25 @@ def owners(state_dir: Path) -> set[str] | None:
 
     The version that somebody asked for last is one of them, before it is whole.
     """
-    found: set[str] = set()
-    for path in (state_dir / FOLDER).glob("*.json"):
-        try:
-            name = str(json.loads(read_whole(path))["name"])
-            known = load_installed(state_dir, name)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, OrtdeployError):
-            return None
-        ids = {*(one.id for one in known.versions), known.wanted} - {None}
-        found.update(_owner(name, str(one)) for one in ids)
-    return found
+    try:
+        records = [_load(path) for path in (state_dir / FOLDER).glob("*.json")]
+    except (OSError, OrtdeployError):
+        return None
+    return {
+        _owner(known.name, str(one))
+        for known in records
+        for one in {*(version.id for version in known.versions), known.wanted} - {None}
+    }
+
+
+def name_from(state_dir: Path, source: str) -> str | None:
+    """Return the name of the deployment whose last bundle lay at a path, if one runs; None if there is none."""
+    for path in sorted((state_dir / FOLDER).glob("*.json")):
+        with suppress(OSError, OrtdeployError):
+            known = _load(path)
+            if known.source == source and known.current is not None:
+                return known.name
+    return None
 
 
 def _owner(name: str, id_: str) -> str:

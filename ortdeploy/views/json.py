@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.plan.steps import Plan
     from ortdeploy.planning.differences import Difference
+    from ortdeploy.planning.installed import Installed
     from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
@@ -107,9 +108,30 @@ def render_tryout(
     return _dump({"diagnostics": _diagnostics(diagnostics), "jobs": jobs, "pictures": pictures})
 
 
-def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal | RefusedApply]" = ()) -> str:
+def render_status(
+    jobs: "Sequence[JobStatus]",
+    refusals: "Sequence[Refusal | RefusedApply]" = (),
+    installed: "Installed | None" = None,
+) -> str:
     """Return the output of `status`."""
-    return _dump({"jobs": [_status(one) for one in jobs], "refused": [_refusal(one) for one in refusals]})
+    document = {"jobs": [_status(one) for one in jobs], "refused": [_refusal(one) for one in refusals]}
+    return _dump(document if installed is None else {**document, "versions": _versions(installed)})
+
+
+def _versions(installed: "Installed") -> dict[str, Any]:
+    return {
+        "current": installed.current,
+        "wanted": installed.wanted,
+        "set_aside": installed.aside,
+        "kept": [
+            {"bundle": one.id, "number": one.number, "label": one.label, "state": installed.reached.get(str(one.id))}
+            for one in installed.versions
+        ],
+        "refused": [
+            {name: getattr(one, name) for name in ("id", "number", "label", "state", "reason", "since")}
+            for one in installed.refused
+        ],
+    }
 
 
 def _refusal(one: "Refusal | RefusedApply") -> dict[str, Any]:

@@ -663,3 +663,40 @@ def test_what_is_wrong_is_shown_in_the_text_that_was_signed(world: World) -> Non
     refused = world.run("apply", bundle)
     assert "argmax: z" in refused.err
     assert "another" not in refused.err
+
+
+def test_a_bundle_that_is_gone_or_being_copied_does_not_stop_what_runs(world: World) -> None:
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert world.run("apply", bundle).code == 0
+    raw = bundle.read_bytes()
+    spoilt: list[Callable[[], object]] = [bundle.unlink, lambda: bundle.write_bytes(raw[: len(raw) // 2])]
+    for number, spoil in enumerate(spoilt):
+        spoil()
+        world.put(f"b{number}", 1)
+        assert world.run("apply", bundle).code == 1
+        refused = world.run("apply", bundle, "--last-good")
+        assert (refused.code, len(world.words())) == (1, 4 + 2 * number), refused.err
+        assert "The version of demo that runs stays" in refused.err
+
+
+def test_the_ledger_of_a_checkout_goes_on(world: World) -> None:
+    bundle = world.bundle(1)
+    shutil.copytree(world.home, world.device, dirs_exist_ok=True)
+    world.put("a", 0)
+    assert world.cli("apply", world.device / "m.yaml").code == 0
+    for name in ("m.yaml", "labels.txt"):
+        (world.device / name).unlink()
+    shutil.rmtree(world.device / "models")
+    world.put("b", 1)
+    done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["left", "left", "right", "right"]), done.err
+
+
+def test_versions_are_json_too(world: World) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1, "--label", "abc")).code == 0
+    told = json.loads(world.run("status", "@demo", "--versions", "--format", "json").out)["versions"]
+    assert [(one["number"], one["label"], one["state"]) for one in told["kept"]] == [(1, "abc", "current")]
+    assert told["current"] == told["wanted"] == told["kept"][0]["bundle"]
+    assert world.cli("status", world.home / "m.yaml", "--versions").code == 64
