@@ -30,6 +30,7 @@ from ortdeploy.bundles.description import (
     LARGEST,
     MOST_FILES,
     NAME,
+    BundledFile,
     Description,
     canonical,
     dump,
@@ -70,10 +71,9 @@ class Bundle(Struct, frozen=True, kw_only=True):
         """The bundle's id."""
         return identity(self.raw)
 
-    def opened(self, name: str) -> BinaryIO:
+    def opened(self, file: BundledFile) -> BinaryIO:
         """Open a file of the bundle, which nobody has compared with its digest. Raises OSError, OrtdeployError."""
-        file = next(file for file in self.description.files if file.name == name)
-        _check_size(self.carrier, file.sha256, file.size, name)
+        _check_size(self.carrier, file.sha256, file.size, file.name)
         return self.carrier.opened(blob(file.sha256))
 
 

@@ -244,9 +244,10 @@ def _is_pointer(path: Path) -> bool:
 def needed_by(bundle: Bundle) -> dict[str, list[str]]:
     """Return the places of the manifest that name each file of a bundle; none if its text cannot be read."""
     description, texts = bundle.description, dict[str, bytes]()
-    for name in (description.manifest, *description.overlays):
-        with bundle.opened(name) as file:
-            texts[os.path.abspath(name)] = file.read(MAX_BYTES)  # noqa: PTH100  as the loader looks for it
+    for file in description.files:
+        if file.name in {description.manifest, *description.overlays}:
+            with bundle.opened(file) as opened:
+                texts[os.path.abspath(file.name)] = opened.read(MAX_BYTES)  # noqa: PTH100  as the loader looks for it
     options = LoadOptions(digest=False, texts=texts, overlays=description.overlays)
     loaded = load_manifest(description.manifest, options)
     of_url = {file.stands_for: file.name for file in description.files}

@@ -315,7 +315,7 @@ def _take_in(
     _require_room(state_dir, sum(missing.values()))
     for file in description.files:
         if file.sha256 in missing:
-            bundle.opened(file.name).close()  # what is missing or cut off is told before anything is copied
+            bundle.opened(file).close()  # what is missing or cut off is told before anything is copied
     store.refer(owner, {*small, *sizes}, lasting=True)
     for digest, raw in small.items():
         if store.find(digest) is None:
@@ -323,7 +323,7 @@ def _take_in(
     for file in description.files:
         if file.sha256 in missing and store.find(file.sha256) is None:
             try:
-                with bundle.opened(file.name) as source:
+                with bundle.opened(file) as source:
                     store.take(source, file.name, file.sha256, _any_room)
             except AnotherContentError:
                 raise OrtdeployError(

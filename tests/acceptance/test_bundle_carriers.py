@@ -60,7 +60,7 @@ def test_a_bundle_comes_back_from_a_registry_with_its_id(tmp_path: Path, registr
     with open_bundle(back) as bundle, open_bundle(tmp_path / "digits") as before:
         assert (bundle.id, bundle.manifest_digest) == (identity(dump(describe())), before.manifest_digest)
         for file in bundle.description.files:
-            with bundle.opened(file.name) as opened:
+            with bundle.opened(file) as opened:
                 assert opened.read() == FILES[file.name]
 
 

@@ -14,7 +14,7 @@ from support.bundles import FILES, Signer, describe, resign_layout, write
 
 from ortdeploy.bundles import carrier
 from ortdeploy.bundles.carrier import tar_header
-from ortdeploy.bundles.description import dump, identity
+from ortdeploy.bundles.description import BundledFile, dump, identity
 from ortdeploy.bundles.layout import Bundle, open_bundle
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.names import names_bundle
@@ -23,12 +23,12 @@ from ortdeploy.files.names import names_bundle
 def read_all(path: Path) -> tuple[str, dict[str, bytes]]:
     """Return the id of a bundle and its files."""
     with open_bundle(path) as bundle:
-        return bundle.id, {file.name: _read(bundle, file.name) for file in bundle.description.files}
+        return bundle.id, {file.name: _read(bundle, file) for file in bundle.description.files}
 
 
-def _read(bundle: Bundle, name: str) -> bytes:
-    with bundle.opened(name) as file:
-        return file.read()
+def _read(bundle: Bundle, file: BundledFile) -> bytes:
+    with bundle.opened(file) as opened:
+        return opened.read()
 
 
 @pytest.mark.parametrize("name", ["digits.tar", "digits"])
@@ -161,7 +161,7 @@ def test_blobs_that_are_cut_missing_other_or_links_are_named(tmp_path: Path) -> 
     for damage, why in damages:
         damage()
         with open_bundle(tmp_path / "digits") as bundle, pytest.raises(OrtdeployError, match=why):
-            bundle.opened("models/digits.onnx")
+            bundle.opened(bundle.description.files[1])
     shutil.rmtree(tmp_path / "digits/blobs/sha256")
     (tmp_path / "digits/blobs/sha256").symlink_to("/tmp")  # noqa: S108
     with pytest.raises(OrtdeployError, match="link"), open_bundle(tmp_path / "digits"):

@@ -38,7 +38,7 @@ def taken(path: Path) -> bool:
         trust([POLICY], bundle.description, bundle.id, bundle.signatures)
         found = {}
         for file in bundle.description.files:
-            with bundle.opened(file.name) as opened:
+            with bundle.opened(file) as opened:
                 found[file.name] = opened.read()
             if hashlib.sha256(found[file.name]).hexdigest() != file.sha256:
                 raise OrtdeployError("the store refuses it")
