@@ -700,3 +700,17 @@ def test_versions_are_json_too(world: World) -> None:
     assert [(one["number"], one["label"], one["state"]) for one in told["kept"]] == [(1, "abc", "current")]
     assert told["current"] == told["wanted"] == told["kept"][0]["bundle"]
     assert world.cli("status", world.home / "m.yaml", "--versions").code == 64
+
+
+def test_a_saved_plan_runs_only_where_its_manifest_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    (world.home / "inbox").mkdir()
+    np.save(world.home / "inbox/a.npy", np.zeros((2, 2), np.float32))
+    assert world.cli("plan", "m.yaml", "--out", "p.json").code == 0
+    allow(Signer().public, more=f"manifests: [{world.device}]\n")
+    for words in (["p.json"], ["p.json", "--root", "."]):
+        assert "in none of the folders" in world.cli("apply", *words).err
+    shutil.copy("p.json", world.device)
+    assert "in none of the folders" in world.cli("apply", world.device / "p.json", "--root", ".").err
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    assert world.cli("apply", "p.json").code == 0
