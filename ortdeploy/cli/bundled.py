@@ -9,40 +9,30 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.bundles.layout import Bundle, open_bundle
-from ortdeploy.bundles.policy import Policy, is_free, trust
-from ortdeploy.cli.commands.shared import write_findings
-from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED, worst_of
-from ortdeploy.cli.manifest_options import Taken, load_options
-from ortdeploy.diagnostics import Diagnostic, LockedError, OrtdeployError, Severity, UsageError, has_errors
+from ortdeploy.bundles.layout import open_bundle
+from ortdeploy.bundles.policy import Policy, is_free
+from ortdeploy.cli.arriving_bundle import ArrivingBundle, state_of
+from ortdeploy.cli.bundle_place import Options, Place, RefusedError
+from ortdeploy.cli.commands.shared import log_here
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED, worst_of
+from ortdeploy.cli.manifest_options import Taken
+from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, has_errors
 from ortdeploy.events import log
-from ortdeploy.files.content_store import NotKeptError
-from ortdeploy.files.digests import signature
 from ortdeploy.files.names import is_folder, names_bundle
-from ortdeploy.ledger.damage import FILE as LEDGER
-from ortdeploy.ledger.ledger import now
-from ortdeploy.ledger.output_lock import hold_outputs
-from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
-from ortdeploy.manifest.named_paths import path_from_manifest
-from ortdeploy.manifest.spec import Spec
-from ortdeploy.plan.selection import run_jobs
-from ortdeploy.plan.steps import Plan
 from ortdeploy.planning import installed as record
 from ortdeploy.planning.arrivals import Arrivals
-from ortdeploy.planning.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
-from ortdeploy.planning.policy_file import keep_of, key_of, read_policies
+from ortdeploy.planning.installed import Installed
+from ortdeploy.planning.policy_file import read_policies
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.versions import Version
-from ortdeploy.planning.workflow import plan_checks, plan_manifests, probe_host, validate
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.redaction import without_secrets
 from ortdeploy.terminal_text import safe
-from ortdeploy.versions import package_version, release_numbers, versions
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -115,102 +105,49 @@ def _refuse_unfit(arguments: argparse.Namespace) -> None:
         raise UsageError("--tag chooses in a layout, and an installed deployment has one version that runs")
 
 
-class _RefusedError(OrtdeployError):
-    """A version does not reach a state."""
-
-    def __init__(self, state: str, reason: str) -> None:
-        self.state, self.reason = state, reason
-        super().__init__(reason)
-
-
 class _Desk:
     """Where bundles are taken in and installed versions are looked up, for one command."""
 
     def __init__(self, arguments: argparse.Namespace, policies: tuple[Policy, ...], run: Run) -> None:
-        self._arguments, self._policies, self._run = arguments, policies, run
+        self._arguments, self._run = arguments, run
         path = arguments.paths[0]
         given = getattr(arguments, "root", None)
         if given is not None and not is_folder(given):
             raise UsageError(f"--root: there is no folder {given}")
         beside = "." if path.startswith("@") else Path(path).absolute().parent
-        self._root = os.path.abspath(given if given is not None else beside)  # noqa: PTH100  without following links
-        self._state = state_folder(self._root, arguments.state_dir, [])
-        self._facts: str | None = None
+        root = os.path.abspath(given if given is not None else beside)  # noqa: PTH100  without following links
+        self._place = Place(arguments, policies, root, state_folder(root, arguments.state_dir, []))
 
     def serve(self, path: str) -> int:
         """Run the command."""
         if self._arguments.command == "watch":
-            return self._watch(path)
+            self._take(None, path)
+            return self._run(self._arguments)
         if path.startswith("@"):
             return self._run_installed(path[1:])
-        source = os.path.abspath(path)  # noqa: PTH100  keeps links
+        with_last, source = self._arguments.command == "apply" and self._arguments.last_good, os.path.abspath(path)  # noqa: PTH100
         try:
             with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
-                name = bundle.description.name
+                name, arriving = bundle.description.name, ArrivingBundle(self._place, bundle)
                 if self._arguments.command == "plan":
-                    return self._plan(bundle)
-                code = self._install(bundle, source)
+                    return arriving.plan(lambda version: self._take(version, f"@{name}"), self._run)
+                code = arriving.install(source)
         except LockedError:
             raise
         except OrtdeployError as error:  # as if somebody is copying another one there
-            known = record.name_from(self._state, source) if self._arguments.last_good else None
+            known = record.name_from(self._place.state, source) if with_last else None
             if known is None:
                 raise
             name, code = known, EXIT_REJECTED
             sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
-        stands_in = self._arguments.last_good and record.load_installed(self._state, name).current is not None
+        stands_in = with_last and record.load_installed(self._place.state, name).current is not None
         return worst_of([code, self._run_installed(name)]) if code == EXIT_OK or stands_in else code
-
-    def _is_whole(self, installed: Installed, id_: str) -> bool:
-        """Return whether a bundle is the current version already, and all its files are in the store."""
-        version = installed.version(installed.current)
-        if version is None or version.id != id_:
-            return False
-        try:
-            self._options(version)
-        except OrtdeployError:
-            return False
-        return True
-
-    def _watch(self, path: str) -> int:
-        self._take(None, path)
-        return self._run(self._arguments)
-
-    def _run_installed(self, name: str) -> int:
-        """Run the command on the version that is current."""
-        installed = record.load_installed(self._state, name)
-        if self._arguments.command == "rollback":
-            return self._roll_back(installed)
-        version = installed.version(installed.current)
-        if version is None:
-            raise OrtdeployError(
-                f"nothing is installed as @{name} in {self._root}. Apply its bundle: ortdeploy apply BUNDLE --root DIR"
-            )
-        passed = False
-        if self._arguments.command in _RUN_MODELS:
-            try:
-                record.trust_again(installed, version, self._state, self._policies)
-            except OrtdeployError as error:
-                raise OrtdeployError(f"{_named(name, version)} may not run any more: {error}") from error
-        options = self._options(version)
-        if self._arguments.command in {"apply", "retry"}:
-            passed = self._check_again(installed, version, options)
-        self._take(version, f"@{name}", passed=passed)
-        return self._run(self._arguments)
-
-    def _options(self, version: Version) -> Callable[[LoadOptions], LoadOptions]:
-        try:
-            own = record.options_of(version, self._state, self._root)
-        except (OSError, NotKeptError) as error:
-            raise OrtdeployError(f"what was installed is not whole: {error}. Apply the bundle again") from error
-        self._arguments.texts = own.texts  # findings are about these, whatever lies in their place
-        return partial(_with_version, own)
 
     def watched(self, path: str) -> list[str]:
         """Return the files whose change may let a version come or go."""
-        policies = [one.path for one in self._policies]
+        policies = [one.path for one in self._place.policies]
         if path.startswith("@"):
-            return [str(record.record_of(self._state, path[1:])), *policies]
+            return [str(record.record_of(self._place.state, path[1:])), *policies]
         return [path, os.path.join(path, "index.json"), f"{path}.sig", *policies]  # noqa: PTH118
 
     def current_files(self, path: str) -> tuple[str, list[str], LoadOptions] | None:
@@ -220,261 +157,101 @@ class _Desk:
             if not path.startswith("@"):
                 with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
                     name = bundle.description.name
-            installed = record.load_installed(self._state, name)
+            installed = record.load_installed(self._place.state, name)
             version = installed.version(installed.current)
             if version is not None:
-                own = replace(self._options(version)(LoadOptions()), digest=False)
-                return str(version.id), [os.path.join(self._root, version.manifest)], own  # noqa: PTH118
+                own = replace(self._place.options(version)(LoadOptions()), digest=False)
+                return str(version.id), [self._place.manifest_of(version)], own
         return None
 
-    def _take(self, version: Version | None, path: str, *, passed: bool = False) -> None:
+    def _run_installed(self, name: str) -> int:
+        """Run the command on the version that is current."""
+        if self._arguments.command == "rollback":
+            return self._roll_back(name)
+        installed = record.load_installed(self._place.state, name)
+        version = installed.version(installed.current)
+        if version is None:
+            where = f"@{name} in {self._place.root}"
+            raise OrtdeployError(
+                f"nothing is installed as {where}. Apply its bundle: ortdeploy apply BUNDLE --root DIR"
+            )
+        if self._arguments.command in _RUN_MODELS:
+            try:
+                record.trust_again(installed, version, self._place.state, self._place.policies)
+            except OrtdeployError as error:
+                raise OrtdeployError(f"{_named(name, version)} may not run any more: {error}") from error
+        is_run = self._arguments.command in {"apply", "retry"}
+        passed = is_run and self._check_again(installed, version, self._place.options(version))
+        self._take(version, f"@{name}", installed, passed=passed)
+        return self._run(self._arguments)
+
+    def _take(
+        self, version: Version | None, path: str, installed: Installed | None = None, *, passed: bool = False
+    ) -> None:
         """Let the command work on a version: its manifest, whose text and files are in the store."""
-        arguments = self._arguments
-        flags = [f"--root={self._root}"]
-        for flag in ("policy", "tag"):
-            value = getattr(arguments, flag, None)
-            full = os.path.abspath(value) if flag == "policy" and value is not None else value  # noqa: PTH100
-            flags += [] if full is None else [f"--{flag}={full}"]
-        named = path if path.startswith("@") else os.path.abspath(path)  # noqa: PTH100
-        arrivals = _Arrivals(self, path) if arguments.command == "watch" else None
-        options = (lambda given: given) if version is None else self._options(version)
+        arguments, place = self._arguments, self._place
+        tag, policy = getattr(arguments, "tag", None), getattr(arguments, "policy", None)
+        flags = [f"--root={place.root}", *([] if tag is None else [f"--tag={tag}"])]
+        flags += [] if policy is None else [f"--policy={os.path.abspath(policy)}"]  # noqa: PTH100
         arguments.taken = Taken(
-            path=named,
+            path=path if path.startswith("@") else os.path.abspath(path),  # noqa: PTH100
             flags=tuple(flags),
-            options=options,
+            options=(lambda given: given) if version is None else place.options(version),
             bundle=None if version is None else version.id,
             passed=passed,
-            arrivals=arrivals,
-            installed=None if version is None else record.load_installed(self._state, path[1:]),
+            arrivals=_Arrivals(self, path) if arguments.command == "watch" else None,
+            installed=installed,
         )
-        arguments.paths = [os.path.join(self._root, "deployment.yaml" if version is None else version.manifest)]  # noqa: PTH118
+        arguments.paths = [
+            os.path.join(place.root, "deployment.yaml") if version is None else place.manifest_of(version)  # noqa: PTH118
+        ]
         arguments.root = None
         arguments.last_good = False  # the record of versions is the one that is gone back to
         if arguments.command == "check":  # golden sets lie in the store
-            arguments.roots = [*arguments.roots, str(self._state)]
+            arguments.roots = [*arguments.roots, str(place.state)]
 
-    def _roll_back(self, installed: Installed) -> int:
-        with record.installing(self._state, installed.name):
-            installed = record.load_installed(self._state, installed.name)
-            if self._arguments.unpin:
-                record.save_installed(self._state, _unpinned(installed))
-                sys.stdout.write(f"{installed.name}: no version is set aside any more\n")
-                return EXIT_OK
-            changed = record.rolled_back(installed, self._arguments.to)
-            version = changed.version(changed.current)
-            if version is not None:
-                record.trust_again(changed, version, self._state, self._policies)
-                record.save_installed(self._state, changed)
-                log.info("bundle.rolled_back", deployment=installed.name, version=version.number, bundle=version.id)
-                sys.stdout.write(
-                    f"{_named(installed.name, version)} is current; versions up to {changed.aside} are set aside\n"
-                )
-        return EXIT_OK
+    def _check_again(self, installed: Installed, version: Version, options: Options) -> bool:
+        """Run the golden checks of a version if the facts are others than when they passed. Raises OrtdeployError.
 
-    def _plan(self, bundle: Bundle) -> int:
-        """Plan a bundle, which is then whole here, and planned unless it is refused."""
-        name, id_ = bundle.description.name, bundle.id
-        with record.installing(self._state, name):
-            installed = record.load_installed(self._state, name)
-            try:
-                if id_ != installed.current:
-                    installed = self._bring_in(bundle, installed)
-            except _RefusedError as error:
-                return self._refuse(bundle, error)
-            version = installed.version(id_)
-            if version is None:
-                raise OrtdeployError(f"{bundle.path} is not in its record")
-            self._take(version, f"@{name}")
-            code = self._run(self._arguments)
-            if code in {EXIT_OK, EXIT_CHANGES} and installed.reached.get(id_) == WHOLE:
-                self._save(record.with_state(installed, id_, PLANNED))
-        return code
-
-    def _install(self, bundle: Bundle, source: str) -> int:
-        """Take a bundle from state to state until it is current, if it is not; return 1 if it ends earlier."""
-        installed = record.load_installed(self._state, bundle.description.name)
-        if installed.source == source and self._is_whole(installed, bundle.id):
-            return EXIT_OK
-        with record.installing(self._state, bundle.description.name):
-            installed = replace(record.load_installed(self._state, bundle.description.name), source=source)
-            self._save(installed)
-            if self._is_whole(installed, bundle.id):
-                return EXIT_OK
-            try:
-                self._go_through(bundle, installed)
-            except _RefusedError as error:
-                return self._refuse(bundle, error)
-        return EXIT_OK
-
-    def _go_through(self, bundle: Bundle, installed: Installed) -> None:
-        name, id_ = bundle.description.name, bundle.id
-        installed = self._bring_in(bundle, installed)
-        version = installed.version(id_)
-        if version is None:
-            raise OrtdeployError(f"{bundle.path} is not in its record")
-        manifest, options = os.path.join(self._root, version.manifest), self._options(version)  # noqa: PTH118
-        plans = self._try_plan(manifest, options)
-        installed = record.with_state(installed, id_, PLANNED)
-        self._save(installed)
-        self._try_checks(manifest, options, plans)
-        installed = record.with_state(record.with_passed(installed, id_, self._facts_key()), id_, CHECKED)
-        self._save(installed)
-        installed, gone = record.with_current(installed, id_, keep_of(self._policies))
-        self._save(installed)
-        record.release(self._state, name, gone)
-        log.info("bundle.installed", deployment=name, version=version.number, label=version.label, bundle=id_)
-
-    def _bring_in(self, bundle: Bundle, installed: Installed) -> Installed:
-        """Bring a bundle to whole, if it is trusted and not refused already. Raises _RefusedError."""
-        description, id_ = bundle.description, bundle.id
-        installed = record.with_state(installed, id_, DESCRIBED)
-        self._save(installed)
-        self._require_number(bundle, installed)
-        try:
-            trust(self._policies, description, id_, bundle.signatures)
-        except OrtdeployError as error:
-            raise _RefusedError(TRUSTED, f"{error}") from error
-        before = installed.refusal(id_)
-        if before is not None and installed.version(id_) is not None and before.facts == self._grounds(installed, id_):
-            raise _RefusedError(before.state, before.reason)
-        installed = record.with_state(installed, id_, TRUSTED)
-        self._save(installed)
-        try:
-            installed = record.take_in(bundle, installed, self._state, now())
-        except OrtdeployError as error:
-            raise _RefusedError(WHOLE, f"{error}") from error
-        self._save(installed)
-        return installed
-
-    def _require_number(self, bundle: Bundle, installed: Installed) -> None:
-        """Raise _RefusedError for a version that is too old, set aside or of a newer ortdeploy."""
-        wrong = record.objection_to_number(installed, bundle.description, bundle.id)
-        needed = bundle.description.needs.ortdeploy
-        if wrong is None and release_numbers(needed) > release_numbers(package_version("ortdeploy")):
-            wrong = f"it needs ortdeploy {needed}, and this is {package_version('ortdeploy')}"
-        if wrong is not None:
-            raise _RefusedError(DESCRIBED, wrong)
-
-    def _try_plan(self, manifest: str, options: Callable[[LoadOptions], LoadOptions]) -> tuple[Plan, ...]:
-        planned = plan_manifests([manifest], options(self._own_options()), state_dir=self._arguments.state_dir)
-        if has_errors(planned.diagnostics):
-            write_findings(planned.diagnostics, self._arguments, sys.stderr)
-            raise _RefusedError(PLANNED, _first(planned.diagnostics))
-        return planned.plans
-
-    def _try_checks(self, manifest: str, options: Callable[[LoadOptions], LoadOptions], plans: Sequence[Plan]) -> None:
-        """Run all golden checks of a version, never beside a run of its jobs. Raises _RefusedError, LockedError."""
-        from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for what is checked
-        from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
-
-        own, state_dir = options(self._own_options()), self._arguments.state_dir
-        specs = validate([manifest], own).specs
-        if not any(_has_checks(spec) for spec in specs):
-            return
-        checks, diagnostics = plan_checks([manifest], own, state_dir=state_dir)
-        if has_errors(diagnostics):
-            raise _RefusedError(CHECKED, _first(diagnostics))
-        outputs = [
-            output_key(Path(plan.folder) / step.output.path, self._state) for plan in plans for step in run_jobs(plan)
-        ]
-        with hold_outputs(self._state, outputs):
-            for result in run_checks(checks, state_dir, own.roots):
-                if result.status != PASSED:
-                    raise _RefusedError(
-                        CHECKED,
-                        f"golden check {result.check} of model {result.model} on session {result.session} "
-                        f"{result.status}: {result.message}",
-                    )
-
-    def _check_again(
-        self, installed: Installed, version: Version, options: Callable[[LoadOptions], LoadOptions]
-    ) -> bool:
-        """Run the golden checks of a version if the facts are others than when they passed. Raises OrtdeployError."""
-        facts, id_ = self._facts_key(), str(version.id)
+        Return whether they have passed; if the version cannot be planned, the command says so.
+        """
+        place, id_ = self._place, str(version.id)
+        facts, manifest = place.facts_key(), place.manifest_of(version)
         if installed.passed.get(id_) == facts:
             return True
-        manifest = os.path.join(self._root, version.manifest)  # noqa: PTH118
-        planned = plan_manifests([manifest], options(self._own_options()), state_dir=self._arguments.state_dir)
+        own = options(place.own_options())
+        planned = plan_manifests([manifest], own, state_dir=self._arguments.state_dir)
         if has_errors(planned.diagnostics):
-            return False  # the command says so
+            return False
         try:
-            self._try_checks(manifest, options, planned.plans)
-        except _RefusedError as error:
-            raise OrtdeployError(
-                f"{_named(installed.name, version)} is refused on this machine as it is now: {error.reason}"
-            ) from error
-        with record.installing(self._state, installed.name):
-            self._save(record.with_passed(record.load_installed(self._state, installed.name), id_, facts))
+            place.try_checks(manifest, options, planned.plans)
+        except RefusedError as error:
+            what = f"{_named(installed.name, version)} is refused on this machine as it is now"
+            raise OrtdeployError(f"{what}: {error.reason}") from error
+        with record.installing(place.state, installed.name):
+            now_known = record.load_installed(place.state, installed.name)
+            record.save_installed(place.state, record.with_passed(now_known, id_, facts))
         return True
 
-    def _own_options(self) -> LoadOptions:
-        """Return the options of the command line alone."""
-        self._arguments.taken = None
-        return load_options(self._arguments)
+    def _roll_back(self, name: str) -> int:
+        place = self._place
+        with record.installing(place.state, name):
+            installed = record.load_installed(place.state, name)
+            if self._arguments.unpin:
+                record.save_installed(place.state, replace(installed, aside=0))
+                self._say(f"{name}: no version is set aside any more")
+                return EXIT_OK
+            changed, version = record.rolled_back(installed, self._arguments.to)
+            record.trust_again(changed, version, place.state, place.policies)
+            record.save_installed(place.state, changed)
+        fields = {"version": version.number, "bundle": version.id}
+        log_here(self._arguments, log.info, "bundle.rolled_back", deployment=name, **fields)
+        self._say(f"{_named(name, version)} is current; versions up to {changed.aside} are set aside")
+        return EXIT_OK
 
-    def _refuse(self, bundle: Bundle, error: _RefusedError) -> int:
-        """Remember a refusal, and say what stays."""
-        description, id_ = bundle.description, bundle.id
-        installed = record.load_installed(self._state, description.name)
-        refused = Refused(
-            id=id_,
-            number=description.version,
-            label=description.label,
-            state=error.state,
-            reason=error.reason,
-            since=now(),
-            facts=self._grounds(installed, id_) if error.state in {PLANNED, CHECKED} else "",
-        )
-        with suppress(OrtdeployError):  # as on a full disk; then it is tried again
-            self._save(record.with_refusal(installed, refused))
-        current = installed.version(installed.current)
-        stays = "nothing is installed" if current is None else f"version {current.number} stays"
-        log.warning(
-            "bundle.refused",
-            deployment=description.name,
-            version=description.version,
-            bundle=id_,
-            state=error.state,
-            reason=error.reason,
-        )
-        what = f"{description.name} {description.version} (id {id_}) is not {error.state}: {error.reason}"
-        sys.stderr.write(safe(without_secrets(f"ortdeploy: {what}. So {stays}.\n")))
-        return EXIT_REJECTED
-
-    def _grounds(self, installed: Installed, id_: str) -> str:
-        """Return a digest of all that a refusal of a version rests on: facts, policies, ledger, inputs and outputs."""
-        version = installed.version(id_)
-        if version is None:  # what refuses it before it is whole is looked at each time
-            return ""
-        manifest = os.path.join(self._root, version.manifest)  # noqa: PTH118
-        options = self._options(version)(self._own_options())
-        outputs = [
-            path_from_manifest(spec, job.output.path)
-            for spec in validate([manifest], options).specs
-            for job in spec.jobs
-        ]
-        places = map(str, (self._state / LEDGER, *outputs))
-        data = [Arrivals([manifest], options).look(), *map(_state_of, places)]
-        return record.facts_key(self._facts_key(), data)
-
-    def _save(self, installed: Installed) -> None:
-        record.save_installed(self._state, installed)
-
-    def _facts_key(self) -> str:
-        """Return a digest of the facts and policies that decide about a version."""
-        if self._facts is None:
-            host = probe_host([])
-            runtime, machine = host.runtime, host.machine
-            self._facts = record.facts_key(
-                versions(),
-                runtime.available_providers,
-                runtime.devices,
-                sorted(runtime.packages),
-                None if machine is None else [machine.system, machine.architecture, machine.cpu_flags],
-                self._arguments.profile,
-                key_of(self._policies),
-            )
-        return self._facts
+    def _say(self, text: str) -> None:
+        if not self._arguments.quiet:
+            sys.stdout.write(safe(f"{text}\n"))
 
 
 class _Arrivals:
@@ -499,44 +276,13 @@ class _Arrivals:
     def look(self) -> str:
         """Return a text that changes if there may be something to do."""
         places = self._desk.watched(self._path)
-        states = "\n".join(f"{place} {_state_of(place)}" for place in places)
+        states = "\n".join(f"{place} {state_of(place)}" for place in places)
         current = self._desk.current_files(self._path)
         if current is not None and current[0] != self._current:
             self._current, self._inner = current[0], Arrivals(current[1], current[2])
         return states if self._inner is None else f"{states}\n{self._inner.look()}"
 
 
-def _state_of(path: str) -> str:
-    try:
-        return str(tuple(signature(os.stat(path)).values()))  # noqa: PTH116  text
-    except (OSError, ValueError) as error:
-        return type(error).__name__
-
-
-def _with_version(own: LoadOptions, given: LoadOptions) -> LoadOptions:
-    """Return the options of a command line for an installed version: its overlays come before those that are given."""
-    return replace(
-        given,
-        texts=own.texts,
-        places=own.places,
-        roots=(*given.roots, *own.roots),
-        overlays=(*own.overlays, *given.overlays),
-    )
-
-
-def _unpinned(installed: Installed) -> Installed:
-    return replace(installed, aside=0)
-
-
-def _has_checks(spec: Spec) -> bool:
-    return any(one.checks for one in spec.models) or any(one.checks for one in spec.adapters)
-
-
 def _named(name: str, version: Version) -> str:
     label = f" ({version.label})" if version.label else ""
     return f"{name} {version.number}{label}"
-
-
-def _first(diagnostics: Sequence[Diagnostic]) -> str:
-    one = next(one for one in diagnostics if one.severity is Severity.ERROR)
-    return f"{one.rule}: {one.detail.rstrip('.')}"

@@ -220,10 +220,10 @@ def with_passed(installed: Installed, id_: str, facts: str) -> Installed:
     return replace(installed, passed={**installed.passed, id_: facts})
 
 
-def rolled_back(installed: Installed, number: int | None) -> Installed:
-    """Return a record in which an older version is current, by its number or the next lower one. Raises OrtdeployError.
+def rolled_back(installed: Installed, number: int | None) -> tuple[Installed, Version]:
+    """Return a record in which an older version is current, by its number or the next lower one, and that version.
 
-    All above it are set aside.
+    All above it are set aside. Raises OrtdeployError.
     """
     current = installed.version(installed.current)
     if current is None:
@@ -235,7 +235,8 @@ def rolled_back(installed: Installed, number: int | None) -> Installed:
         known = ", ".join(map(str, older)) or "none"
         raise OrtdeployError(f"there is no such older version of {installed.name} here; those that are: {known}")
     reached = {**installed.reached, target.id: CURRENT}
-    return replace(installed, current=target.id, aside=max(installed.aside, installed.highest), reached=reached)
+    aside = max(installed.aside, installed.highest)
+    return replace(installed, current=target.id, aside=aside, reached=reached), target
 
 
 def with_refusal(installed: Installed, refused: Refused) -> Installed:

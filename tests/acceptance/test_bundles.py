@@ -714,3 +714,18 @@ def test_a_saved_plan_runs_only_where_its_manifest_may(world: World, monkeypatch
     assert "in none of the folders" in world.cli("apply", world.device / "p.json", "--root", ".").err
     allow(Signer().public, more=f"manifests: [{world.home}]\n")
     assert world.cli("apply", "p.json").code == 0
+
+
+def test_the_log_has_what_was_installed_refused_and_rolled_back(world: World, tmp_path: Path) -> None:
+    world.put("a", 0)
+    log = tmp_path / "log.jsonl"
+    one = world.bundle(1)
+    (world.home / "labels.txt").write_text("up\ndown\n")
+    two = world.bundle(2)
+    for bundle in (one, two):
+        assert world.run("apply", bundle, "--log-file", log, "--log-format", "json").code == 0
+    assert world.run("rollback", "@demo", "-q").out == ""
+    assert world.run("apply", two, "--log-file", log, "--log-format", "json").code == 1
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    told = [(one["event"], one["version"]) for one in events if one["event"].startswith("bundle.")]
+    assert told == [("bundle.installed", 1), ("bundle.installed", 2), ("bundle.refused", 2)]

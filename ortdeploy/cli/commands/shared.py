@@ -209,6 +209,17 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
         log.info(event, **fields)
 
 
+def log_here(arguments: argparse.Namespace, tell: "Callable[..., None]", event: str, **fields: object) -> None:
+    """Log one event outside of what a command logs; a person at a terminal has been told already."""
+    options = argparse.Namespace(**{**dict.fromkeys(("quiet", "verbose", *_LOG_OPTIONS)), **vars(arguments)})
+    if sys.stderr.isatty() and not (options.log_file or options.log_format):
+        return
+    with ExitStack() as stack:
+        start_logging(options, stack)
+        stack.callback(log.send_to, None)
+        tell(event, **fields)
+
+
 def named_model(path: str) -> "ModelFacts":
     """Return the facts of a model that the command line names. Raises OrtdeployError."""
     from ortdeploy.graph.model import read_model  # noqa: PLC0415  validate does not need onnx
