@@ -729,3 +729,36 @@ def test_the_log_has_what_was_installed_refused_and_rolled_back(world: World, tm
     events = [json.loads(line) for line in log.read_text().splitlines()]
     told = [(one["event"], one["version"]) for one in events if one["event"].startswith("bundle.")]
     assert told == [("bundle.installed", 1), ("bundle.installed", 2), ("bundle.refused", 2)]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not shutil.which("git") or not shutil.which("ssh-keygen"), reason="needs git and ssh-keygen")
+def test_a_signed_commit_is_a_chain_of_trust_without_a_bundle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    key = world.home.parent / "key"
+
+    def call(*words: str | Path) -> int:
+        return subprocess.run(list(map(str, words)), check=False, capture_output=True, timeout=60).returncode
+
+    assert call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key) == 0
+    public = key.with_suffix(".pub").read_text()
+    (world.home.parent / "allowed").write_text(f"ci@example.org {public}")
+    ours = {
+        "user.name": "ci", "user.email": "ci@example.org", "gpg.format": "ssh", "user.signingkey": str(key),
+        "gpg.ssh.allowedSignersFile": str(world.home.parent / "allowed"), "commit.gpgsign": "true",
+    }  # fmt: skip
+    git = ["git", *(word for name, value in ours.items() for word in ("-c", f"{name}={value}"))]
+    assert world.cli("lock", "m.yaml").code == 0
+    (world.home / "inbox").mkdir()
+    (world.home / ".gitignore").write_text("inbox\nout\n.ortdeploy\n")
+    assert [call(*git, *words) for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"])] == [0, 0, 0]
+    assert call(*git, "verify-commit", "HEAD") == 0
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    np.save(world.home / "inbox/a.npy", np.zeros((2, 2), np.float32))
+    assert world.cli("apply", "m.yaml").code == 0
+    world.change_model(5)  # not what was committed
+    np.save(world.home / "inbox/b.npy", np.zeros((2, 2), np.float32))
+    refused = world.cli("apply", "m.yaml")
+    assert (refused.code, "digest-mismatch" in refused.out + refused.err) == (1, True)
+    assert call(*git, "-c", "commit.gpgsign=false", "commit", "-qam", "two") == 0
+    assert call(*git, "verify-commit", "HEAD") != 0
