@@ -99,6 +99,8 @@ def _refuse_unfit(arguments: argparse.Namespace) -> None:
             raise UsageError(
                 f"{flag} is for plans of manifests: a bundle runs whole, on the device that it is applied to"
             )
+    if getattr(arguments, "record", False):
+        raise UsageError("--record writes golden outputs, and those of an installed deployment are as they were signed")
     if getattr(arguments, "device", None) is not None:
         raise UsageError("--device is for manifests: ortdeploy bundle --device FILE says whether a device takes it")
     if is_installed and getattr(arguments, "tag", None) is not None:

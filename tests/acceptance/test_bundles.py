@@ -341,7 +341,7 @@ def test_a_policy_that_others_may_write_refuses_everything(world: World) -> None
     [["lock", "@demo"], ["tune", "@demo", "--job", "run"], ["diff", "@demo"], ["finish", "@demo"], ["try", "@demo"],
      ["apply", "@demo", "--shard", "0/2"], ["apply", "@demo", "--engine", "ray"], ["plan", "@demo", "--out", "p"],
      ["plan", "@demo", "--device", "d"], ["apply", "@demo", "m.yaml"], ["rollback", "m.yaml"], ["status", "m.yaml", "--root", "."],
-     ["retry", "demo.tar", "--job", "run"], ["apply", "@demo", "--tag", "1"]],
+     ["retry", "demo.tar", "--job", "run"], ["apply", "@demo", "--tag", "1"], ["check", "@demo", "--record"]],
 )  # fmt: skip
 def test_what_does_not_go_with_a_bundle_is_wrong_usage_in_words(world: World, words: list[str]) -> None:
     refused = world.cli(*words)
