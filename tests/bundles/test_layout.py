@@ -233,3 +233,15 @@ def test_a_sparse_file_of_10_gib_in_a_tar_takes_no_memory_that_grows_with_it(tmp
         assert tracemalloc.get_traced_memory()[1] < 40_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_an_extended_header_says_sizes_from_8_gib_on_and_no_others() -> None:
+    assert [len(tar_header("x", size)) // 512 for size in (0, 8 * 1024**3 - 1, 8 * 1024**3)] == [1, 1, 3]
+
+
+def test_what_a_killed_maker_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".digits.partial/blobs").mkdir(parents=True)
+    (tmp_path / ".digits.partial/blobs/old").write_bytes(b"old")
+    write(tmp_path / "digits")
+    assert read_all(tmp_path / "digits")[1] == FILES
+    assert not (tmp_path / "digits/blobs/old").exists()
