@@ -9,7 +9,7 @@ import onnx
 from measure import describe_machine
 from onnx import TensorProto, helper
 
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.graph.model import read_model
 
 LAYERS, WIDTH = 8, 8192

@@ -22,7 +22,7 @@ from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.runtime.session import OrtRuntime
-from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.generated_models import make_model
 from ortdeploy.sessions.opening import ModelOpener
 
 ROWS, SIDE, CHANNELS = 8, 96, 16

@@ -31,13 +31,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ortdeploy.application.part_queue import PartQueue
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.records import Part
+from ortdeploy.parts.commit_log import CommitLog
+from ortdeploy.parts.file_spans import Spans
+from ortdeploy.parts.receipt import Receipt
 from ortdeploy.plan.part_table import PartTable, PlannedPart
-from ortdeploy.running.file_spans import Spans
-from ortdeploy.running.shards.commit_log import CommitLog
-from ortdeploy.running.shards.handout import Handout
-from ortdeploy.running.shards.receipt import Receipt
 
 PAGE = Path(__file__).parent.parent / "docs/scale.md"
 MEASURED = Path(__file__).parent / "scale.json"
@@ -455,15 +455,15 @@ def _whole_parts(folder: Path) -> dict[str, Any]:
 def _handouts() -> float:
     """Return how many parts a driver gives out and takes back in a second."""
     workers, parts = 10_000, 40_000
-    handout, begin, done = Handout(range(parts)), time.process_time(), 0
-    held = {worker: [handout.give(worker, 0.0), handout.give(worker, 0.0)] for worker in range(workers)}
-    while handout.left:
+    queue, begin, done = PartQueue(range(parts)), time.process_time(), 0
+    held = {worker: [queue.give(worker, 0.0), queue.give(worker, 0.0)] for worker in range(workers)}
+    while queue.left:
         for worker, has in held.items():
             part = has.pop(0) if has else None
             if part is not None:
-                handout.decided(worker, part, 1.0)
+                queue.decided(worker, part, 1.0)
                 done += 1
-                has.append(handout.give(worker, 1.0))
+                has.append(queue.give(worker, 1.0))
         if done >= parts - 2 * workers:
             break
     return done / (time.process_time() - begin)

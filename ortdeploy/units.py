@@ -1,4 +1,4 @@
-"""Sizes in bytes and shares of a total, as people write them: `512 MiB`, `5%`."""
+"""Sizes in bytes, shares of a total and durations, as people write them: `512 MiB`, `5%`, `500ms`."""
 
 import re
 
@@ -29,3 +29,19 @@ def format_size(size: float) -> str:
     """Return a size as people read it, in MiB: `0.3 MiB`, `512 MiB`."""
     mebibytes = size / _UNITS["MiB"]
     return f"{mebibytes:,.1f} MiB" if mebibytes < 10 else f"{mebibytes:,.0f} MiB"  # noqa: PLR2004  two digits are enough
+
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def split_duration(value: float | str) -> tuple[str, float]:
+    """Return a duration as its number and the seconds of its unit; a bare number is seconds."""
+    text = str(value)
+    number = text.rstrip("dhimns")
+    return number, _SECONDS[text[len(number) :] or "s"]
+
+
+def parse_duration(value: float | str) -> float:
+    """Return the seconds of a duration that is written with its unit; a bare number is seconds."""
+    number, seconds = split_duration(value)
+    return float(number) * seconds

@@ -29,7 +29,7 @@ from ortdeploy.deployment.threads import SPINNING
 from ortdeploy.events import log
 from ortdeploy.files import gate
 from ortdeploy.ledger import versions
-from ortdeploy.planning import known_graphs, nothing_to_do
+from ortdeploy.planning import graph_cache, nothing_to_do
 from ortdeploy.planning.preflight import openings
 from ortdeploy.process import memory
 from ortdeploy.process.child import Answer
@@ -204,7 +204,7 @@ def models_are_opened_once(request: pytest.FixtureRequest) -> Iterator[None]:
             for module in (trial_opening, trial_run, tryouts):
                 patch.setattr(module, "ask_fork", answer_here)
         if not request.node.get_closest_marker("reads_graphs"):
-            patch.setattr(known_graphs, "memo", KnownByAll)
+            patch.setattr(graph_cache, "memo", KnownByAll)
         patch.setattr(memo, "_waiting", {})
         yield
 

@@ -11,7 +11,7 @@ from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.modules import Modules
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.operations.protocol import Operation
-from ortdeploy.running.reports.catalogue import REPORTS, ReportModule
+from ortdeploy.reports.catalogue import REPORTS, ReportModule
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import SinkModule
 from ortdeploy.sources.catalogue import SOURCES
@@ -53,7 +53,7 @@ def test_a_module_has_the_names_of_its_protocol(protocol: type, module: object) 
         ("sinks", "def open_sink(", SINKS),
         ("transforms", "CONTRACT =", {*PREPARE, *POSTPROCESS}),
         ("operations", "CONTRACT =", OPERATIONS),
-        ("running/reports", "FILE =", REPORTS),
+        ("reports", "FILE =", REPORTS),
         ("starters", "def recognise(", {str(getattr(one, "__name__")).rpartition(".")[2] for one in FAMILIES}),  # noqa: B009  a module's
         ("cli/commands", "def run(", COMMANDS),
     ],

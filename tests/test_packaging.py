@@ -1,6 +1,7 @@
 """The distributions: their version, and what is in them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def checkout(builder: None, tmp_path: Path) -> Path:  # noqa: ARG001
     folder = tmp_path / "checkout"
     (folder / "ortdeploy").mkdir(parents=True)
     (folder / "ortdeploy/__init__.py").touch()
-    for name in ("pyproject.toml", ".git_archival.txt", ".gitattributes", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", ".git_archival.txt", ".gitattributes", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, folder)
     git(folder, "init", "-q")
     git(folder, "add", "-A")
@@ -111,3 +112,23 @@ def test_the_wheel_of_the_source_distribution_is_whole(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert str(unpacked) in done.stdout
+
+
+def test_the_readme_of_the_package_has_no_relative_link(builder: None) -> None:  # noqa: ARG001
+    readme = output_of(sys.executable, "-W", "ignore", "-m", "hatchling", "metadata", "readme", cwd=REPOSITORY)
+    links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`", "", readme, flags=re.DOTALL))
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert any(link.startswith("https://raw.githubusercontent.com/") for link in links)
+
+
+@pytest.mark.slow
+def test_a_tagged_checkout_is_built_into_packages_that_the_index_takes(builder: None, tmp_path: Path) -> None:  # noqa: ARG001
+    for module in ("build", "twine"):
+        pytest.importorskip(module)
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{REPOSITORY}", "checkout")
+    git(tmp_path / "checkout", "tag", "v3.2.1")
+    output_of(sys.executable, "-m", "build", "--no-isolation", cwd=tmp_path / "checkout")
+    built = sorted((tmp_path / "checkout/dist").iterdir())
+    assert [path.name for path in built] == ["ortdeploy-3.2.1-py3-none-any.whl", "ortdeploy-3.2.1.tar.gz"]
+    output_of(sys.executable, "-m", "twine", "check", "--strict", *built, cwd=tmp_path)

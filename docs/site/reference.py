@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout, suppress
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -21,6 +22,21 @@ from ortdeploy.schemas import load_schema, schema_names, schema_text
 _PARTS = ("What it catches", "Why", "Example", "How to fix")
 _TEXT_AREA = "the text of manifests and saved plans"
 _COLUMNS = "100"  # of the help texts
+_CASES = Path(__file__).parent.parent.parent / "tests/rules/cases"
+_MOST_LINES = 30  # of a case that a page shows
+_PAGES_OF_KEYS = {
+    **{key: key for key in ("models", "adapters", "pipelines", "jobs", "input", "prepare", "batch", "postprocess")},
+    **{key: key for key in ("output", "errors", "limits", "memory", "threads", "checks", "hours")},
+    "providers": "provider-chains",
+    "cache": "threads",
+    "row_independence": "rows",
+    "shared_arena": "memory",
+    "until": "hours",
+    "pause": "hours",
+    "on_end": "on-end",
+    "profiles": "overrides",
+}
+"""The page of the reference that describes a key, by the key."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -74,7 +90,38 @@ def _rule(rule: str) -> str:
         raise AssertionError(f"{rule} has no page")
     head, _, text = page.partition("\n\n")
     lines = [f"# {rule}", "", f"**{_escaped(head.partition(': ')[2])}**", ""]
-    return "\n".join([*lines, *_paragraphs(text)])
+    return "\n".join([*lines, *_paragraphs(text), *_cases(rule)])
+
+
+def _cases(rule: str) -> Iterator[str]:
+    """Yield a manifest that a rule flags, one that it does not flag, and the page of the key: cases of its tests.
+
+    Cases that suppose facts are not shown, because the text does not tell why one of them is flagged.
+    """
+    flagged = min((_CASES / rule).glob("flagged*.yaml"), key=lambda path: len(path.stem), default=None)
+    if flagged is None:
+        return
+    clean = min(flagged.parent.glob("clean*.yaml"), key=lambda path: len(path.stem))
+    found, instead = (path.read_text(encoding="utf-8") for path in (flagged, clean))
+    if not any(text.startswith("# facts:") for text in (found, instead)) and len(found.splitlines()) <= _MOST_LINES:
+        yield f"## A manifest that is flagged\n\n```yaml\n{re.sub(r'# expect: .*', '# flagged', found)}```\n"
+        yield f"## Use instead\n\n```yaml\n{instead}```\n"
+    page = _page_of_key(found)
+    yield f"The key: [{page}](../{page}.md).\n"
+
+
+def _page_of_key(case: str) -> str:
+    """Return the page that describes the key of the first flagged line."""
+    lines = case.splitlines()
+    at = next(number for number, line in enumerate(lines) if "# expect:" in line)
+    keys, depth = [], len(lines[at])
+    for line in reversed(lines[: at + 1]):
+        indent, key = re.match(r"(\s*(?:- )?)\{?(\w*)", line).groups()  # type: ignore[union-attr]
+        if key and len(indent) < depth:
+            keys.append(key)
+            depth = len(indent)
+    pages = [_PAGES_OF_KEYS[key] for key in keys if key in _PAGES_OF_KEYS]
+    return pages[0] if pages else "jobs"
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -84,6 +131,8 @@ def _paragraphs(text: str) -> Iterator[str]:
         body = paragraph if label is None else paragraph.removeprefix(f"{label}:")
         if label is not None:
             yield f"## {label}\n"
+        if not body:
+            continue  # what follows is a paragraph of its own
         if label == "Example" or body.startswith("    "):
             yield _fenced(textwrap.dedent(body.removeprefix(" ") if label else body).strip("\n"))
         else:

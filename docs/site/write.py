@@ -13,7 +13,6 @@ from reference import pages
 
 REPOSITORY = Path(__file__).parent.parent.parent
 BESIDE = {
-    "README.md": "index.md",
     "README.zh-CN.md": "index.zh-CN.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -75,6 +74,8 @@ def _relinked(text: str, source: str, page: str) -> str:
 
 
 def _page_of(path: str) -> str | None:
+    if path == "README.md":  # the site has a page of its own to begin with
+        return "index.md"
     if path == "docs/decisions":
         return "decisions/index.md"
     if path in BESIDE:

@@ -75,6 +75,23 @@ def _columns() -> int:
     return (columns or 80) - 2
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return lines of up to `width` columns. No word is broken, or a flag could not be copied."""
+    import textwrap  # noqa: PLC0415  only for help
+
+    return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+
+class _Help(argparse.HelpFormatter):
+    """Help texts in lines of whole words."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrapped(text, width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(f"{indent}{line}" for line in _wrapped(text, width - len(indent)))
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that exits with 64 for wrong usage, so that it cannot look like a rejection or like changes.
 
@@ -83,7 +100,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: "Any", **settings: "Any") -> None:
         settings["allow_abbrev"] = False
-        settings["formatter_class"] = partial(settings.get("formatter_class", argparse.HelpFormatter), width=_columns())
+        settings["formatter_class"] = partial(_Help, width=_columns())
         super().__init__(*arguments, **settings)
         self.register("action", None, _Once)
         self.register("action", "store", _Once)
@@ -206,6 +223,38 @@ class _Parser(argparse.ArgumentParser):
         return f"{self.prog} has no flag {flag}. {advice}"
 
 
+class _Program(_Parser):
+    """The parser of the program itself, whose help shows the commands by what they are for."""
+
+    def format_help(self) -> str:
+        width = _columns()
+        tables = {group: [(one, COMMANDS[one][0]) for one in names if one in COMMANDS] for group, names in GROUPS}
+        tables["options"] = [(", ".join(one.option_strings), str(one.help)) for one in self._actions[:2]]
+        indent = 4 + max(len(name) for rows in tables.values() for name, _ in rows)
+        shown = [f"{group}:\n{_table(rows, indent, width)}" for group, rows in tables.items()]
+        codes = [(code, meaning) for code, meaning in (line.split(maxsplit=1) for line in _EPILOG.splitlines()[1:])]
+        shown.append(f"exit codes:\n{_table(codes, 15, width)}")
+        about = "\n".join([*_wrapped(str(self.description), width), f"Start with: {_FIRST}"])
+        more = [
+            *_wrapped("ortdeploy COMMAND --help shows the flags of a command.", width),
+            f"Documents: {_DOCUMENTS}",
+        ]
+        return "\n\n".join([self.format_usage().rstrip(), about, *shown, "\n".join(more)]) + "\n"
+
+
+_FIRST = "ortdeploy init MODEL.onnx"
+_DOCUMENTS = "https://github.com/OWNER/ortdeploy/tree/main/docs"
+
+
+def _table(rows: "Sequence[tuple[str, str]]", indent: int, width: int) -> str:
+    """Return rows of a name and what it means, which begins `indent` columns from the left."""
+    lines = []
+    for name, meaning in rows:
+        first, *others = _wrapped(meaning, width - indent)
+        lines += [f"  {name:<{indent - 2}}{first}", *(f"{' ' * indent}{line}" for line in others)]
+    return "\n".join(lines)
+
+
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of every command, or of one command `only`, which is faster."""
 
@@ -216,11 +265,10 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             print(f"ortdeploy {package_version('ortdeploy')}")  # noqa: T201  the front door's own word
             parser.exit()
 
-    parser = _Parser(
+    parser = _Program(
         prog="ortdeploy",
-        description="Declarative deployments for ONNX Runtime: a YAML manifest says which models run over which data.",
+        description="Runs ONNX models over batches of files, as one YAML manifest declares.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
@@ -237,7 +285,8 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     """Add the arguments of every command that reads manifests."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help=paths)
-    add("--format", choices=formats, help="form of the results (default: text; also: ORTDEPLOY_FORMAT)")
+    form = f"form of the results: {', '.join(formats)} (default: text; also: ORTDEPLOY_FORMAT)"
+    add("--format", metavar="FORM", choices=formats, help=form)
     profile = "merge the overrides under profiles: NAME: into the manifest (also: ORTDEPLOY_PROFILE)"
     add("--profile", metavar="NAME", help=profile)
     overlay = "merge a file into the manifest, such as one that ortdeploy tune wrote; may be given several times"
@@ -282,7 +331,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     signature = "add a signature of what --files has written; may be given several times"
     add("--signature", metavar="FILE", action="append", default=[], dest="signatures", help=signature)
     number = "number of the version; devices take higher ones alone (default: 1)"
-    add("--version", metavar="N", type=_version, default=1, dest="number", help=number)
+    add("--version", metavar="N", type=_number, default=1, dest="number", help=number)
     add("--label", metavar="TEXT", help="a name of the version for people, such as a commit")
     add("--against", metavar="OLD", help="compare with an older bundle, and say what devices will refuse")
     device = "refuse what the machine of this device file would refuse; may be given several times"
@@ -298,7 +347,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(sets=[], roots=[], profile=None)
 
 
-def _version(text: str) -> int:
+def _number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) < 2**53:
         raise argparse.ArgumentTypeError(f"{text!r} is not a version, which is a whole number from 1 on")
     return int(text)
@@ -335,6 +384,14 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_new_run(parser)
     meaning = "keep the last version of a manifest that ran well, and run it while a later version is refused"
     parser.add_argument("--last-good", action="store_true", help=meaning)
+    every = "how often somebody calls this command; the status document then says when it is due: 30s, 5min, 1h"
+    parser.add_argument("--every", metavar="TIME", type=_time, help=every)
+    _add_metrics(parser)
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    meaning = "write what the status document says as metrics into this folder, for node_exporter's textfile collector"
+    parser.add_argument("--metrics", metavar="DIR", help=meaning)
 
 
 def _add_finish(parser: argparse.ArgumentParser) -> None:
@@ -471,7 +528,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", nargs="+", metavar="@NAME", help="an installed deployment")
-    add("--to", metavar="N", type=_version, help="the version to go back to (default: the next older one)")
+    add("--to", metavar="N", type=_number, help="the version to go back to (default: the next older one)")
     add("--unpin", action="store_true", help="do not go back; let versions be taken again that were set aside")
     add("--state-dir", metavar="DIR", help="folder of the ledger (default: .ortdeploy in the root)")
     _add_installed_root(parser)
@@ -507,6 +564,7 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
     _add_policy(parser)
     every = "apply at least this often: 30s, 5min, 1h (default: 5min)"
     parser.add_argument("--every", metavar="TIME", type=_time, default=300.0, help=every)
+    _add_metrics(parser)
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
@@ -516,6 +574,7 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
     _add_policy(parser, tag=False)
     every = "print a timer that applies at this interval: 30s, 5min, 1h (default: a service that watches)"
     parser.add_argument("--every", metavar="TIME", type=_time, help=every)
+    _add_metrics(parser)
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", help="write the units into a folder instead of printing them"
     )
@@ -534,6 +593,41 @@ def _time(text: str) -> float:
 
 
 _LONGEST = 24 * 3600.0
+
+
+def _add_fleet(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="FOLDER", help="folders or globs of the status documents that devices have sent")
+    expected = "device files, or folders of them: a device of these that has not reported is missing"
+    add("--expect", nargs="+", metavar="FILE", default=[], help=expected)
+    wanted = "the version that should run: a commit, a bundle's id or the digest of a manifest's text"
+    add("--wanted", metavar="ID", type=_version, help=wanted)
+    add("--older", metavar="AGE", type=_age, help="a device that has not looked for this time is late: 90min, 12h, 2d")
+    add("--report", metavar="FILE", help="write an HTML page with all devices")
+    add("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
+    _add_common(parser, "print only what is wrong")
+
+
+def _version(text: str) -> str:
+    wanted = text.removeprefix("sha256:")
+    if len(wanted) < _SHORTEST_ID or set(wanted.lower()) - set("0123456789abcdef"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no commit and no digest: at least {_SHORTEST_ID} of 0-9 and a-f")
+    return text
+
+
+_SHORTEST_ID = 7
+
+
+def _age(text: str) -> float:
+    """Return seconds."""
+    number = text.rstrip("dhimns")
+    unit = {**_SECONDS, "d": 24 * 3600.0}.get(text[len(number) :])
+    if not (number.isascii() and number.isdecimal()) or unit is None or len(number) > _MOST_DIGITS or not int(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age, as in 90min, 12h or 2d")
+    return int(number) * unit
+
+
+_MOST_DIGITS = 6
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
@@ -597,7 +691,7 @@ def _add_schema(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="deployment",
         metavar="NAME",
-        help="deployment, device, diagnostics, plan, report or providers/NAME (default: deployment)",
+        help="deployment, device, diagnostics, plan, report, status or providers/NAME (default: deployment)",
     )
     _add_common(parser)
 
@@ -639,6 +733,7 @@ COMMANDS = {
     "doctor": ("show what works on this machine: every provider runs a small model", _add_doctor),
     "explain": ("print the page of a rule, of a provider or of a step, or list all of them", _add_explain),
     "finish": ("put the parts that the shards of a saved plan have made into the ledger", _add_finish),
+    "fleet": ("show what devices have said of themselves, and which of them need somebody", _add_fleet),
     "init": ("write a manifest for a model", _add_init),
     "lock": ("write the digests of models and adapters into a manifest, or verify them", _add_lock),
     "plan": ("show what would run, and refuse what cannot work", _add_plan),
@@ -655,3 +750,11 @@ COMMANDS = {
     "watch": ("apply whenever a manifest changes or input arrives", _add_watch),
 }
 """The commands by name: a line of help, and the function that adds the flags."""
+
+GROUPS = (
+    ("first steps", ("init", "try", "plan", "apply", "doctor", "explain")),
+    ("every day", ("validate", "status", "retry", "watch", "check", "lock", "diff", "tune", "rollback")),
+    ("many machines", ("device", "fleet", "bundle", "service", "finish")),
+    ("upkeep", ("verify", "compact", "state", "cache", "adapter", "schema", "completion")),
+)
+"""The commands by what they are for, as the help shows them; those that are not in COMMANDS are left out."""

@@ -21,7 +21,7 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning import installed as record
-from ortdeploy.planning.arrivals import Arrivals
+from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
 from ortdeploy.planning.policy_file import keep_of
 from ortdeploy.planning.versions import Version

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ortdeploy.bundles.policy import Policy
 from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
-from ortdeploy.files.content_store import NotKeptError
+from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
@@ -54,7 +54,7 @@ class Place:
         """Return what loads a version. Raises OrtdeployError if something of it is gone."""
         try:
             own = record.options_of(version, self.state, self.root)
-        except (OSError, NotKeptError) as error:
+        except (OSError, StoreFullError) as error:
             raise OrtdeployError(f"what was installed is not whole: {error}. Apply the bundle again") from error
         self.arguments.texts = own.texts  # findings are about these, whatever lies in their place
         return partial(_with_version, own)

@@ -25,7 +25,7 @@ from ortdeploy.events import log
 from ortdeploy.files.names import is_folder, names_bundle
 from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.planning import installed as record
-from ortdeploy.planning.arrivals import Arrivals
+from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.installed import Installed
 from ortdeploy.planning.policy_file import read_policies
 from ortdeploy.planning.state_folder import state_folder

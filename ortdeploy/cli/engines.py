@@ -8,18 +8,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ortdeploy.application.driver import Driver
+from ortdeploy.application.ray_workers import AUTO, check_address, hired, joined, needs_of
 from ortdeploy.cli.children.apply import choose_progress
 from ortdeploy.diagnostics import UsageError
 from ortdeploy.events import bound, log
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.shards.drive import Drive
-from ortdeploy.running.shards.ray_crew import AUTO, check_address, hired, joined, needs_of
 
 _WORKER = "ortdeploy.cli.children.worker"
 
@@ -68,7 +68,7 @@ def run_on_engine(
                 hire = partial(
                     hired, engine.workers, needs_of(plan, step), _WORKER, _request(plan, step, run_id, arguments)
                 )
-                drive = Drive(
+                drive = Driver(
                     plan=plan,
                     step=step,
                     state_dir=state_dir,

@@ -10,6 +10,7 @@ import threading
 from contextlib import ExitStack, suppress
 
 from ortdeploy.cli.arguments import COMMANDS, build_parser
+from ortdeploy.cli.ascii_fallback import ERRORS
 from ortdeploy.cli.exit_codes import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
@@ -18,8 +19,7 @@ from ortdeploy.cli.exit_codes import (
     EXIT_REJECTED,
     EXIT_USAGE,
 )
-from ortdeploy.cli.faults import fault_of_the_machine
-from ortdeploy.cli.plain_signs import ERRORS
+from ortdeploy.cli.os_errors import fault_of_the_machine
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
 from ortdeploy.files import names
 from ortdeploy.process import last_words
@@ -111,9 +111,9 @@ def _answer_before_planning(arguments: "argparse.Namespace") -> str | None:
     """Return the output if it is known before planning: of an apply with nothing to do, or a status without changes."""
     if arguments.command not in {"apply", "status"}:
         return None
-    from ortdeploy.planning.nothing_to_do import Recollection  # noqa: PLC0415  only if there may be nothing to do
+    from ortdeploy.planning.nothing_to_do import AnswerMemo  # noqa: PLC0415  only if there may be nothing to do
 
-    return Recollection(arguments).answer()
+    return AnswerMemo(arguments).answer()
 
 
 def _fail(error: Exception) -> int:

@@ -1,7 +1,8 @@
 """Tells how an apply of a manifest has ended, as its `on_end:` says: to a command, a server, or both.
 
 Both get the same JSON: the command as its standard input, the server in a POST. The exit code of the apply stays the
-same whatever happens. An ending that repeats, as of a timer every few minutes, is told once, until another one follows.
+same whatever happens. A bad ending that repeats, as with a timer every few minutes, is told once, until another one
+follows.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files import web
@@ -28,23 +30,25 @@ from ortdeploy.manifest.spec import OnEnd, Spec
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.libraries import users_environment
 from ortdeploy.redaction import without_secrets
-from ortdeploy.results.results import JobResult
+from ortdeploy.results.results import JobResult, Status
 
 FORMAT_VERSION = 1
+_CODES = {"refused": EXIT_REJECTED, "failed": EXIT_REJECTED, "paused": EXIT_PAUSED}
 _NUMBERS = re.compile(r"[0-9]+([.,:][0-9]+)*")
 _MOST_WORDS = 500
 """Characters of a failed command's output that the log shows."""
 
 
 def message(
-    spec: Spec, code: int, refusals: Sequence[str], ended: Sequence[tuple[Plan, Sequence[JobResult]]]
+    spec: Spec, ending: str, refusals: Sequence[str], ended: Sequence[tuple[Plan, Sequence[JobResult]]]
 ) -> dict[str, Any]:
-    """Return the message: the exit code, why the manifest was refused, and how each job ended, with its report."""
+    """Return the message: the ending, why the manifest was refused, and how each job ended, with its report."""
     return {
         "format_version": FORMAT_VERSION,
         "deployment": spec.name,
         "manifest": spec.path,
-        "exit_code": code,
+        "ending": ending,
+        "exit_code": _CODES.get(ending, EXIT_OK),
         "refused": [without_secrets(one) for one in refusals],
         "jobs": [_job(plan, one) for plan, results in ended for one in results],
     }
@@ -64,23 +68,30 @@ def _report_of(plan: Plan, job: str) -> str | None:
     return str(report) if report.is_file() else None
 
 
-def tell_news(spec: Spec, told: Mapping[str, Any], state_dir: Path) -> None:
-    """Tell how an apply has ended, unless the apply before ended the same way and that was told."""
-    note, news = _note_of(spec, state_dir), f"{_gist(told)}\n{_full_path(spec)}\n"
+def tell(spec: Spec, told: Mapping[str, Any], state_dir: Path) -> None:
+    """Tell how an apply ended, if the manifest wants to tell of such an ending and it is news."""
+    wanted, note = spec.on_end.when if spec.on_end else (), _note_of(spec, state_dir)
+    if told["ending"] in _CODES:
+        _tell_news(spec, told, note, is_wanted=told["ending"] in wanted)
+        return
+    if note.exists() and ("recovered" not in wanted or _tell(spec, {**told, "ending": "recovered"})):
+        with suppress(OSError):
+            note.unlink(missing_ok=True)
+    if "ran" in wanted and any(one["status"] == Status.DONE for one in told["jobs"]):
+        _tell(spec, {**told, "ending": "ran"})
+
+
+def _tell_news(spec: Spec, told: Mapping[str, Any], note: Path, *, is_wanted: bool) -> None:
+    """Tell of a bad ending, unless the apply before ended the same way and that was told; the note says that it was."""
+    news = f"{_gist(told)}\n{_full_path(spec)}\n"
     with suppress(OSError):
         if read_whole(note) == os.fsencode(news):
             return
-    if _tell(spec, told):
+    if not is_wanted or _tell(spec, told):
         with suppress(OSError):
             make_folders(note.parent)
             with open_whole(note) as file:
                 file.write(os.fsencode(news))
-
-
-def forget(spec: Spec, state_dir: Path) -> None:
-    """Note that an apply went well: the next failure is news."""
-    with suppress(OSError):
-        _note_of(spec, state_dir).unlink(missing_ok=True)
 
 
 def _note_of(spec: Spec, state_dir: Path) -> Path:

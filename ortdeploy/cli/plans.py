@@ -118,7 +118,7 @@ def load_plan_file(
     if in_shards:
         _refuse_open_plans(saved, file)
     if folds:
-        from ortdeploy.cli.lost_ledgers import make_lost_ledgers  # noqa: PLC0415  only for who writes them
+        from ortdeploy.cli.rebuild_ledgers import make_lost_ledgers  # noqa: PLC0415  only for who writes them
 
         make_lost_ledgers(saved, roots, arguments.state_dir)
     planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards, computes=computes)

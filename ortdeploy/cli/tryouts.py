@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.application.supervisor import result_in, result_message
 from ortdeploy.cli.children.apply import needs_supervision, run_plan
 from ortdeploy.cli.children.endings import told_to_the_parent
 from ortdeploy.cli.manifest_options import load_options
@@ -21,9 +22,8 @@ from ortdeploy.planning.tryout import Tryout
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.process.child import CRASHES, how_it_ended
 from ortdeploy.process.fork import ask_fork, can_fork
+from ortdeploy.reports.report import FAILED
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.report import FAILED
-from ortdeploy.running.supervisor import result_in, result_message
 
 _A_DAY = 24 * 3600.0
 STATE = ".state"
@@ -49,7 +49,7 @@ def run_tryout(tryout: Tryout, planned: Planned, arguments: argparse.Namespace) 
     with stopped.installed():
         for plan in planned.plans:
             run_id = uuid.uuid4().hex[:12]
-            run = partial(run_plan, plan, tryout.folder / STATE, run_id, arguments, most_rows=tryout.rows)
+            run = partial(run_plan, plan, tryout.folder / STATE, run_id, arguments, row_limit=tryout.rows)
             is_apart = bool(plan.steps) and can_fork() and not needs_supervision(plan)
             results += _run_apart(run) if is_apart else run(stopped=stopped)
     if any(one.status is Status.INTERRUPTED for one in results):

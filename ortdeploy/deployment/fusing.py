@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.op_names import KnownOperators
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.facts.models import ModelFacts

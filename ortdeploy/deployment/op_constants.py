@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ortdeploy.diagnostics import with_article
+from ortdeploy.facts.data import ConstantArray
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, FLOATING
 
 _ELEMENT_TYPE_ATTRIBUTES = {"dtype", "output_datatype", "output_dtype", "stash_type", "to"}
@@ -22,6 +23,8 @@ def constant_type(content: Any, allowed: Sequence[str], neighbour: str | None) -
 
     Raises ConstantError.
     """
+    if isinstance(content, ConstantArray):
+        return content.dtype
     kind = _kind(content)
     if neighbour is not None:
         _require(kind, neighbour, content)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ortdeploy.deployment.op_constants import ConstantError, attribute_value, constant_type
 from ortdeploy.deployment.op_names import InferredType, KnownOperators, OpStepError, check_names, find_operator
+from ortdeploy.facts.data import ConstantArray
 from ortdeploy.facts.operators import DYNAMIC_QUANTIZATION, VARIADIC, OperatorFacts, OperatorParameter
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import ONNX, OpSpec, wire_name
@@ -344,6 +345,7 @@ class _Building(Struct):
         _, first = next(self.spec.results())
         try:
             dtype = constant_type(content, parameter.types, self.variables.get(variable))
+            content = content.content if isinstance(content, ConstantArray) else content
             as_array(content, dtype, None)
         except (ConstantError, ValueError, OverflowError) as error:
             detail = f'Input "{place}" of {self.spec.operator}: {_sentence(str(error))}{self._advice(variable)}'

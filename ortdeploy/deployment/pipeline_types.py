@@ -1,6 +1,6 @@
 """Resolves a pipeline with the graphs of its models: the type of every value, and every wire that does not fit."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -8,24 +8,26 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.declared_shapes import how_to_overrule
-from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.expected_types import wanted_types
 from ortdeploy.deployment.fusing import why_not_fused
-from ortdeploy.deployment.item_state import axes_of_state
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
-from ortdeploy.deployment.wanted_types import wanted_types
-from ortdeploy.diagnostics import did_you_mean, with_article
+from ortdeploy.deployment.recurrent_state import axes_of_state
+from ortdeploy.diagnostics import as_key, did_you_mean, with_article
+from ortdeploy.facts.data import ConstantArray, FileFacts
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec
-from ortdeploy.manifest.pipelines import FILES, PipelineSpec, StepOfPipeline
+from ortdeploy.manifest.pipelines import CONSTANT, PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.tensors.layouts import fitting_layout, layout_step
 from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import (
     ROWS,
+    USUAL,
     WIDER,
     Dimension,
     InapplicableError,
@@ -102,17 +104,17 @@ def type_pipeline(
     arrives: Arrives,
     *,
     given: Mapping[str, Any],
-    lines: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    files: Mapping[str, FileFacts] = MappingProxyType({}),
     operators: KnownOperators,
 ) -> PipelineTypes:
     """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
 
-    `lines` are those of the text files that it names, `operators` what op steps may be. `arrives` is asked about inputs
+    `files` are those that it names, `operators` what op steps may be. `arrives` is asked about inputs
     that only operations read. If there is no such column, which is a problem of the job, nothing is said about what is
     made of it.
     """
     wanted = wanted_types(pipeline.steps, models, operators)
-    typer = _PipelineTyper(models, axes, adapters, arrives, operators, pipeline.state, lines, given, wanted)
+    typer = _PipelineTyper(models, axes, adapters, arrives, operators, pipeline.state, files, given, wanted)
     values: dict[str, TensorType] = {}
     steps = tuple(typer.step(step, values) for step in pipeline.steps)
     typer.check_fusing(steps)
@@ -122,7 +124,8 @@ def type_pipeline(
         if value not in values and value not in typer.inputs:
             typer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
         typer.check_rows({"": value}, (*pipeline.at, "outputs", name))
-        outputs[name] = values.get(value, TensorType())
+        carried = typer.inputs[value].tensor if value in typer.inputs else TensorType()
+        outputs[name] = values.get(value, carried)
     _open_ranks(typer.inputs, pipeline.steps)
     return PipelineTypes(
         inputs={**typer.inputs, **{name: one for name, one in typer.whole.items() if name not in typer.inputs}},
@@ -142,7 +145,7 @@ class _PipelineTyper(Struct):
     arrives: Arrives
     operators: KnownOperators
     state: Mapping[str, str]
-    lines: Mapping[str, tuple[str, ...]]
+    files: Mapping[str, FileFacts]
     given: Mapping[str, Any]
     wanted: Mapping[str, str]
     carried: frozenset[str] = frozenset()
@@ -152,6 +155,7 @@ class _PipelineTyper(Struct):
     whole: dict[str, ValueFacts] = field(default_factory=dict)
     problems: list[WireProblem] = field(default_factory=list)
     line: OpStep | None = None
+    constants: dict[str, OpSpec] = field(default_factory=dict)
     of_sizes: frozenset[str] = frozenset()
     advice: dict[str, str] = field(default_factory=dict)
 
@@ -186,7 +190,8 @@ class _PipelineTyper(Struct):
             values.update(typed.made)
             return typed
         self.line = None
-        self.check_rows(step.wires, (*step.at, "in"))
+        if step.kind != "run":
+            self.check_rows(step.wires, (*step.at, "in"))
         match step.kind:
             case "run":
                 typed = self._run(step, values)
@@ -214,6 +219,8 @@ class _PipelineTyper(Struct):
             if port not in known:
                 detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
                 self.complain((*step.at, "in", port), detail)
+            elif name in self.of_sizes and axes.of_input(port) is not None:
+                self.check_rows({port: name}, (*step.at, "in"), _all_rows(step.name, port))
             elif axes.of_input(port) is None:
                 self._refuse_rows(step, port, name)
             else:
@@ -224,8 +231,9 @@ class _PipelineTyper(Struct):
             name: self._made_by_model(step, port, model, axes.of_output(port), solved) for port, name in step.outputs
         }
         ports = tuple(value for value in known.values() if value.name in step.wires and value.name not in fed)
+        wires = {port: name for port, name in step.wires.items() if port not in fed or name not in self.constants}
         return TypedStep(
-            spec=step,
+            spec=replace(step, wires=wires),
             types=types,
             made=made,
             options={},
@@ -282,7 +290,10 @@ class _PipelineTyper(Struct):
         written = dict(step.options)
         for port, name in step.wires.items():
             is_whole = step.by_row or axes.of_input(port) is None
-            if port in known and is_whole and name in self.given and name not in values:
+            array = self.constants[name].inputs.get("input") if name in self.constants else None
+            if port in known and is_whole and isinstance(array, ConstantArray):
+                written[port] = array.content
+            elif port in known and is_whole and name in self.given and name not in values:
                 self.whole.setdefault(name, replace(known[port], name=name))
                 written[port] = self.given[name]
         constants = []
@@ -388,13 +399,24 @@ class _PipelineTyper(Struct):
             name: results[index] if index < len(results) else TensorType()
             for index, (_, name) in enumerate(step.outputs)
         }
-        return TypedStep(spec=step, types=types, made=made, options=options)
+        return TypedStep(spec=step, types=types, made=made | self._in_turn(step), options=options)
+
+    def _in_turn(self, step: StepOfPipeline) -> dict[str, TensorType]:
+        """Note the state that an operation takes from the row before; return what it leaves for the next."""
+        own = OPERATIONS[step.name].state
+        if own is None:
+            return {}
+        if not self.state.keys() >= step.state.keys():
+            self.complain(step.at, f"{step.name} follows the rows of a file, and items of a row are none.")
+        self.taken.update(dict.fromkeys(step.state, own))
+        return dict.fromkeys(step.state.values(), own)
 
     def _read_for(self, step: StepOfPipeline) -> dict[str, Any]:
         """Return what an operation takes from the lines of a file, or from what is written into a model."""
-        for option, kind in FILES.get(step.name, {}).items():
+        for option, kind in step.files.items():
             if kind == "lines" and option in step.options:
-                return {"lines": list(self.lines.get(step.options[option], ()))}
+                file = self.files.get(step.options[option])
+                return {"lines": list(file.lines if file else ())}
         try:
             return settings_of_metadata(step.name, step.options, self.models, "The pipeline")
         except MetadataError as error:
@@ -406,6 +428,13 @@ class _PipelineTyper(Struct):
         spec = step.op
         if spec is None:
             raise AssertionError("a step of this kind has an operator")
+        nothing = {name: TensorType() for _, name in step.outputs}
+        if CONSTANT in step.options:
+            content = self._content(step)
+            if content is None:
+                self.untold.update(nothing)
+                return TypedStep(spec=step, types={}, made=nothing, options={})
+            spec = replace(spec, inputs={"input": content})
         given = {place: name for place, name in step.wires.items() if name in self.given and name not in values}
         if given:
             spec = spec.with_constants({name: self.given[name] for name in given.values()})
@@ -414,23 +443,68 @@ class _PipelineTyper(Struct):
         types = {
             place: values[name] if name in values else self._input_by_column(name) for place, name in step.wires.items()
         }
-        nothing = {name: TensorType() for _, name in step.outputs}
         before = self.line if self.line is not None and self.line.graph.by_row == spec.by_row else None
         strays = {place: name for place, name in step.wires.items() if before is None or not before.makes(name)}
-        self.check_rows(strays, (*step.at, "in"))
+        again = {place: name for place, name in strays.items() if name in self.constants}
+        self.check_rows({place: name for place, name in strays.items() if place not in again}, (*step.at, "in"))
         if self.untold.intersection(step.wires.values()):
             self.untold.update(nothing)
             return TypedStep(spec=step, types=types, made=nothing, options={})
         try:
             known = {**{name: types[place] for place, name in step.wires.items()}, **values}
+            before = self._with_constants(again.values(), spec.by_row, known, before)
             op = type_op(spec, known, self.operators, before, self.of_sizes)
         except OpStepError as error:
-            self.problems.append(WireProblem(at=error.at, detail=error.detail, of_operator=True))
+            detail = error.detail + self._if_text(step.wires.values())
+            self.problems.append(WireProblem(at=error.at, detail=detail, of_operator=True))
             self.untold.update(nothing)
             return TypedStep(spec=step, types=types, made=nothing, options={})
         self.of_sizes |= op.whole
+        if all(name in self.constants for name in step.wires.values()) and not given:
+            self.constants |= {name: spec for _, name in step.outputs if name in op.whole}
         self._note_given(spec, given, op)
+        step = replace(step, wires={place: name for place, name in step.wires.items() if place not in again})
         return TypedStep(spec=step, types=types, made=op.made, options={}, op=op)
+
+    def _content(self, step: StepOfPipeline) -> ConstantArray | None:
+        """Return what the file of a constant holds; complain if it cannot be one."""
+        path, name = step.options[CONSTANT], step.options.get("name")
+        file = self.files.get(path)
+        if file is None or file.problem is not None:
+            return None  # rules say why
+        if name is None and len(file.arrays) == 1:
+            return self._fit(step, next(iter(file.arrays.values())))
+        if name is None or name not in file.arrays:
+            told = did_you_mean(name, file.arrays) if name else f"Its names: {', '.join(file.arrays)}. Write name: …"
+            at = (*step.at, "name") if name else (*step.at, CONSTANT)
+            self.complain(at, f"{path} holds {f'no array {name}' if name else 'several arrays'}. {told}")
+            return None
+        return self._fit(step, file.arrays[name])
+
+    def _fit(self, step: StepOfPipeline, array: ConstantArray) -> ConstantArray | None:
+        if array.problem:
+            self.complain((*step.at, CONSTANT), f"{step.options[CONSTANT]} {array.problem}.")
+            return None
+        return array
+
+    def _with_constants(
+        self, names: Iterable[str], by_row: bool, values: Mapping[str, TensorType], before: OpStep | None
+    ) -> OpStep | None:
+        """Return the line before a step with the constants, made again in it, that other lines have made."""
+        for name in names:
+            spec = self.constants[name]
+            if before is not None and before.makes(name):
+                continue
+            before = self._with_constants([one for _, one in spec.wires()], by_row, values, before)
+            before = type_op(replace(spec, by_row=by_row), values, self.operators, before, self.of_sizes)
+        return before
+
+    def _if_text(self, names: Iterable[str]) -> str:
+        """Return what to write if a column that is read as numbers, because nothing says otherwise, is text."""
+        usual = [name for name in names if name in self.inputs and name not in self.wanted]
+        read = [name for name in usual if self.inputs[name].tensor.dtype == USUAL]
+        texts = ", ".join(f"{as_key(name)}: [{{cast: string}}]" for name in read)
+        return f" If ${' or $'.join(read)} is text, say so: prepare: {{{texts}}}." if read else ""
 
     def _with_given(self, step: StepOfPipeline, spec: OpSpec, given: Mapping[str, str]) -> StepOfPipeline:
         """Return an op step in which the values that the job feeds, by their places, are constants."""
@@ -465,13 +539,11 @@ class _PipelineTyper(Struct):
                 if why_not is not None:
                     self.problems.append(WireProblem(at=(*step.spec.at, "fuse"), detail=why_not, of_operator=True))
 
-    def check_rows(self, wires: Mapping[str, str], at: Path) -> None:
+    def check_rows(self, wires: Mapping[str, str], at: Path, advice: str = "") -> None:
         """Complain of values that follow from sizes alone where one of each row is taken."""
         for name in self.of_sizes.intersection(wires.values()):
-            detail = (
-                f"${name} is not one of each row: it follows from sizes or constants. Only op steps right behind it "
-            )
-            detail += "take it."
+            taken = "Only op steps take it" if name in self.constants else "Only op steps right behind it take it"
+            detail = f"${name} is not one of each row: it follows from sizes or constants. {taken}.{advice}"
             self.problems.append(WireProblem(at=at, detail=detail, of_operator=True))
             self.untold.add(name)
 
@@ -527,6 +599,14 @@ class _PipelineTyper(Struct):
             self.axes, self.carried = axes, self.carried.union(step.state)
         yield axes is not None
         self.axes, self.state, self.carried = before
+
+
+def _all_rows(model: str, port: str) -> str:
+    """Return how an input of a model that is taken for one by row gets one value for all rows."""
+    return (
+        f' If input "{port}" of model "{model}" is the same for all rows, say so: '
+        f"inputs: {{{as_key(port)}: {{row_axis: none}}}} of the model; it then takes a constant from a file."
+    )
 
 
 def _open_ranks(inputs: dict[str, ValueFacts], steps: Sequence[StepOfPipeline]) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
+from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.declared_shapes import with_declared_shapes
-from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.expected_types import read_type
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import NO_OPERATORS, KnownOperators
 from ortdeploy.deployment.pipeline_types import type_pipeline
@@ -28,7 +29,6 @@ from ortdeploy.deployment.resolved import (
 )
 from ortdeploy.deployment.step_types import NOT_OF_EACH_ROW, infer_postprocess, infer_prepare
 from ortdeploy.deployment.unread_columns import with_column_problem
-from ortdeploy.deployment.wanted_types import read_type
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
@@ -38,6 +38,7 @@ from ortdeploy.manifest.job_order import in_order, readers_of
 from ortdeploy.manifest.named_paths import option_path
 from ortdeploy.manifest.option_paths import Full, files_to_open, with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.pipelines import PipelineSpec
+from ortdeploy.manifest.read_spec import no_model
 from ortdeploy.manifest.spec import (
     JobSpec,
     ModelSpec,
@@ -94,7 +95,7 @@ def _resolve_any(
     if any(name not in models for name in pipeline.models):
         return None
     resolved = _resolve_pipeline(pipeline, job, models, facts, operators)
-    return _resolve_job(spec, job, _as_model(resolved, facts), facts, operators, resolved)
+    return _resolve_job(spec, job, _as_model(spec, resolved, facts), facts, operators, resolved)
 
 
 def _resolve_pipeline(
@@ -106,7 +107,6 @@ def _resolve_pipeline(
     known = {part.spec.name: part.facts for part in parts}
     axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
     arrives = partial(_arriving, job, facts.inputs[job.name], operators)
-    lines = {path: file.lines for path, file in facts.resources.items()}
     types = type_pipeline(
         pipeline,
         known,
@@ -114,7 +114,7 @@ def _resolve_pipeline(
         facts.adapters,
         arrives,
         given=job.input.values,
-        lines=lines,
+        files=facts.resources,
         operators=operators,
     )
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
@@ -143,7 +143,7 @@ def _arriving(
     return infer_prepare(steps, tensor, operators).stages[-1]
 
 
-def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
+def _as_model(of: Spec, pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
     """Return the model that a pipeline stands for; a part that cannot be used is a problem of the whole."""
     spec, parts = pipeline.spec, pipeline.parts
     if pipeline.diffusion is not None:
@@ -158,14 +158,25 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
     made_of: list[Any] = [[part.spec.name, part.facts.sha256] for part in parts]
     made_of += sorted([path, file.sha256] for path, file in facts.resources.items() if path in spec.definition)
     made_of += [pipeline.diffusion.sha256] if pipeline.diffusion else []
-    first = parts[0]
+    first = parts[0] if parts else _of_no_model(of, pipeline)
     return ResolvedModel(
         spec=replace(first.spec, name=spec.name, sha256=None, inputs=(), outputs=(), checks=(), gate=False, at=spec.at),
         facts=ModelFacts(path="", sha256=json_digest(made_of), inputs=inputs, outputs=outputs, problem=problem),
-        sessions=tuple(session for part in parts for session in part.sessions),
+        sessions=tuple(session for part in parts or (first,) for session in part.sessions),
         session=first.session,
         run=first.run,
     )
+
+
+def _of_no_model(spec: Spec, pipeline: ResolvedPipeline) -> ResolvedModel:
+    """Return the model of a pipeline that runs none."""
+    model = no_model(pipeline.spec.name, pipeline.spec.at)
+    (cpu,) = model.sessions
+    chain = (ResolvedProvider(name=full_name("CPU"), options={}, device=None),)
+    session = ResolvedSession(
+        spec=cpu, written=spec.chain_of(cpu), chain=chain, unavailable=(), usable=True, prediction=None
+    )
+    return ResolvedModel(spec=model, facts=ModelFacts(path=""), sessions=(session,), session={}, run={})
 
 
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict) -> ResolvedModel:

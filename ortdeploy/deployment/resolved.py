@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction

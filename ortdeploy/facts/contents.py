@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any
 
 from ortdeploy.facts.data import FileState
-from ortdeploy.files.packed import OF_A_BLOCK, Packed
+from ortdeploy.files.compact_list import OF_A_BLOCK, CompactList
 
 FileContent = tuple[FileState, bytes]
 """A file in the state in which it was read, and the digest of what it held then."""
@@ -18,7 +18,7 @@ FileContent = tuple[FileState, bytes]
 _DIGEST = Struct("<qq")
 
 
-class FileContents(Packed):
+class FileContents(CompactList):
     """An unchangeable list of what files held; a digest is two of the numbers."""
 
     NUMBERS = 4

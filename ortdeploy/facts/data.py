@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from ortdeploy.facts.problems import Package, Problem
-from ortdeploy.files.packed import Packed
+from ortdeploy.files.compact_list import CompactList
 from ortdeploy.tensors.types import TensorType
 
 TEXT_FORMATS = ("csv", "jsonl")
@@ -29,13 +29,25 @@ class HashedFile(Struct, frozen=True, kw_only=True):
     size: int
 
 
+class ConstantArray(Struct, frozen=True, kw_only=True):
+    """An array of a file, as nested lists of its values; `problem` says why it can be no constant of a step."""
+
+    dtype: str
+    content: Any = None
+    problem: str = ""
+
+
 class FileFacts(Struct, frozen=True, kw_only=True):
-    """A file that is handed on as it is, such as a label file with its lines, or a folder; `files` are those in it."""
+    """A file that is handed on as it is, such as a label file with its lines, or a folder; `files` are those in it.
+
+    `arrays` are those of a .npz by name, or the one of a .npy by an empty name.
+    """
 
     path: str
     sha256: str = ""
     files: tuple[HashedFile, ...] = ()
     lines: tuple[str, ...] = ()
+    arrays: Mapping[str, ConstantArray] = field(default_factory=dict)
     problem: Problem | None = None
 
 
@@ -47,7 +59,7 @@ class FileState(NamedTuple):
     mtime_ns: int
 
 
-class FileStates(Packed):
+class FileStates(CompactList):
     """An unchangeable list of the states of files; a million take about ten megabytes."""
 
     NUMBERS = 2
@@ -113,7 +125,7 @@ class KnownFile(Struct, frozen=True, kw_only=True):
 _NO_SPAN = -1
 
 
-class KnownFiles(Packed):
+class KnownFiles(CompactList):
     """An unchangeable list of known files.
 
     `beside` are those of which more is known than most: repairs, reruns, and that they could not be read.
@@ -239,6 +251,8 @@ class InputFacts(Struct, frozen=True, kw_only=True):
 
     `dialect` says how tables are written. Names that are `repeated` in a file stand for no column.
 
+    `settings` are the keys of the input that only some formats have.
+
     `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
 
     `types` has by column the type that holds its values in all files, by the names of `tensors/arrow_types`; of JSON
@@ -255,6 +269,7 @@ class InputFacts(Struct, frozen=True, kw_only=True):
     present: Sequence[FileState] = NO_FILES
     row_type: TensorType | None = None
     dialect: Dialect = PLAIN
+    settings: Mapping[str, Any] = field(default_factory=dict)
     first_row: int = 0
     changed: tuple[str, ...] = ()
     repairable: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from ortdeploy.files.nearby import advice_on_path
+from ortdeploy.files.path_suggestions import advice_on_path
 
 
 class Package(Struct, frozen=True, kw_only=True):

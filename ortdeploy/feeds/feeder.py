@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import Dialect
 from ortdeploy.feeds.narrowed import NarrowedCheck, log_narrowed
-from ortdeploy.files.room import room
+from ortdeploy.files.memory_budget import room
 from ortdeploy.files.urls import is_url
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
@@ -25,9 +25,9 @@ from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.catalogue import ARRAYS, at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
 from ortdeploy.sources.fitted import Fitted
-from ortdeploy.sources.patient import patiently
 from ortdeploy.sources.protocol import DATA, DECODING, Source, Wanted
 from ortdeploy.sources.renamed import Renamed, in_files
+from ortdeploy.sources.retrying import patiently
 from ortdeploy.tensors.arrow_types import innermost
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.conversion import rounded_places
@@ -107,7 +107,7 @@ def open_rows(
     files = InputPaths(folder, job.input.files)
     wanted = wanted_here(job)
     if state_dir is not None:
-        indexes = indexes_of(job.input.format, state_dir, folder, told=told, dialect=wanted.dialect)
+        indexes = indexes_of(job.input.format, state_dir, folder, wanted.settings, told=told, dialect=wanted.dialect)
         wanted = replace(wanted, indexes=indexes)
     with at_hand(job.input.format, files, job.input.patterns, job.input.files, ahead=wanted.threads) as there:
 
@@ -141,7 +141,7 @@ def prepared_at_once(job: RunJob, block: int) -> int:
     steps = [step for planned in job.inputs for step in planned.steps]
     if not steps or any(step.op is not None for step in steps):
         return 1
-    from ortdeploy.sources.ahead import rows_at_once  # noqa: PLC0415  only for what takes long
+    from ortdeploy.sources.prefetch import rows_at_once  # noqa: PLC0415  only for what takes long
 
     return rows_at_once(block, 0.0, _reading_threads(job), room(job.limits.memory))
 
@@ -151,7 +151,7 @@ def decoding_bytes(job: RunJob, row: int) -> int:
     decoding = DECODING.get(job.input.format)
     if decoding is None:
         return 0
-    from ortdeploy.sources.ahead import rows_at_once  # noqa: PLC0415  not for tables
+    from ortdeploy.sources.prefetch import rows_at_once  # noqa: PLC0415  not for tables
 
     at_once = rows_at_once(row, decoding, _reading_threads(job), room(job.limits.memory))
     ahead = at_once if at_once > 1 else 0
@@ -228,7 +228,7 @@ class Feeder:
         """The bytes that steps took beside that for one of these rows at a time."""
         return max((one.scratch for one in self._inputs), default=0)
 
-    def run_less(self, size: int) -> None:
+    def reduce_batch_size(self, size: int) -> None:
         """Note that each later run has fewer rows than planned."""
         self._size = size
         self._pad_to = size if self._pad_to is not None else None

@@ -35,6 +35,10 @@ def _recording(what: str) -> Content:
     return Content(what, formats=("audio",))
 
 
+def _video(what: str) -> Content:
+    return Content(what, formats=("video",))
+
+
 _UNPACK = "Unpack it."
 _EXPORT = "Export the model to ONNX."
 
@@ -77,8 +81,13 @@ _SIGNS: tuple[tuple[_Sign, Content], ...] = (
     (((0, b"RIFF"), (8, b"WEBP")), _image("a WebP image")),
     (((0, b"RIFF"), (8, b"WAVE")), Content("a WAV recording", formats=("wav", "audio"))),
     (((0, b"fLaC"),), _recording("a FLAC recording")),
-    (((0, b"OggS"),), _recording("an Ogg recording")),
+    (((0, b"OggS"),), Content("an Ogg recording", formats=("audio", "video"))),
     (((0, b"ID3"),), _recording("an MP3 recording")),
+    (((0, b"RIFF"), (8, b"AVI ")), _video("an AVI video")),
+    (((0, b"\x1aE\xdf\xa3"),), _video("a Matroska or WebM video")),
+    (((4, b"ftypheic"),), Content("a HEIC picture", as_input="Convert it to PNG or JPEG.")),
+    (((4, b"ftypavif"),), Content("an AVIF picture", as_input="Convert it to PNG or JPEG.")),
+    (((4, b"ftyp"),), _video("an MP4 or QuickTime video")),
     (((0, b"\x93NUMPY"),), Content("a .npy array", formats=("npy",))),
     (((0, b"PAR1"),), Content("a Parquet table", formats=("parquet",))),
     (((0, b"ARROW1\x00\x00"),), Content("an Arrow table", formats=("arrow",))),

@@ -24,9 +24,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ortdeploy.files.atomic import open_whole, sync_folder
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.disk import free_at, make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.opening import open_regular, read_whole
 
 FOLDER = "store"
@@ -49,14 +49,14 @@ _DIGITS = 64
 
 
 Room = Callable[[Path], None]
-"""Raises NotKeptError if a folder has no room for a copy; a clone takes none."""
+"""Raises StoreFullError if a folder has no room for a copy; a clone takes none."""
 
 
-class NotKeptError(Exception):
+class StoreFullError(Exception):
     """A file cannot be kept: a copy has too little room, or a name leads outside of the store."""
 
 
-class AnotherContentError(Exception):
+class ContentChangedError(Exception):
     """A file does not have the expected content."""
 
 
@@ -69,14 +69,14 @@ class ContentStore:
         self._digests = DigestCache(state_dir)
 
     def put(self, path: Path, expected: str | None = None) -> str:
-        """Keep a file's bytes and return their digest. Raises OSError, NotKeptError, AnotherContentError."""
+        """Keep a file's bytes and return their digest. Raises OSError, StoreFullError, ContentChangedError."""
         with open_regular(path) as source:
             return self._put(source, str(path), _readers_of(path), expected, _room(os.fstat(source.fileno()).st_size))
 
     def take(self, source: BinaryIO, shown: str, expected: str, room: Room) -> None:
         """Keep the bytes of an open file that nobody else may read; `room` decides on a copy, as of `put`.
 
-        Raises OSError, NotKeptError, AnotherContentError.
+        Raises OSError, StoreFullError, ContentChangedError.
         """
         self._put(source, shown, stat.S_IRUSR, expected, room)
 
@@ -105,7 +105,7 @@ class ContentStore:
         return None
 
     def tree(self, names: Mapping[str, str]) -> Path:
-        """Return a folder in which kept files have these names (name to digest). Raises OSError, NotKeptError."""
+        """Return a folder in which kept files have these names (name to digest). Raises OSError, StoreFullError."""
         folder = self._made(_TREES) / digest_of_names(names)
         for name, digest in names.items():
             _name(self._folder / _FILES / digest, folder / _below(name), folder)
@@ -114,8 +114,8 @@ class ContentStore:
     def single(self, names: Mapping[str, str], sources: Mapping[str, Path]) -> Path:
         """Return a folder in which copies of files have these names (name to digest), and no others.
 
-        The copies come from the `sources`, unless they are there from before. Raises OSError, NotKeptError,
-        AnotherContentError.
+        The copies come from the `sources`, unless they are there from before. Raises OSError, StoreFullError,
+        ContentChangedError.
         """
         folder = self._made(_SINGLE) / digest_of_names(names)
         for name, digest in names.items():
@@ -143,7 +143,7 @@ class ContentStore:
             return False
 
     def refer(self, owner: str, digests: Collection[str], *, lasting: bool = False) -> None:
-        """Record that an owner needs these entries, and no others that it named before. Raises OSError, NotKeptError.
+        """Record that an owner needs these entries, and no others that it named before. Raises OSError, StoreFullError.
 
         `lasting`: the reference holds until the owner changes it; otherwise the owner must renew it. Renewing takes no
         writing, so the disk is not waited for.
@@ -159,7 +159,7 @@ class ContentStore:
             file.write(json.dumps(document).encode())
 
     def release(self, owner: str) -> None:
-        """Record that an owner needs nothing any more. Raises OSError, NotKeptError."""
+        """Record that an owner needs nothing any more. Raises OSError, StoreFullError."""
         self._reference(owner).unlink(missing_ok=True)
 
     def _reference(self, owner: str) -> Path:
@@ -207,11 +207,11 @@ class ContentStore:
         }
 
     def _made(self, name: str) -> Path:
-        """Return a folder of the store, and make it if it is missing. Raises OSError, NotKeptError."""
+        """Return a folder of the store, and make it if it is missing. Raises OSError, StoreFullError."""
         folder = self._folder / name
         make_folders(folder)
         if not self._is_own(name):
-            raise NotKeptError(f"{folder} is a link, which may lead anywhere")
+            raise StoreFullError(f"{folder} is a link, which may lead anywhere")
         return folder
 
     def _is_own(self, name: str) -> bool:
@@ -236,13 +236,13 @@ def digest_of_names(names: Mapping[str, str]) -> str:
 def _below(name: str) -> PurePosixPath:
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts:
-        raise NotKeptError(f"{name} is no name below a folder")
+        raise StoreFullError(f"{name} is no name below a folder")
     return pure
 
 
 def _require_below(path: Path, folder: Path) -> None:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise NotKeptError(f"{path} is a link, which may lead anywhere")
+        raise StoreFullError(f"{path} is a link, which may lead anywhere")
 
 
 @contextmanager
@@ -251,14 +251,14 @@ def _copy(
 ) -> Iterator[tuple[Path, str]]:
     """Yield a durable copy under a temporary name, which is gone at the end, and its digest.
 
-    Raises OSError, NotKeptError, AnotherContentError.
+    Raises OSError, StoreFullError, ContentChangedError.
     """
     temporary = folder / f".{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
     try:
         with open(temporary, "xb", opener=_only_ours) as target:
             digest = _take(source, target, room)
             if expected not in {None, digest}:
-                raise AnotherContentError(shown)
+                raise ContentChangedError(shown)
             target.flush()
             os.fsync(target.fileno())
         temporary.chmod(readers)
@@ -269,7 +269,7 @@ def _copy(
 
 
 def _name(kept: Path, named: Path, folder: Path) -> None:
-    """Give a kept file a name in a tree, unless it has that name already. Raises OSError, NotKeptError."""
+    """Give a kept file a name in a tree, unless it has that name already. Raises OSError, StoreFullError."""
     if named.exists() and named.samefile(kept) and not named.is_symlink():
         return
     make_folders(named.parent)
@@ -301,7 +301,7 @@ def _readers_of(path: Path) -> int:
 
 
 def _take(source: BinaryIO, target: BinaryIO, room: Room) -> str:
-    """Clone or copy a file, and return the digest of the new one. Raises OSError, NotKeptError."""
+    """Clone or copy a file, and return the digest of the new one. Raises OSError, StoreFullError."""
     if _clone(source, target):
         with open_regular(target.name) as taken:
             return hashlib.file_digest(taken, "sha256").hexdigest()
@@ -319,7 +319,7 @@ def _room(size: int) -> Room:
     def check(folder: Path) -> None:
         free = free_at(folder)
         if size > free * MOST_OF_THE_DISK:
-            raise NotKeptError(f"a copy takes {size:,} bytes of {free:,} that are free, which is more than half")
+            raise StoreFullError(f"a copy takes {size:,} bytes of {free:,} that are free, which is more than half")
 
     return check
 

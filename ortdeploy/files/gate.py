@@ -112,7 +112,7 @@ def _objection_to_parts(url: Url, use: Use) -> str | None:
         return f'"{url}" has a query, and an output is a folder of many files. Leave the query out.'
     if not scheme.has_server:
         return None
-    from ortdeploy.files.addresses import why_forbidden  # noqa: PLC0415  few deployments name a server
+    from ortdeploy.files.network_policy import why_forbidden  # noqa: PLC0415  few deployments name a server
 
     why_not = why_forbidden(url.host)
     return None if why_not is None else f'"{url}" leads to {why_not}'
@@ -166,14 +166,14 @@ def outside(path: str, roots: Sequence[str]) -> bool:
 
 def first_outside(paths: Iterable[str], roots: Sequence[str]) -> str | None:
     """Return the first of many local paths that leads out of every root; URLs are let through."""
-    fence = Fence(roots)
+    guard = PathGuard(roots)
     for path in paths:
-        if not is_url(path) and fence.is_left_by(path, is_link=os.path.islink(path)):  # noqa: PTH114  many
+        if not is_url(path) and guard.is_left_by(path, is_link=os.path.islink(path)):  # noqa: PTH114  many
             return path
     return None
 
 
-class LeadsOutError(OrtdeployError):
+class PathEscapesError(OrtdeployError):
     """A path leads out of every root."""
 
     def __init__(self, path: str) -> None:
@@ -181,7 +181,7 @@ class LeadsOutError(OrtdeployError):
         super().__init__(f"{path} leads out of the manifest's folder tree. Allow its root with --allow-root")
 
 
-class Fence:
+class PathGuard:
     """Tells of many local paths whether they lead out of every root; a folder is looked at once."""
 
     def __init__(self, roots: Sequence[str]) -> None:
@@ -212,7 +212,7 @@ def require_inside(paths: Iterable[str], roots: Sequence[str]) -> None:
     named = list(paths)
     stray = first_outside(named, roots)
     if stray is not None:
-        raise LeadsOutError(stray)
+        raise PathEscapesError(stray)
     for path in filter(is_url, named):
         admit(path, Use.READ)
 

@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from operator import attrgetter
 
-from ortdeploy.files.packed import in_order
+from ortdeploy.files.compact_list import in_order
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.numpy_files import ArrayHeader, fill, read_header
 from ortdeploy.files.opening import open_regular
-from ortdeploy.files.room import check_room
 
 _SUFFIX = ".npy"
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.opening import open_regular, regular_path
-from ortdeploy.files.room import check_room
 from ortdeploy.tensors.columns import Array
 
 _MAGIC = b"\x93NUMPY"

@@ -102,7 +102,7 @@ def is_web(url: Url) -> bool:
 def open_store(url: Url) -> tuple[Any, str]:
     """Return the file system of an admitted URL, and the path in it."""
     if SCHEMES[url.scheme].has_server:
-        from ortdeploy.files.addresses import ANYWHERE, reachable  # noqa: PLC0415  only for servers
+        from ortdeploy.files.network_policy import ANYWHERE, reachable  # noqa: PLC0415  only for servers
 
         reachable(url.host, 0, ANYWHERE)
     import fsspec  # noqa: PLC0415  an extra, for URLs only

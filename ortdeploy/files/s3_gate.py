@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.addresses import ANYWHERE, nearness, reachable, require_allowed
+from ortdeploy.files.network_policy import ANYWHERE, nearness, reachable, require_allowed
 
 
 def gated_settings() -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written, make_durable_folder, open_whole, sync_folder
-from ortdeploy.files.create_only import check_decides, create_only
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import remove_folder
+from ortdeploy.files.exclusive_create import check_decides, create_only
 from ortdeploy.files.names import open_anew
 from ortdeploy.files.opening import open_regular, read_whole
 from ortdeploy.files.shared_place import beside

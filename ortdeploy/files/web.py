@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.addresses import ANYWHERE, nearness, reachable
+from ortdeploy.files.network_policy import ANYWHERE, nearness, reachable
 from ortdeploy.files.urls import parse_url
 
 _SECONDS = 60.0

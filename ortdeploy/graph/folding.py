@@ -11,8 +11,8 @@ from collections.abc import Collection
 import onnx
 
 from ortdeploy.facts.models import FoldedConstants
-from ortdeploy.graph.draws import ALWAYS_DRAW
 from ortdeploy.graph.half_precision import in_single_precision
+from ortdeploy.graph.random_ops import ALWAYS_DRAW
 from ortdeploy.graph.shapes import infer_values
 from ortdeploy.graph.sizes import value_bytes
 

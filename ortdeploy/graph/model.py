@@ -22,14 +22,14 @@ from ortdeploy.files.digests import file_digest, signature
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
 from ortdeploy.graph.activations import weigh
-from ortdeploy.graph.draws import random_operators
 from ortdeploy.graph.external_data import TensorProblemError, external_files, file_beside
 from ortdeploy.graph.image_layouts import image_uses
 from ortdeploy.graph.index_limits import index_limits
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
-from ortdeploy.graph.outline import take_outline
+from ortdeploy.graph.random_ops import random_operators
+from ortdeploy.graph.skeleton import take_outline
 from ortdeploy.graph.text import check_text
 from ortdeploy.graph.without_weights import load_without_weights
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType, shapes_agree

@@ -14,8 +14,8 @@ from onnx import helper
 
 from ortdeploy.facts.models import InferredShapes
 from ortdeploy.facts.operators import OPTIONAL, SINGLE, VARIADIC, OperatorAttribute, OperatorFacts, OperatorParameter
-from ortdeploy.graph.draws import ALWAYS_DRAW
 from ortdeploy.graph.op_model import ONNX, onnx_domain, op_model
+from ortdeploy.graph.random_ops import ALWAYS_DRAW
 from ortdeploy.graph.row_followers import FEW_AND_MORE, following
 from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.plan.op_graph import OpGraph

@@ -17,8 +17,8 @@ import onnx.inliner
 from onnx import numpy_helper
 
 from ortdeploy.facts.models import InferredShapes
-from ortdeploy.graph.draws import ALWAYS_DRAW
 from ortdeploy.graph.inner_graphs import inlined
+from ortdeploy.graph.random_ops import ALWAYS_DRAW
 from ortdeploy.tensors.types import Shape
 
 _SAME_COUNT = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}

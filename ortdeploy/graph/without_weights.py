@@ -14,7 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ortdeploy.files.opening import open_regular, regular_path
-from ortdeploy.graph.outline import MIN_IR_WITH_CONSTANTS, constant_size
+from ortdeploy.graph.skeleton import MIN_IR_WITH_CONSTANTS, constant_size
 
 _LARGE = 1024 * 1024
 """A file from which it is worth it."""

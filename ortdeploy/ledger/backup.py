@@ -24,14 +24,14 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import KEPT, TEXTS, TOLD
 from ortdeploy.files.object_store import url_of_mirror
 from ortdeploy.files.opening import open_regular, read_whole, regular_path
-from ortdeploy.files.remembered import KIND
+from ortdeploy.files.tuning_cache import KIND
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
+from ortdeploy.ledger.integrity import GONE_FILE, OnDisk, Underway, difference
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import database, make_folder, named_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
-from ortdeploy.ledger.written import GONE_FILE, OnDisk, Underway, difference
 from ortdeploy.state import memo
 
 _NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)

@@ -17,8 +17,8 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Any
 
+from ortdeploy.files.compact_list import in_blocks
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.packed import in_blocks
 from ortdeploy.ledger.records import Part, Revision
 
 OUTPUT_COLUMNS: Mapping[str, Any] = {

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ortdeploy.facts.contents import FileContent, FileContents
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.compact_list import OF_A_BLOCK
 from ortdeploy.files.digests import shortened
-from ortdeploy.files.packed import OF_A_BLOCK
 from ortdeploy.ledger.damage import undamaged
 
 TABLE = "contents"

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.contents import FileContent, FileContents
 from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles
-from ortdeploy.files.packed import in_blocks
+from ortdeploy.files.compact_list import in_blocks
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     DEPLOYMENT_COLUMNS,
@@ -388,7 +388,7 @@ class Ledger:
 
     def rename(self, output: str, new: str) -> None:
         """Note that an old output was renamed to make room for a new run."""
-        from ortdeploy.ledger.carried import OF_OUTPUTS  # noqa: PLC0415  few outputs are put aside
+        from ortdeploy.ledger.transfer import OF_OUTPUTS  # noqa: PLC0415  few outputs are put aside
 
         with self._transaction() as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
@@ -397,14 +397,14 @@ class Ledger:
 
     def copy_output(self, output: str, file: Path) -> None:
         """Write what is known of an output into a new file, from which another ledger can take it over."""
-        from ortdeploy.ledger.carried import copy_output  # noqa: PLC0415  only where shards and one machine worked
+        from ortdeploy.ledger.transfer import copy_output  # noqa: PLC0415  only where shards and one machine worked
 
         with translated():
             copy_output(self._connection, output, file)
 
     def take_over(self, output: str, file: Path) -> None:
         """Take over what such a file knows, as an output that this ledger does not know."""
-        from ortdeploy.ledger.carried import take_over  # noqa: PLC0415  only where a ledger was lost
+        from ortdeploy.ledger.transfer import take_over  # noqa: PLC0415  only where a ledger was lost
 
         with undamaged(), self._transaction() as db:
             take_over(db, output, file)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortdeploy.ledger.written import GONE_FILE, OnDisk, differs
+from ortdeploy.ledger.integrity import GONE_FILE, OnDisk, differs
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_store import SharedStore

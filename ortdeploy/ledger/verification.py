@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.integrity import GONE_FILE, Underway, difference
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import NewFile, Part, Revision
 from ortdeploy.ledger.stored_parts import Copies, difference_there
-from ortdeploy.ledger.written import GONE_FILE, Underway, difference
 
 
 class PartState(StrEnum):

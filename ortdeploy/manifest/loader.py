@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.files.names import is_folder
-from ortdeploy.files.nearby import advice_on_path
 from ortdeploy.files.opening import open_regular
+from ortdeploy.files.path_suggestions import advice_on_path
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.empty_options import drop_empty_options
 from ortdeploy.manifest.read_spec import build_spec

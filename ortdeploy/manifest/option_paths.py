@@ -3,8 +3,8 @@
 Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are written by ONNX Runtime or the provider,
 `library` is looked up by the provider unless it has a slash, `document` is a .json file or else the text itself, which
 may name more of them;
-`tokenizer` is a file, `vocabulary` a folder of an operation, `lines` a text file of one. All are relative
-to the manifest.
+`tokenizer` is a file, `vocabulary` a folder of an operation, `lines` a text file of one, `array` a .npy or .npz
+file. All are relative to the manifest.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ortdeploy.manifest.pipelines import FILES, walk
+from ortdeploy.manifest.pipelines import CONSTANT, walk
 from ortdeploy.providers.catalogue import Provider, find_provider, short_name
 from ortdeploy.providers.option_files import named_files, with_named_files
 from ortdeploy.schemas import load_schema
@@ -66,10 +66,11 @@ def paths_in_document(provider: str, option: str, text: str) -> tuple[str, ...]:
 
 def operation_paths(spec: "Spec") -> Iterator[OptionPath]:
     """Yield the files and folders that operations of pipelines, and presets, read."""
-    for step in (step for pipeline in spec.pipelines for step in walk(pipeline.steps) if step.kind == "do"):
-        for option, kind in FILES.get(step.name, {}).items():
+    for step in (step for pipeline in spec.pipelines for step in walk(pipeline.steps)):
+        for option, kind in step.files.items():
             if option in step.options:
-                yield OptionPath(at=(*step.at, "in", option), path=step.options[option], kind=kind)
+                at = (*step.at, option) if option == CONSTANT else (*step.at, "in", option)
+                yield OptionPath(at=at, path=step.options[option], kind=kind)
     for pipeline in spec.pipelines:
         if pipeline.preset is not None and pipeline.preset.latents is not None:
             yield OptionPath(at=(*pipeline.at, "latents"), path=pipeline.preset.latents, kind="file")

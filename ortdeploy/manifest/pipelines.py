@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec, read_op, wire_name
@@ -27,10 +28,19 @@ KNOWN_COMPONENTS = {
 FILES = {
     "ctc_greedy": {"from": "lines"},
     "labels": {"from": "lines"},
+    "letters": {"map": "letters"},
+    "neighbours": {"of": "vectors"},
     "tokenize": {"tokenizer": "tokenizer"},
     "tokenize_clip": {"folder": "vocabulary"},
 }
 """The options of operations that name a file or a folder, and what it must hold; a plan carries `lines` themselves."""
+
+IN_TURN = ("track",)
+"""The operations that pass a state of their own from a row to the next one of its file."""
+
+
+CONSTANT = "constant"
+"""The key of a step that takes a constant from a file. It is an op step, Identity, of what the file holds."""
 
 
 class StepOfPipeline(Struct, frozen=True, kw_only=True):
@@ -39,8 +49,9 @@ class StepOfPipeline(Struct, frozen=True, kw_only=True):
     `name` is what it runs or does, or that of the value. `wires` are arguments that are values, `options` those
     that are literals (of `run`, constants); `outputs` are pairs of what the step gives and its name in the pipeline.
     `item` is what the inner steps call one of the items; `batch` of them are run together, and a row may have `most`.
-    `state` says which value an item takes from which of the item before. `fuse`: the op steps around a `run` go into
-    its model's session. `by_row`: its model has no dimension for rows, and runs once for each row.
+    `state` says which value an item takes from which of the item before; an operation, from which of the row before.
+    `fuse`: the op steps around a `run` go into its model's session. `by_row`: its model has no dimension for rows, and
+    runs once for each row.
     """
 
     kind: str
@@ -58,6 +69,13 @@ class StepOfPipeline(Struct, frozen=True, kw_only=True):
     op: OpSpec | None = None
     fuse: bool = False
     by_row: bool = False
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The options that name a file or a folder, and what it must hold."""
+        if self.kind == "do":
+            return FILES.get(self.name, {})
+        return {CONSTANT: "array"} if CONSTANT in self.options else {}
 
 
 class PresetSpec(Struct, frozen=True, kw_only=True):
@@ -154,6 +172,7 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     steps = tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"]))
     outputs = {key: value[1:] for key, value in data["outputs"].items()}
     named = tuple(data.get("components", ()))
+    in_turn = {taken: left for step in steps if step.kind == "do" for taken, left in step.state.items()}
     return PipelineSpec(
         name=name,
         steps=steps,
@@ -161,8 +180,8 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
         at=at,
         definition=definition,
         components=named,
-        state=_state(data),
-        reset=tuple(data.get("reset", ())),
+        state=_state(data) | in_turn,
+        reset=tuple(dict.fromkeys((*data.get("reset", ()), *(["path"] if in_turn else [])))),
     )
 
 
@@ -232,6 +251,9 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
         )
     if "op" in data:
         return _op_step(read_op(data, at))
+    if CONSTANT in data:
+        step = _op_step(read_op({"op": "Identity", "in": {"input": 0}, "out": data["out"]}, at))
+        return replace(step, options={key: value for key, value in data.items() if key != "out"})
     wires = {key: name for key, value in data["in"].items() if (name := wire_name(value)) is not None}
     options = {key: value for key, value in data["in"].items() if key not in wires}
     if "run" in data:
@@ -248,7 +270,9 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
         )
     names = [data["out"]] if isinstance(data["out"], str) else data["out"]
     outputs = tuple((str(index), name) for index, name in enumerate(names))
-    return StepOfPipeline(kind="do", name=data["do"], wires=wires, options=options, outputs=outputs, at=at)
+    name = data["do"]
+    state = {f"{name}@{at[-1]}": f"{name}@{at[-1]} of the row"} if name in IN_TURN else {}
+    return StepOfPipeline(kind="do", name=name, wires=wires, options=options, outputs=outputs, at=at, state=state)
 
 
 def _op_step(op: OpSpec) -> StepOfPipeline:

@@ -16,17 +16,17 @@ _MOST_COMPARED = 256  # items that are held against each other, pair by pair
 Schema = Mapping[str, Any] | bool
 
 
-class NotToldError(Exception):
+class UnsupportedSchemaError(Exception):
     """A schema or a value goes beyond what is known here."""
 
 
 def fits(name: str, value: Any) -> bool:
-    """Return whether a value is what a schema of `schemas/` describes. Raises NotToldError."""
+    """Return whether a value is what a schema of `schemas/` describes. Raises UnsupportedSchemaError."""
     return _fits(value, load_schema(name), name)
 
 
 def fits_schema(schema: Schema, value: Any) -> bool:
-    """Return whether a value is what a schema that refers to no other one describes. Raises NotToldError."""
+    """Return whether a value is what a schema that refers to no other one describes. Raises UnsupportedSchemaError."""
     return _fits(value, schema, None)
 
 
@@ -35,7 +35,7 @@ def _fits(value: Any, schema: Schema, root: str | None) -> bool:
     if isinstance(schema, bool):
         return schema
     if type(value) not in _KNOWN:
-        raise NotToldError
+        raise UnsupportedSchemaError
     for keyword, wanted in schema.items():
         check = check_of(keyword)
         if check is not None and not check(value, wanted, schema, root):
@@ -44,10 +44,10 @@ def _fits(value: Any, schema: Schema, root: str | None) -> bool:
 
 
 def check_of(keyword: str) -> "_Check | None":
-    """Return what checks a keyword of JSON Schema; None if it asks for nothing. Raises NotToldError."""
+    """Return what checks a keyword of JSON Schema; None if it asks for nothing. Raises UnsupportedSchemaError."""
     check = _CHECKS.get(keyword)
     if check is None and keyword not in _ANNOTATIONS and not keyword.startswith("x-"):
-        raise NotToldError
+        raise UnsupportedSchemaError
     return check
 
 
@@ -97,13 +97,13 @@ def _of(kind: str, holds: Callable[[Any, Any], bool]) -> "_Check":
 
 def _multiple(value: Any, wanted: Any) -> bool:
     if not isinstance(wanted, int) or not isinstance(value, int):
-        raise NotToldError
+        raise UnsupportedSchemaError
     return value % wanted == 0
 
 
 def _unique(value: Any, wanted: Any) -> bool:
     if len(value) > _MOST_COMPARED:
-        raise NotToldError
+        raise UnsupportedSchemaError
     return not wanted or not any(_equal(one, other) for at, one in enumerate(value) for other in value[:at])
 
 
@@ -142,7 +142,7 @@ def _property_names(value: Any, wanted: Any, _: Any, root: str | None) -> bool:
 
 def _text(key: Any) -> str:
     if not isinstance(key, str):
-        raise NotToldError
+        raise UnsupportedSchemaError
     return key
 
 
@@ -158,7 +158,7 @@ def _prefix_items(value: Any, wanted: Any, _: Any, root: str | None) -> bool:
 
 def _contains(value: Any, wanted: Any, schema: Mapping[str, Any], root: str | None) -> bool:
     if "minContains" in schema or "maxContains" in schema:
-        raise NotToldError
+        raise UnsupportedSchemaError
     return not isinstance(value, list) or any(_fits(one, wanted, root) for one in value)
 
 
@@ -182,7 +182,7 @@ def _ref(value: Any, wanted: Any, _: Any, root: str | None) -> bool:
     name, _, pointer = wanted.removeprefix(BASE_URI).partition("#")
     root = name.removesuffix(SUFFIX) if name else root
     if root is None or "~" in pointer or "%" in pointer:
-        raise NotToldError
+        raise UnsupportedSchemaError
     schema: Any = load_schema(root)
     for key in pointer.split("/")[1:]:
         schema = schema[key]

@@ -35,7 +35,7 @@ from ortdeploy.manifest.spec import (
 )
 from ortdeploy.plan.timing import Hours, JobTiming, PauseLimits
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.units import parse_size
+from ortdeploy.units import parse_duration, parse_size
 
 DEFAULT_ROWS_PER_PART = 100_000
 
@@ -78,7 +78,11 @@ def build_spec(
 
 def _on_end(data: Mapping[str, Any]) -> OnEnd:
     command = tuple(data["command"]) if "command" in data else None
-    return OnEnd(command=command, url=data.get("url"), timeout=_seconds(data.get("timeout", "30s")))
+    when = tuple(data.get("when", _BAD_ENDINGS))
+    return OnEnd(command=command, url=data.get("url"), timeout=parse_duration(data.get("timeout", "30s")), when=when)
+
+
+_BAD_ENDINGS = ("refused", "failed", "paused")
 
 
 def _chain(entries: list[Any], at: Path) -> tuple[ProviderSpec, ...]:
@@ -104,6 +108,11 @@ def _models(data: Mapping[str, Any]) -> Iterator[ModelSpec]:
     for name, pipeline in data.get("pipelines", {}).items():
         for component, model, at, providers_at in component_models(name, pipeline):
             yield _model(component, model, at, providers_at)
+
+
+def no_model(name: str, at: Path) -> ModelSpec:
+    """Return what stands for the models of a pipeline that has none: its op steps run on the CPU provider."""
+    return _model(name, {"path": ""}, at, at)
 
 
 def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> ModelSpec:
@@ -251,8 +260,8 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         max_consecutive=errors.get("max_consecutive"),
         retries=errors.get("retries", 0),
         attempts=errors.get("attempts"),
-        progress_timeout=_seconds(errors["progress_timeout"]) if "progress_timeout" in errors else None,
-        run_timeout=_seconds(errors["run_timeout"]) if "run_timeout" in errors else None,
+        progress_timeout=parse_duration(errors["progress_timeout"]) if "progress_timeout" in errors else None,
+        run_timeout=parse_duration(errors["run_timeout"]) if "run_timeout" in errors else None,
         on_nan=errors.get("on_nan"),
         limits=_limits(limits, data.get("limits", {}), at),
         reports=(report,) if isinstance(report, str) else tuple(report),
@@ -265,7 +274,7 @@ def _timing(data: Mapping[str, Any]) -> JobTiming:
     hours, pause = data.get("hours"), data.get("pause")
     return JobTiming(
         hours=_hours(hours) if hours else None,
-        until=_seconds(data["until"]) if "until" in data else None,
+        until=parse_duration(data["until"]) if "until" in data else None,
         pause=_pause(pause.get("above", {}), pause.get("below", {})) if pause else None,
     )
 
@@ -336,24 +345,13 @@ def _arrivals(data: Mapping[str, Any]) -> ArrivalPolicy:
         on_empty=data.get("on_empty", "fail"),
         on_change=data.get("on_change", "refuse"),
         on_remove=data.get("on_remove", "keep"),
-        stable_for=_seconds(data.get("stable_for", 0)),
+        stable_for=parse_duration(data.get("stable_for", 0)),
     )
 
 
 def _fillers(data: Any) -> Mapping[str, Any]:
     """Read what empty values stand for: by name or pattern, or one value for all columns."""
     return data if isinstance(data, dict) else {ALL_COLUMNS: data}
-
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _seconds(value: float | str) -> float:
-    """Return a duration that is written with its unit; a bare number is seconds."""
-    if not isinstance(value, str):
-        return float(value)
-    number = value.rstrip("dhimns")
-    return float(number) * _SECONDS[value[len(number) :]]
 
 
 def _limits(of_deployment: Mapping[str, Any], own: Mapping[str, Any], at: Path) -> LimitsSpec:
@@ -376,7 +374,7 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
         explode=_names(data.get("explode", ())),
         removable=data.get("removable", False),
         on_upgrade=data.get("on_upgrade", "refuse"),
-        keep=_seconds(data["keep"]) if "keep" in data else None,
+        keep=parse_duration(data["keep"]) if "keep" in data else None,
         types=data.get("types", {}),
         at=at,
     )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest import advice
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
-from ortdeploy.manifest.quick_check import NotToldError, fits, fits_schema
+from ortdeploy.manifest.quick_check import UnsupportedSchemaError, fits, fits_schema
 from ortdeploy.manifest.scalars import Scalar, resolve_plain
 from ortdeploy.redaction import is_secret_name, without_secrets
 from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema, matches
@@ -112,7 +112,7 @@ def make_condition(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
     def holds(value: Any) -> bool:
         try:
             return fits_schema(schema, value)
-        except NotToldError:
+        except UnsupportedSchemaError:
             return bool(_validator_class()(schema).is_valid(value))
 
     return holds
@@ -166,7 +166,7 @@ def check_document(document: Document, schema: str = "deployment") -> tuple[Diag
 def _is_surely_right(data: Any, schema: str) -> bool:
     try:
         return fits(schema, data)
-    except (NotToldError, RecursionError):
+    except (UnsupportedSchemaError, RecursionError):
         return False
 
 

@@ -329,11 +329,12 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 
 
 class OnEnd(Struct, frozen=True, kw_only=True):
-    """Who is told of an apply that ends with 1 or 5: a command, the URL of a server; how many seconds each may take."""
+    """Who is told how an apply ends, and `when`: a command, a server's URL; how many seconds each call may take."""
 
     command: tuple[str, ...] | None
     url: str | None
     timeout: float
+    when: tuple[str, ...]
 
 
 class Spec(Struct, frozen=True, kw_only=True):

@@ -8,20 +8,30 @@ With scores [rows, n, classes], a box is a candidate for each of its classes; wi
 one. The class `background` is ignored. If `classes` is given, so are all classes that it does not list. At most `max`
 boxes of a row are kept, and at most `max_per_class` of each class.
 
-Each row gives boxes [kept, 4], best first, and their scores, classes and indices in n, each [kept].
+Each row gives boxes [kept, 4], best first, and their scores, classes and indices in n, each [kept]. If `more` is given,
+such as points of each box, a fifth result has those of the kept ones.
+
+Turned boxes [rows, n, 5] are center x, center y, width, height and angle in radians, clockwise. Their overlap is that
+of Gaussians, and a box is dropped if any better one overlaps it, also one that is itself dropped, as by ultralytics.
+
+Sources: of turned boxes, Llerena et al., Gaussian Bounding Boxes and Probabilistic Intersection-over-Union, 2021, and
+ultralytics' nms_rotated.
 """
 
 from collections import Counter
 
 import numpy as np
+from msgspec.structs import replace
 
 from ortdeploy.operations.protocol import Call, Types, by_row
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
+    ANY,
     COORDINATES,
     INDEX,
     LOGITS,
     NORMALISED,
+    OPTIONAL,
     PIXELS,
     PROBABILITY,
     REALS,
@@ -45,8 +55,15 @@ _RAW = (
 )
 
 
+_CORNERS = 4
+"""The numbers of a box that is not turned."""
+_TURNED, _KEPT_TURNED = forms("rows n 5", "rows kept 5")
+
+
 def _hold_classes(solved: Solved, types: Types) -> None:
     """Check that the classes in the settings exist in the scores. Raises ContractError."""
+    if solved.chosen.get("boxes") == _TURNED:
+        solved.chosen["boxes"] = _KEPT_TURNED
     scores, count = types["scores"].shape, solved.size("classes")
     for key in ("background", "classes"):
         named = solved.options.get(key)
@@ -66,8 +83,8 @@ CONTRACT = Contract(
         FormalParameter(
             "boxes",
             "B",
-            forms("rows n 4"),
-            "left, top, right, bottom",
+            forms("rows n 4", "rows n 5"),
+            "left, top, right, bottom; or center x, center y, width, height, angle",
             units=(PIXELS, NORMALISED),
             not_nan=True,
             advice=_RAW,
@@ -80,12 +97,16 @@ CONTRACT = Contract(
             units=(PROBABILITY, LOGITS),
             not_nan=True,
         ),
+        FormalParameter("more", "M", forms("rows n *dims"), "what else each box has", option=OPTIONAL),
     ),
     outputs=(
-        FormalParameter("boxes", "float32", forms("rows kept 4"), "the boxes, the best first", keeps=("unit",)),
+        FormalParameter(
+            "boxes", "float32", forms("rows kept 4", "rows kept 5"), "the boxes, the best first", keeps=("unit",)
+        ),
         FormalParameter("scores", "float32", forms("rows kept"), "their scores", keeps=("unit",), like="scores"),
         FormalParameter("classes", "int64", forms("rows kept"), "their classes", units=(INDEX,)),
         FormalParameter("places", "int64", forms("rows kept"), "their places in n, from 0"),
+        FormalParameter("more", "M", forms("rows kept *dims"), "theirs", option=OPTIONAL, named_by="more"),
     ),
     attributes=(
         Attribute("iou", "FLOAT", "the largest overlap of two boxes", default=0.45, least=0, most=1),
@@ -97,27 +118,30 @@ CONTRACT = Contract(
         Attribute("labels", "STRING", "the classes that a box counts for", default="all", choices=("all", "best")),
         Attribute("among", "STRING", "whose boxes a better one suppresses", default="class", choices=("class", "all")),
     ),
-    types=(REALS, COORDINATES),
+    types=(REALS, COORDINATES, replace(ANY, name="M")),
     arithmetic=_hold_classes,
 )
 
 
-def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every tensor
+def build(options: Options, types: Types) -> Call:
     least, overlap = float(options["score"]), float(options["iou"])
     best_alone, by_class = options["labels"] == "best", options["among"] == "class"
 
-    def suppress(boxes: Array, scores: Array) -> tuple[Array, ...]:
+    def suppress(boxes: Array, scores: Array, *more: Array) -> tuple[Array, ...]:
         boxes = convert(boxes, "float32")
         table = convert(scores[:, np.newaxis] if scores.ndim == 1 else scores, "float32")
         places, classes = np.nonzero(_counts(table, options, best_alone=best_alone) & (table >= least))
         order = np.argsort(-table[places, classes], kind="stable")
         places, classes = places[order], classes[order]
         groups = classes if by_class else np.zeros_like(classes)
-        kept = _keep(boxes[places], classes, groups, overlap, options["max"], options.get("max_per_class"))
+        keep = _keep if boxes.shape[1] == _CORNERS else _keep_turned
+        kept = keep(boxes[places], classes, groups, overlap, options["max"], options.get("max_per_class"))
         places, classes = places[kept], classes[kept]
-        return boxes[places], table[places, classes], convert(classes, "int64"), convert(places, "int64")
+        found = boxes[places], table[places, classes], convert(classes, "int64"), convert(places, "int64")
+        return *found, *(one[places] for one in more)
 
-    return by_row(suppress, 4, "boxes", "scores")
+    carried = ["more"] if "more" in types else []
+    return by_row(suppress, 4 + len(carried), "boxes", "scores", *carried)
 
 
 def _counts(table: Array, options: Options, *, best_alone: bool) -> Array:
@@ -157,6 +181,49 @@ def _keep(
         if len(kept) == most:
             break
     return kept
+
+
+def _keep_turned(
+    boxes: Array, classes: Array, groups: Array, overlap: float, most: int, most_per_class: int | None
+) -> list[int]:
+    """Return the indices of the turned boxes [n, 5] to keep, best first."""
+    kept: list[int] = []
+    of_class: Counter[int] = Counter()
+    shapes = _gaussians(boxes)
+    for place in range(len(boxes)):
+        better = np.flatnonzero(groups[:place] == groups[place])
+        is_dropped = (_likeness(shapes[place], shapes[better]) >= overlap).any()
+        if is_dropped or of_class[int(classes[place])] == most_per_class:
+            continue
+        kept.append(place)
+        of_class[int(classes[place])] += 1
+        if len(kept) == most:
+            break
+    return kept
+
+
+def _gaussians(boxes: Array) -> Array:
+    """Return float64 [n, 5] of turned boxes [n, 5]: center, and the covariance a, b and c of each as a Gaussian."""
+    x, y, width, height, angle = boxes.astype(np.float64).T
+    wide, high, cos, sin = width**2 / 12, height**2 / 12, np.cos(angle), np.sin(angle)
+    return np.stack(
+        [x, y, wide * cos**2 + high * sin**2, wide * sin**2 + high * cos**2, (wide - high) * cos * sin], axis=1
+    )
+
+
+_SMALL = 1e-7
+"""What ultralytics adds against divisions by zero."""
+
+
+def _likeness(one: Array, others: Array) -> Array:
+    """Return float64 [n]: how much Gaussians [n, 5] are like one [5], from 0 to 1, by Hellinger's distance."""
+    a, b, c = one[2] + others[:, 2], one[3] + others[:, 3], one[4] + others[:, 4]
+    x, y = one[0] - others[:, 0], one[1] - others[:, 1]
+    area = a * b - c**2
+    near = (a * y**2 + b * x**2) / (area + _SMALL) / 4 - c * x * y / (area + _SMALL) / 2
+    own = [(shape[..., 2] * shape[..., 3] - shape[..., 4] ** 2).clip(0) for shape in (one, others)]
+    shape = np.log(area / (4 * np.sqrt(own[0] * own[1]) + _SMALL) + _SMALL) / 2
+    return np.asarray(1 - np.sqrt(1 - np.exp(-(near + shape).clip(_SMALL, 100)) + _SMALL))
 
 
 def _too_close(boxes: Array, groups: Array, better: Array, others: Array, overlap: float) -> Array:

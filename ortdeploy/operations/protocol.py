@@ -23,6 +23,13 @@ Call = Callable[[Mapping[str, Column]], tuple[Column, ...]]
 """Takes values by argument name and returns results, all [rows, …]. Raises ValueError for a row that it cannot take."""
 
 
+CallInTurn = Callable[[Mapping[str, Column], Array], tuple[tuple[Column, ...], Array]]
+"""Takes values as a `Call` does, and the state of before; returns results, and the state behind the last row."""
+
+AnyCall = Callable[..., tuple[Any, ...]]
+"""Either of these."""
+
+
 class Operation(Protocol):
     """The names that an operation's module has."""
 
@@ -34,7 +41,7 @@ class Operation(Protocol):
     def CONTRACT(self) -> Contract:  # noqa: N802  a module constant
         """The inputs, outputs and settings of the operation."""
 
-    def build(self, options: Options, types: Types) -> Call:
+    def build(self, options: Options, types: Types) -> AnyCall:
         """Return the function that computes the results. `options` has all settings, defaults too."""
 
 
@@ -53,15 +60,21 @@ class HeldOperation(Struct, frozen=True):
         """The package that the operation needs beside the base install, or None."""
         return self.module.PACKAGE
 
+    @property
+    def state(self) -> TensorType | None:
+        """What a row passes on to the next one, without an axis of rows, if rows run in turn: STATE of the module."""
+        found: TensorType | None = getattr(self.module, "STATE", None)
+        return found
+
     def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
         """Return the types of the results; unknown sizes stay open. Raises InapplicableError."""
         return inferred(self.contract, options, types)
 
-    def build(self, options: Options, types: Types) -> Call:
+    def build(self, options: Options, types: Types) -> AnyCall:
         """Return the function that computes the results; it raises ValueError for rows that break the contract."""
         call = self.module.build(self.contract.filled(options), types)
         check = ContractCheck(self.contract, options, types)
-        return lambda values: call(check(values))
+        return lambda values, *state: call(check(values), *state)
 
 
 _ARRAYS = (np.ndarray, np.generic)

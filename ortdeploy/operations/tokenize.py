@@ -1,7 +1,8 @@
 """`tokenize` — token ids, mask and type ids of texts or pairs of texts, by a tokenizer.json of Hugging Face.
 
 The file decides about truncation and special tokens, unless `length` or `truncate` is given. The rows of a batch are
-padded to the longest row, to `length`, or not at all. Results are int64 [rows, tokens]; offsets are [rows, tokens, 2].
+padded to the longest row, to `length`, or not at all. Results are int64 [rows, tokens];
+with `offsets`, two more say where each token stands in its text, [rows, tokens, 2], and of which text it is.
 """
 
 from collections.abc import Mapping
@@ -64,6 +65,14 @@ CONTRACT = Contract(
             option=OPTIONAL,
             named_by="offsets",
         ),
+        FormalParameter(
+            "sequences",
+            "int64",
+            _TOKENS,
+            "the text that each token is of: 0, or 1 in a pair; -1 of none",
+            option=OPTIONAL,
+            named_by="offsets",
+        ),
     ),
     attributes=(
         Attribute("tokenizer", "STRING", "a tokenizer.json", required=True, path="file"),
@@ -78,7 +87,7 @@ CONTRACT = Contract(
         Attribute(
             "padding", "STRING", "up to which row others are filled; without it longest", choices=("longest", "none")
         ),
-        Attribute("offsets", "STRING", "a fourth result, and what it counts", choices=("characters",)),
+        Attribute("offsets", "STRING", "a fourth and a fifth result, and what they count", choices=("characters",)),
     ),
     row_wise=False,  # without length, rows are filled up to the longest of their batch
     arithmetic=_refuse_contradictions,
@@ -99,7 +108,7 @@ def build(options: Options, types: Types) -> Call:
     tokenizer = read(options["tokenizer"])
     _set_padding(tokenizer, options)
     _set_truncation(tokenizer, options)
-    results = [*_RESULTS, "offsets"] if "offsets" in options else _RESULTS
+    results = [*_RESULTS, "offsets", "sequences"] if "offsets" in options else _RESULTS
 
     def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
         columns = [[str(text) for text in values[name]] for name in ("text", "pair") if name in types]
@@ -114,6 +123,8 @@ _RESULTS = ["ids", "attention_mask", "type_ids"]
 
 def _array(encoding: "Encoding", name: str) -> Any:
     """Return one result of one row: int64 [tokens]; offsets are [tokens, 2]."""
+    if name == "sequences":
+        return np.array([-1 if one is None else one for one in encoding.sequence_ids], dtype=np.int64)
     values = np.array(getattr(encoding, name), dtype=np.int64)
     return values.reshape(-1, 2) if name == "offsets" else values
 

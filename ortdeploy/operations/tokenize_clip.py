@@ -52,8 +52,13 @@ CONTRACT = Contract(
 )
 
 
+def read(path: str) -> "ClipTokenizer":
+    """Return the tokenizer of a folder. Raises OSError, and ValueError if it holds none."""
+    return ClipTokenizer(Path(path))
+
+
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  text is what it takes
-    tokenizer = ClipTokenizer(Path(options["folder"]))
+    tokenizer = read(options["folder"])
     length = options["length"]
     return lambda values: (np.array([tokenizer.encode(str(text), length) for text in values["text"]], dtype=np.int64),)
 

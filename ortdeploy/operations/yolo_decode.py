@@ -5,6 +5,10 @@ is objectness times class score. v8, v9, v11, v12: [rows, 4 + classes, n], the s
 [rows, n, 6], left, top, right, bottom, score and class of boxes that need no `nms`. `values: first` or `values: last`
 is for exports whose values stand on the other axis. Boxes whose score is below `score` are left out.
 
+`more` is what follows the scores. With `points: [17, 3]`, as for task pose, it is points [n, 17, 3] of x, y and
+visibility in pixels; for task segment it is the coefficients of masks. With `task: obb`, the last number is an
+angle, and boxes are [n, 5]: center x, center y, width, height and angle.
+
 yolox: [rows, n, 5 + classes] as v5, with boxes that count from cells of 8, 16 and 32 pixels (and 64, if n says so): the
 center in cells, width and height as logarithms of cells. It needs the `size` of the network's image. An export with
 decode_in_inference has pixels already: it is read as v5.
@@ -13,6 +17,7 @@ Sources: the heads of ultralytics/yolov5, WongKinYiu/yolov7, THU-MIG/yolov10, ul
 Megvii-BaseDetection/YOLOX.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -39,6 +44,8 @@ from ortdeploy.transforms.protocol import Options, computable
 
 PACKAGE = None
 
+OBB = "obb"
+"""The task of turned boxes."""
 _OBJECTNESS, _PLAIN, _DECIDED, _CELLS = "objectness", "plain", "decided", "cells"
 _HEADS = {
     **dict.fromkeys(("v5", "v6", "v7"), _OBJECTNESS),
@@ -61,12 +68,17 @@ def _hold_values(solved: Solved, types: Types) -> None:  # noqa: ARG001  the axe
     solved.sizes |= {"n": None if options.get("score") else n, "classes": None, "more": None}
     if head == _DECIDED:
         solved.chosen["scores"] = _SCORE_OF_BOX
+    if options.get("task") == OBB:
+        solved.chosen["boxes"] = _TURNED
+    if "points" in options:
+        solved.chosen["more"] = _POINTS
+        solved.sizes |= dict(zip(("points", "numbers"), options["points"], strict=True))
     if values is None:
         return
     where = "first" if first else "last"
     other = f"If they are on the other axis, say values: {'last' if first else 'first'}"
-    stated, before = options.get("classes"), _BEFORE_CLASSES[head]
-    least = before + (0 if head == _DECIDED else stated or 1)
+    stated, before, behind = options.get("classes"), _BEFORE_CLASSES[head], _behind(options)
+    least = before + behind + (0 if head == _DECIDED else stated or 1)
     if values < least:
         raise ContractError(
             f"a box of YOLO {options['version']} has at least {least} values, and {values} come {where}. {other}"
@@ -75,8 +87,16 @@ def _hold_values(solved: Solved, types: Types) -> None:  # noqa: ARG001  the axe
         raise ContractError(
             f"{n} boxes of {values} values each come, with the values {where}. {other}; else give the number of classes"
         )
-    classes = 0 if head == _DECIDED else stated or values - before
-    solved.sizes |= {"classes": classes, "more": values - before - classes}
+    classes = 0 if head == _DECIDED else stated or values - before - behind
+    more = values - before - classes - (options.get("task") == OBB)
+    if "points" in options and more != math.prod(options["points"]):
+        raise ContractError(f"{more} numbers follow the scores, and points are {options['points']}")
+    solved.sizes |= {"classes": classes, "more": more}
+
+
+def _behind(options: Options) -> int:
+    """Return how many numbers of a box are known to stand behind its scores."""
+    return math.prod(options.get("points", [0])) + (options.get("task") == OBB)
 
 
 def cells(size: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -97,6 +117,8 @@ def _hold_size(options: Options, head: str, n: Dimension) -> None:
         raise ContractError(f"a YOLOX gives {counts} boxes of an image of {size[0]} x {size[1]}, and {n:,} come")
 
 
+_STRAIGHT, _TURNED = forms("rows n 4", "rows n 5")
+_MORE, _POINTS = forms("rows n more", "rows n points numbers")
 _SCORE_OF_BOX, _SCORES_OF_CLASSES = forms("rows n", "rows n classes")
 
 
@@ -111,7 +133,11 @@ CONTRACT = Contract(
     inputs=(FormalParameter("x", "T", forms("rows second third"), "the output of the model", not_nan=True),),
     outputs=(
         FormalParameter(
-            "boxes", "float32", forms("rows n 4"), "left, top, right, bottom in the network's image", units=(PIXELS,)
+            "boxes",
+            "float32",
+            (_STRAIGHT, _TURNED),
+            "left, top, right, bottom in the network's image; of obb center, size, angle",
+            units=(PIXELS,),
         ),
         FormalParameter(
             "scores",
@@ -121,7 +147,7 @@ CONTRACT = Contract(
             units=(PROBABILITY,),
         ),
         FormalParameter("classes", "int64", forms("rows n"), "the best class of each box", units=(INDEX,)),
-        FormalParameter("more", "float32", forms("rows n more"), "what follows, such as the coefficients of a mask"),
+        FormalParameter("more", "float32", (_MORE, _POINTS), "what follows, such as the coefficients of a mask"),
     ),
     attributes=(
         Attribute("version", "STRING", "the version of YOLO", required=True, choices=tuple(_HEADS)),
@@ -136,6 +162,8 @@ CONTRACT = Contract(
             "values", "STRING", "where the values of a box are; if left out, by version", choices=("first", "last")
         ),
         image_size("size", required=False),
+        Attribute("task", "STRING", "what boxes are: obb has turned ones", default="detect", choices=("detect", OBB)),
+        Attribute("points", "INTS", "how many points follow, and the numbers of each", least=1, most=65536, length=2),
     ),
     types=(REALS,),
     arithmetic=_hold_values,
@@ -145,13 +173,21 @@ CONTRACT = Contract(
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every tensor
     head, first, least = _HEADS[options["version"]], _values_first(options), float(options["score"])
     split = _split_decided if head == _DECIDED else _split_raw
+    is_turned, points, behind = options["task"] == OBB, options.get("points"), _behind(options)
     size = options.get("size")
     grids = {n: _grids(size, strides) for n, strides in cells(size).items()} if size is not None else {}
 
     def decode(x: Array) -> tuple[Array, ...]:
         x = computable(x.T if first else x)
         x = _in_pixels(x, grids) if grids else x
-        boxes, scores, classes, more = split(x, head, options.get("classes"))
+        count = options.get("classes")
+        if count is None and head != _DECIDED:
+            count = x.shape[1] - _BEFORE_CLASSES[head] - behind
+        boxes, scores, classes, more = split(x, head, count)
+        if is_turned:
+            boxes, more = np.concatenate([x[:, :4], more[:, -1:]], axis=1), more[:, :-1]
+        if points is not None:
+            more = more.reshape(-1, *points)
         if least > 0:
             kept = (scores if scores.ndim == 1 else scores.max(axis=1)) >= least
             boxes, scores, classes, more = boxes[kept], scores[kept], classes[kept], more[kept]

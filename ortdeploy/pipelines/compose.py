@@ -37,7 +37,7 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
     shared = {name: [Component(name, one) for one in opened.sessions] for name, opened in models.items()}
     chains = [one.candidate.providers for opened in models.values() for one in opened.sessions]
     different = len({tuple(provider.name for provider in chain) for chain in chains})
-    count = 1 if pipeline.state else max([len(components) for components in shared.values()] + [min(different, 2)])
+    count = 1 if pipeline.state else max([1, min(different, 2), *map(len, shared.values())])
     candidate = PlannedSession(name=pipeline.name, providers=_all_providers(chains), count=count)
     build = _session_of(pipeline.preset.kind if pipeline.preset else None)
     sessions = []
@@ -50,6 +50,8 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
 
 def _memory(models: Sequence[OpenedModel]) -> Mapping[str, Mapping[str, int | None]]:
     """Return the memory of the process before the first model was opened, and after the last."""
+    if not models:
+        return {}  # operations alone need no session
     return {**models[-1].memory, **{key: one for key, one in models[0].memory.items() if key == "before_opening"}}
 
 

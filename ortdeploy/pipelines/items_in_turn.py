@@ -12,7 +12,7 @@ import numpy as np
 
 from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.plan.pipeline import PlannedWireStep
-from ortdeploy.sessions.rows_first import to_front
+from ortdeploy.sessions.row_axis_adapter import to_front
 from ortdeploy.tensors.columns import Array, Column
 
 

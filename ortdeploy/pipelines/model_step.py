@@ -10,7 +10,7 @@ from ortdeploy.feeds.narrowed import NarrowedCheck
 from ortdeploy.operations.protocol import as_column
 from ortdeploy.pipelines.component import Component
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
-from ortdeploy.sessions.rows_first import not_by_row, of_rows, to_axis, to_front
+from ortdeploy.sessions.row_axis_adapter import not_by_row, of_rows, to_axis, to_front
 from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.fed_values import as_array

@@ -11,7 +11,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.operations.protocol import Call, as_column
+from ortdeploy.operations.protocol import as_column
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.pipelines.each import Apply, Each, Values, first_state
 from ortdeploy.pipelines.model_step import ModelStep
@@ -29,6 +29,7 @@ class StepsSession(ComposedSession):
         super().__init__(components)
         self._outputs = dict(pipeline.outputs)
         self._handed_on = dict(pipeline.state)
+        self._in_turn = {taken for step in pipeline.steps if step.kind == "do" for taken, _ in step.state}
         whole = frozenset((*self._handed_on, *self._handed_on.values()))
         self._eaches: list[Each] = []
         self._steps = [self._build(step, whole) for step in pipeline.steps]
@@ -56,25 +57,35 @@ class StepsSession(ComposedSession):
         if adapters:
             raise TypeError("adapters of a pipeline belong to its steps")
         columns = {name: _as_rows(feed) for name, feed in feeds.items()}
-        if not self._handed_on:
-            values = self._run_rows(columns, len(next(iter(columns.values()))))
-            return [values[self._outputs[name]] for name in outputs]
-        return self._run_in_turn(outputs, columns)
-
-    def _run_in_turn(self, outputs: Sequence[str], feeds: Mapping[str, Column]) -> Sequence[Any]:
-        """Run rows one after the other; each passes its state on. If one fails, the state is as before all of them."""
         self._before = self.state
-        rows: list[list[Any]] = []
         try:
-            for row in range(len(next(iter(feeds.values())))):
-                cut = {name: array[row : row + 1] for name, array in feeds.items()}
-                values = self._run_rows({**cut, **self.state.values}, 1)
-                kept = {name: np.asarray(values[source]) for name, source in self._handed_on.items()}
-                self.state = State(values=kept, key=self.state.key)
-                rows.append([values[self._outputs[name]][0] for name in outputs])
+            if self._handed_on.keys() <= self._in_turn:
+                return self._run_together(outputs, columns)
+            return self._run_in_turn(outputs, columns)
         except (OrtdeployError, MemoryError):
             self.undo()
             raise
+
+    def _run_together(self, outputs: Sequence[str], feeds: Mapping[str, Column]) -> Sequence[Any]:
+        """Run rows through one step after the other; only operations pass a state on, from row to row."""
+        values = self._run_rows({**feeds, **self.state.values}, len(next(iter(feeds.values()))))
+        self._keep(values)
+        return [values[self._outputs[name]] for name in outputs]
+
+    def _keep(self, values: Values) -> None:
+        """Keep what the last row passes on."""
+        if self._handed_on:
+            kept = {name: np.asarray(values[source]) for name, source in self._handed_on.items()}
+            self.state = State(values=kept, key=self.state.key)
+
+    def _run_in_turn(self, outputs: Sequence[str], feeds: Mapping[str, Column]) -> Sequence[Any]:
+        """Run rows one after the other; each passes its state on."""
+        rows: list[list[Any]] = []
+        for row in range(len(next(iter(feeds.values())))):
+            cut = {name: array[row : row + 1] for name, array in feeds.items()}
+            values = self._run_rows({**cut, **self.state.values}, 1)
+            self._keep(values)
+            rows.append([values[self._outputs[name]][0] for name in outputs])
         return [as_column([row[index] for row in rows]) for index in range(len(outputs))]
 
     def _run_rows(self, values: Values, rows: int) -> Values:
@@ -108,16 +119,20 @@ def _operation(step: PlannedWireStep) -> Apply:
     types = {value.name: value.tensor for value in step.takes}
     names = [name for _, name in step.outputs]
     try:
-        call: Call = OPERATIONS[step.name].build(step.options, types)
+        call = OPERATIONS[step.name].build(step.options, types)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise OrtdeployError(f"{step.name}: {error}") from error
 
     def apply(values: Values, _rows: int) -> Values:
+        given = {argument: values[name] for argument, name in step.wires}
         try:
-            found = call({argument: values[name] for argument, name in step.wires})
+            if not step.state:
+                return dict(zip(names, call(given), strict=False))
+            ((taken, left),) = step.state
+            found, state = call(given, values[taken])
         except (ValueError, IndexError, ArithmeticError, TypeError) as error:
             raise OrtdeployError(f"{step.name}: {error}") from error
-        return dict(zip(names, found, strict=False))
+        return {**dict(zip(names, found, strict=False)), left: state}
 
     return apply
 
@@ -128,5 +143,6 @@ def _last_readers(pipeline: PlannedPipeline) -> dict[str, float]:
     for index, step in enumerate(pipeline.steps):
         for one in walk([step]):
             names = [name for _, name in one.wires] + ([one.name] if one.kind == "each" else [])
+            names += [taken for taken, _ in one.state] if one.kind == "do" else []
             last.update(dict.fromkeys(names, index))
     return last | dict.fromkeys((value for _, value in (*pipeline.outputs, *pipeline.state)), math.inf)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, FileState, FileStates
-from ortdeploy.files.packed import Packed
+from ortdeploy.files.compact_list import CompactList
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.pipeline import PlannedValue
 from ortdeploy.plan.selection import keep_jobs
@@ -88,7 +88,7 @@ def encode(value: Any, *, packed: bool = False) -> Any:
         return {key: encode(item, packed=packed) for key, item in value.items()}
     if isinstance(value, FileState):
         return value._asdict()
-    if isinstance(value, Packed) and packed:
+    if isinstance(value, CompactList) and packed:
         return {"files": len(value), "packed": list(map(_as_text, value.blocks))}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [encode(item, packed=packed) for item in value]
@@ -129,7 +129,7 @@ def _decoder(kind: Any) -> _Decode:
         return lambda value: frozenset(map(decode_member, _expect(list, value)))
     if origin is Sequence:
         return _decode_files
-    if isinstance(kind, type) and issubclass(kind, Packed):
+    if isinstance(kind, type) and issubclass(kind, CompactList):
         return partial(_decode_packed, kind)
     if origin is Mapping:
         decode_item = _decoder(arguments[1])
@@ -205,7 +205,7 @@ def _tuple_decoder(kinds: tuple[Any, ...]) -> _Decode:
     )
 
 
-def _decode_files(value: Any) -> Packed:
+def _decode_files(value: Any) -> CompactList:
     """Turn files into the list that they were; the only sequences in a plan that are no tuples."""
     if isinstance(value, list):
         files = [_expect(dict, one) for one in value]
@@ -215,7 +215,7 @@ def _decode_files(value: Any) -> Packed:
     return _decode_packed(FileStates, value)
 
 
-def _decode_packed(kind: type[Packed], value: Any) -> Packed:
+def _decode_packed(kind: type[CompactList], value: Any) -> CompactList:
     packed = _expect(dict, value)
     return kind(list(map(_as_bytes, packed["packed"])), packed["files"])
 

@@ -21,8 +21,8 @@ from ortdeploy.bundles.description import (
 )
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.gate import Use, outside
-from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import STATE_DIR, is_file, relative
 from ortdeploy.files.opening import open_regular

@@ -14,28 +14,28 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import STRICT_ARRIVALS, DeclaredInput, FileState, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.problems import ELSEWHERE, Package, Problem
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
-from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import BOUND, DECISIONS, is_file, is_folder, is_there, is_there_now, name_aside
 from ortdeploy.files.urls import decoded, is_url
+from ortdeploy.ledger.archived_outputs import put_aside_before
 from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.integrity import committed_rows, find_damage
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
-from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import OutputRecord, Part, output_key
 from ortdeploy.ledger.rewrites import is_left_over
-from ortdeploy.ledger.written import committed_rows, find_damage
 from ortdeploy.redaction import shown_path
 from ortdeploy.shell import pip_install
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.arrivals import NO_PROGRESS, KnownContents, Progress
 from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
+from ortdeploy.sources.file_selection import NO_PROGRESS, KnownContents, Progress
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
-    from ortdeploy.ledger.open_parts import SharedParts
+    from ortdeploy.ledger.open_plans import SharedParts
 
 
 class DataPlaces(Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class Before(Struct, frozen=True, kw_only=True):
         return Progress(first_row=self.record.first_row, rows=self.rows) if self.record else NO_PROGRESS
 
 
-def look_back(places: DataPlaces, state_dir: Path) -> Before:
+def load_previous(places: DataPlaces, state_dir: Path) -> Before:
     """Return what the ledger knows of an output folder; nothing if the output starts over.
 
     It starts over if the user deleted an output that is not removable, or if an earlier run was killed while it put the
@@ -150,7 +150,7 @@ def _on_store(places: DataPlaces) -> "SharedParts | None":
     if places.url is None or not decides(places.url):
         return None
     from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
-    from ortdeploy.ledger.open_parts import shared_parts  # noqa: PLC0415
+    from ortdeploy.ledger.open_plans import shared_parts  # noqa: PLC0415
 
     return shared_parts(SharedStore(places.url))
 
@@ -160,7 +160,7 @@ def _in_folder(folder: Path, roots: Sequence[str]) -> "SharedParts | None":
     if not is_there_now(folder / DECISIONS):
         return None
     from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where shards have worked
-    from ortdeploy.ledger.open_parts import shared_parts  # noqa: PLC0415
+    from ortdeploy.ledger.open_plans import shared_parts  # noqa: PLC0415
 
     with suppress(OSError):
         return shared_parts(SharedFolder(folder, roots))
@@ -354,7 +354,7 @@ def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards:
     if before.record is None and shards is None and all(one.name == DECISIONS for one in folder.iterdir()):
         return OutputFacts(state="empty")  # a shard that was killed before its plan began may have left that folder
     if before.record is None:  # a run that began meanwhile is in the ledger before it writes a file
-        before = look_back(places, state_dir)
+        before = load_previous(places, state_dir)
     if before.record is None:
         return OutputFacts(state="foreign", ledger=_named_ledger(folder))
     is_elsewhere = places.url is not None and shards is not None

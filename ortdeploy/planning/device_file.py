@@ -1,11 +1,12 @@
 """Device files: the facts of a machine as YAML that can be committed, to plan for it on another machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 
-from ortdeploy.diagnostics import Diagnostic, Span, has_errors
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.files.opening import open_regular
@@ -77,6 +78,19 @@ def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
         return None, diagnostics
     host = HostFacts(runtime=_runtime_facts(document.data), machine=_machine_facts(document.data))
     return host, diagnostics
+
+
+def name_of_device(path: str) -> str:
+    """Return the name that a device file gives, or that of the file. Raises OrtdeployError if it is no device file."""
+    try:
+        with open_regular(path) as file:
+            document, problems = parse_document(file.read(MAX_BYTES + 1), path)
+    except (OSError, ValueError) as error:
+        raise OrtdeployError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if document is None or not isinstance(document.data, dict) or "device_version" not in document.data:
+        why = problems[0].detail if problems else "it has no device_version."
+        raise OrtdeployError(f"{path} is no device file: {why.rstrip('.')}")
+    return str(document.data.get("name") or Path(path).stem)
 
 
 def _same_numbers(document: Document) -> Iterator[Diagnostic]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
-from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError, is_digest
+from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError, is_digest
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import Use, objection, outside
 from ortdeploy.files.object_store import fetch_file
@@ -108,14 +108,14 @@ def _fetch(store: ContentStore, url: str, digest: str | None, listed: PinnedFile
                 names.write_bytes(_list_of(listed, digest))
                 store.put(names, listed.sha256)
             store.put(target, digest)
-        except AnotherContentError:
+        except ContentChangedError:
             if listed is None:
                 return f"{shown} is another file than the manifest means: its SHA-256 is not {digest}."
             return (
                 f"{shown} has the SHA-256 {digest}. With that and external_data, the list of files has not the "
                 f"SHA-256 {listed.sha256}: one of them is another file than the manifest means."
             )
-        except NotKeptError as error:
+        except StoreFullError as error:
             return f"{shown} cannot be kept: {error}."
         except OrtdeployError as error:
             return f"{error}."

@@ -25,7 +25,7 @@ from ortdeploy.bundles.policy import Policy, trust
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
 from ortdeploy.files.disk import free_at, make_folders
 from ortdeploy.files.gate import Use
 from ortdeploy.files.opening import read_whole
@@ -283,7 +283,7 @@ def release(state_dir: Path, name: str, gone: Sequence[Version]) -> None:
     """Let the store give up the files of versions that are not kept; the next run prunes them."""
     store = ContentStore(state_dir)
     for version in gone:
-        with suppress(OSError, NotKeptError):
+        with suppress(OSError, StoreFullError):
             store.release(_owner(name, str(version.id)))
 
 
@@ -296,7 +296,7 @@ def take_in(bundle: Bundle, installed: Installed, state_dir: Path, now: str) -> 
     try:
         with shared_use(state_dir, LOCK):
             return _take_in(bundle, installed, state_dir, now, store, owner)
-    except (OSError, NotKeptError, OrtdeployError) as error:
+    except (OSError, StoreFullError, OrtdeployError) as error:
         _give_up(store, owner, state_dir)
         if isinstance(error, OSError):
             where = f"there is no room for it: {error.strerror}" if error.errno == errno.ENOSPC else f"{error}"
@@ -326,7 +326,7 @@ def _take_in(
             try:
                 with bundle.opened(file) as source:
                     store.take(source, file.name, file.sha256, _any_room)
-            except AnotherContentError:
+            except ContentChangedError:
                 raise OrtdeployError(
                     f"{file.name} in {bundle.path} is not what was described: its SHA-256 is not {file.sha256}. "
                     "The copy is damaged; remove that blob, and copy it again"
@@ -341,7 +341,7 @@ def _require_room(state_dir: Path, size: int) -> None:
     folder = next(one for one in (state_dir, *state_dir.absolute().parents) if one.is_dir())
     free = free_at(folder)
     if size and size + _RESERVE > free:
-        raise NotKeptError(f"its files take {size:,} bytes, and of {free:,} that are free, {_RESERVE:,} stay so")
+        raise StoreFullError(f"its files take {size:,} bytes, and of {free:,} that are free, {_RESERVE:,} stay so")
 
 
 def _any_room(_folder: Path) -> None:
@@ -349,7 +349,7 @@ def _any_room(_folder: Path) -> None:
 
 
 def _give_up(store: ContentStore, owner: str, state_dir: Path) -> None:
-    with suppress(OSError, NotKeptError, OrtdeployError):
+    with suppress(OSError, StoreFullError, OrtdeployError):
         store.release(owner)
         with sole_use(state_dir, LOCK) as alone:
             freed = store.prune(store.referred()) if alone else 0
@@ -397,7 +397,7 @@ def _below(path: str) -> str:
 
 
 def options_of(version: Version, state_dir: Path, folder: str, options: LoadOptions | None = None) -> LoadOptions:
-    """Return the options that load an installed version in a folder. Raises OSError, NotKeptError."""
+    """Return the options that load an installed version in a folder. Raises OSError, StoreFullError."""
     overlays = tuple(os.path.join(folder, name) for name in list(version.texts)[1:])  # noqa: PTH118
     given = LoadOptions() if options is None else options
     return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))

@@ -16,16 +16,16 @@ from ortdeploy.manifest.named_paths import pinned_files
 from ortdeploy.plan.masked import masked_plan
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.plan.steps import Plan, RunJob, Step
-from ortdeploy.planning.checked_plan import KIND, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
+from ortdeploy.planning.dependencies import rests_on_beside_data
+from ortdeploy.planning.plan_cache import KIND, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.preflight.memory_forecast import as_run, memory_bound, row_sizes, without_onnx
 from ortdeploy.planning.preflight.row_sizes import runs_again
 from ortdeploy.planning.probe import data_places
-from ortdeploy.planning.rests_on import rests_on_beside_data
 from ortdeploy.providers.secrets import masked_document
 
 if TYPE_CHECKING:
-    from ortdeploy.planning.nothing_to_do import Recollection
+    from ortdeploy.planning.nothing_to_do import AnswerMemo
 
 
 _MOST_SIZES = 1000  # of a job, from before
@@ -35,7 +35,7 @@ _MOST_FORECASTS = 100
 class ToKeep:
     """A plan to keep after its run. What it depends on is looked at before the run, which changes folders."""
 
-    def __init__(self, recollection: "Recollection", planned: Planned, paths: Sequence[str], state_dir: Path) -> None:
+    def __init__(self, recollection: "AnswerMemo", planned: Planned, paths: Sequence[str], state_dir: Path) -> None:
         """Take what was planned for manifests, just now."""
         self._recollection, self._state_dir = recollection, state_dir
         self._told = _told(planned, recollection.recall(KIND))

@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import KEPT, is_file
 from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.output_lock import shared_use
@@ -66,9 +66,9 @@ def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
     try:
         with shared_use(state_dir, LOCK):  # so that no new file is pruned before it is referred to
             _keep_version(deployment, state_dir, now)
-    except AnotherContentError as error:
+    except ContentChangedError as error:
         log.warning("manifest.not_kept", manifest=spec.path, reason=f"{error} was changed while it was read")
-    except (OSError, NotKeptError, OrtdeployError) as error:
+    except (OSError, StoreFullError, OrtdeployError) as error:
         log.warning("manifest.not_kept", manifest=spec.path, reason=str(error))
 
 
@@ -210,7 +210,7 @@ def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
         kept = store.find(digest)
         whole.update(b"" if kept is None else read_whole(kept))
     if whole.hexdigest() != spec.sha256:
-        raise AnotherContentError(spec.path)
+        raise ContentChangedError(spec.path)
     return texts
 
 
@@ -226,7 +226,7 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
     try:
         version = read_version(record)
         return recall(version, state_dir, "", options), version.kept
-    except (OSError, NotKeptError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, StoreFullError, KeyError, TypeError, ValueError, AttributeError) as error:
         log.warning("manifest.not_recalled", manifest=path, reason=f"what was kept of it is not whole: {error}")
         return None
 

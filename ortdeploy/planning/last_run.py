@@ -19,7 +19,7 @@ from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
-from ortdeploy.planning.run_text import text_of
+from ortdeploy.planning.last_manifest import text_of
 from ortdeploy.providers.secrets import masked_document
 from ortdeploy.versions import versions
 

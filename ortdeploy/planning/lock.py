@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.facts.models import DiffusionFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.named_paths import path_from_manifest
-from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.manifest.pipelines import CONSTANT, PresetSpec, walk
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.probe import probe_adapter, probe_model, read_preset
+from ortdeploy.planning.probe import probe_adapter, probe_constant, probe_model, read_preset
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 
@@ -32,7 +32,7 @@ class Digested(Struct, frozen=True, kw_only=True):
 
 
 def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, ...]]:
-    """Return the digests of a manifest's models, adapters and presets, and problems with their files."""
+    """Return the digests of a manifest's models, adapters, constants and presets, and problems with their files."""
     roots = (spec.folder, *spec.roots)
     files: list[Digested] = []
     problems: list[Diagnostic] = []
@@ -52,6 +52,11 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
         file = probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, DigestCache(None))
         files += _digested(adapter.name, adapter.path, adapter.sha256, file.sha256, adapter.at)
         problems += _unusable(spec, (*adapter.at, "path"), "unreadable-adapter", file.problem)
+    for step in (step for one in spec.pipelines for step in walk(one.steps) if CONSTANT in step.options):
+        path = step.options[CONSTANT]
+        constant = probe_constant(spec, path, roots, DigestCache(None))
+        files += _digested(step.outputs[0][1], path, step.options.get("sha256"), constant.sha256, step.at)
+        problems += _unusable(spec, (*step.at, CONSTANT), "unusable-option-path", constant.problem)
     for pipeline, preset in ((one, one.preset) for one in spec.pipelines if one.preset is not None):
         found = _probe_preset(spec, preset, roots)
         files += _digested(pipeline.name, preset.folder, preset.sha256, found.folder_sha256, pipeline.at)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.facts import Facts
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import find_option_paths

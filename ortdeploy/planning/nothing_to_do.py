@@ -21,7 +21,7 @@ from contextlib import suppress
 from ortdeploy.files.listing import as_name, expand, folders_like, links_below
 from ortdeploy.files.names import STATE_DIR
 from ortdeploy.files.opening import open_regular, open_text
-from ortdeploy.state import memo
+from ortdeploy.state import looks, memo
 
 TYPE_CHECKING = False  # typing takes as long to import as everything else here
 if TYPE_CHECKING:
@@ -63,13 +63,14 @@ _LIMITS = (
 )  # fmt: skip
 
 
-class Recollection:
+class AnswerMemo:
     """What is remembered for one command line; made before the command looks at anything."""
 
     def __init__(self, arguments: "argparse.Namespace") -> None:
         """Take the command line."""
         self._began = time.time_ns()
         self._key = _key(arguments)
+        self._every = getattr(arguments, "every", None)
         self._folder = _folder_of(arguments)
         self._state_dir = _state_dir(arguments, self._folder)
         self._places = self._where()
@@ -78,12 +79,23 @@ class Recollection:
         """Return what the command printed, if it would print the same again."""
         known = self.recall(_KIND)
         printed = None if known is None else known.get("printed")
-        return printed if isinstance(printed, str) and re.fullmatch(_PLAIN, printed) else None
+        is_known = isinstance(printed, str) and re.fullmatch(_PLAIN, printed)
+        return printed if known and is_known and looks.touch(known["documents"], self._every) else None
 
-    def keep(self, rests_on: "Mapping[str, Any] | None", state_dir: str, printed: str | None) -> None:
-        """Remember what was printed; if that cannot be written, the next plan is made."""
+    def keep(
+        self,
+        rests_on: "Mapping[str, Any] | None",
+        state_dir: str,
+        printed: str | None,
+        documents: "Sequence[str]" = (),
+    ) -> None:
+        """Remember what was printed, and the `documents` that say how the device is.
+
+        If that cannot be written, the next plan is made.
+        """
         if rests_on is not None and printed is not None and re.fullmatch(_PLAIN, printed):
-            self.remember(_KIND, self.look(rests_on), state_dir, {"printed": printed})
+            told = {"printed": printed, "documents": [os.path.abspath(one) for one in documents]}  # noqa: PTH100
+            self.remember(_KIND, self.look(rests_on), state_dir, told)
 
     def recall(self, kind: str) -> "dict[str, Any] | None":
         """Return the value of a kind that is remembered for the command line, if all that it rests on still holds."""

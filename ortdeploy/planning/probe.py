@@ -11,19 +11,19 @@ from msgspec.structs import replace
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import DeclaredInput, FileFacts, HashedFile, InputFacts, OutputFacts
+from ortdeploy.facts.data import ConstantArray, DeclaredInput, FileFacts, HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
 from ortdeploy.facts.problems import Problem, changed_while_read, unreadable
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.digests import signature
 from ortdeploy.files.gate import Use, link_out, outside
 from ortdeploy.files.golden_sets import why_nothing_compares
-from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.memory_budget import LINE_OF_VALUES, check_room
 from ortdeploy.files.names import is_file, is_folder, relative
 from ortdeploy.files.opening import read_text, read_whole
-from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.files.text_lines import lines_of
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
@@ -42,14 +42,14 @@ from ortdeploy.planning.data_places import (
     DataPlaces,
     input_elsewhere,
     input_unseen,
+    load_previous,
     look_at_input,
     look_at_output,
-    look_back,
     output_elsewhere,
     shared_with,
     unwritable,
 )
-from ortdeploy.planning.known_graphs import infer_shapes, read_model
+from ortdeploy.planning.graph_cache import infer_shapes, read_model
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
 from ortdeploy.transforms.packages import package_of_step
 from ortdeploy.units import allowed_count
@@ -166,7 +166,7 @@ def _probe_data(
     unseen: Collection[str],
 ) -> tuple[dict[str, InputFacts], dict[str, OutputFacts]]:
     """Look at the inputs and the outputs of all jobs, with what earlier runs recorded; arguments as of `probe`."""
-    before = {name: Before() if elsewhere else look_back(one, state_dir) for name, one in places.items()}
+    before = {name: Before() if elsewhere else load_previous(one, state_dir) for name, one in places.items()}
     known = {name: Before() if name in stale else one for name, one in before.items()}
     inputs = {
         job.name: input_unseen(places[job.name], packages, "It is not part of the plan.")
@@ -292,19 +292,20 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
     return Problem(kind="missing", detail=detail)
 
 
+_READERS = {"letters": "letters", "tokenizer": "tokenize", "vectors": "neighbours", "vocabulary": "tokenize_clip"}
+"""The operations whose module reads a kind of file."""
+
+
 def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     """Return why a file or folder of an operation has the wrong content, if planning can find that out."""
     try:
         with decoding(option.path, option.kind):
-            if option.kind == "vocabulary":
-                from ortdeploy.operations.tokenize_clip import ClipTokenizer  # noqa: PLC0415  only for this operation
-
-                ClipTokenizer(path)
-            elif option.kind == "tokenizer":
-                from ortdeploy.operations import tokenize  # noqa: PLC0415  only for this operation
-
-                if importlib.util.find_spec(tokenize.PACKAGE.module):
-                    tokenize.read(str(path))
+            if option.kind == "array":
+                _arrays(path, option.path)
+            elif option.kind in _READERS:
+                operation = importlib.import_module(f"ortdeploy.operations.{_READERS[option.kind]}")  # for these only
+                if operation.PACKAGE is None or importlib.util.find_spec(operation.PACKAGE.module):
+                    operation.read(str(path))
             elif option.kind == "document":
                 named, text = str(option.at[-1]), read_text(path)
                 wrong = check_option_document(option.provider, named, text)
@@ -373,9 +374,24 @@ def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], dige
         return FileFacts(path=str(path), problem=problem)
     try:
         files = _tree(path, digests)
-        return FileFacts(path=str(path), sha256=_tree_digest(path, files), files=files)
+        arrays = _arrays(path, option.path) if option.kind == "array" else {}
+        return FileFacts(path=str(path), sha256=_tree_digest(path, files), files=files, arrays=arrays)
     except OSError as error:
         return FileFacts(path=str(path), problem=unreadable(option.path, error))
+    except OrtdeployError as error:
+        return FileFacts(path=str(path), problem=Problem(kind="content", detail=f"{error}."))
+
+
+def probe_constant(spec: Spec, path: str, roots: tuple[str, ...], digests: DigestCache) -> FileFacts:
+    """Return the digest of a file of constants, and its arrays."""
+    return _probe_resource(spec, OptionPath(at=(), path=path, kind="array"), roots, digests)
+
+
+def _arrays(path: Path, shown: str) -> Mapping[str, ConstantArray]:
+    """Return the arrays of a file of constants. Raises OSError, OrtdeployError."""
+    from ortdeploy.planning.constant_arrays import read_arrays  # noqa: PLC0415  numpy, only for constants from files
+
+    return read_arrays(path, shown)
 
 
 def _probe_option_files(spec: Spec, roots: tuple[str, ...], digests: DigestCache) -> dict[str, FileFacts]:

@@ -30,7 +30,7 @@ def rows_of_plan(plan: Plan, state_dir: Path) -> dict[str, bytes]:
     found = {}
     present = {one.job: one.files for one in plan.inputs}
     for step in run_jobs(plan):
-        indexes = indexes_of(step.input.format, state_dir, plan.folder, dialect=step.input.dialect)
+        indexes = indexes_of(step.input.format, state_dir, plan.folder, step.input.settings, dialect=step.input.dialect)
         if indexes is not None and step.input.upstream is None:
             found[step.job] = b"".join(pack_lines(_known(step, present[step.job], plan.folder, indexes)))
     return found
@@ -60,7 +60,7 @@ def keep_rows(saved: SavedPlan, state_dir: Path) -> None:
     for job, packed in saved.rows.items():
         written = inputs.get(job, {})
         dialect = decode(Dialect, written["dialect"]) if "dialect" in written else PLAIN
-        indexes = indexes_of(written.get("format", ""), state_dir, folder, dialect=dialect)
+        indexes = indexes_of(written.get("format", ""), state_dir, folder, written, dialect=dialect)
         if indexes is None:
             continue
         from ortdeploy.sources.row_index import as_index  # noqa: PLC0415  only for text files

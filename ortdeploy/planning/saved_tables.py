@@ -18,10 +18,10 @@ from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Hashing, open_whole, sync_folder
+from ortdeploy.files.compact_list import CompactList, CompactListWriter
 from ortdeploy.files.digests import open_file_digest
 from ortdeploy.files.names import is_file
 from ortdeploy.files.opening import open_regular
-from ortdeploy.files.packed import Packed, Packer
 
 if TYPE_CHECKING:
     from gzip import GzipFile
@@ -61,7 +61,7 @@ class SavedFile(Struct, frozen=True, kw_only=True):
     sha256: str | None
 
 
-class SavedFiles(Packed):
+class SavedFiles(CompactList):
     """An unchangeable list of saved files; a million take some fifty megabytes."""
 
     NUMBERS = 2
@@ -197,7 +197,7 @@ def _texts(unpacked: "GzipFile", files: int) -> Iterator[str]:
 
 def as_files(lines: Iterable[Any]) -> SavedFiles:
     """Return the lines of a table of files as a list. Raises OrtdeployError where one is none."""
-    packer = Packer(SavedFiles)
+    packer = CompactListWriter(SavedFiles)
     for number, line in enumerate(lines, start=1):
         if not _is_file(line):
             raise OrtdeployError(

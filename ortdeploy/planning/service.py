@@ -37,8 +37,8 @@ class Needs(Struct, frozen=True, kw_only=True):
     watchdog: int
 
 
-def needs_of(specs: Sequence[Spec], state_dir: str | None) -> Needs:
-    """Return what the manifests of one service need."""
+def needs_of(specs: Sequence[Spec], state_dir: str | None, metrics: str | None = None) -> Needs:
+    """Return what the manifests of one service need, with the folder of its metrics."""
     providers = {full_name(one.name) for spec in specs for chain in spec.written_chains() for one in chain}
     known = [find_provider(name) for name in sorted(providers)]
     nodes = [None if one is None else one.devices for one in known]
@@ -50,7 +50,7 @@ def needs_of(specs: Sequence[Spec], state_dir: str | None) -> Needs:
         network=asks_server or any(is_url(one.path) for one in named),
         compiles=bool(providers - {CPU}),
         folders=tuple(sorted({spec.folder for spec in specs} | set(_read_folders(specs)))),
-        writable=tuple(sorted({_existing(folder) for folder in _written(specs, state_dir)})),
+        writable=tuple(sorted({_existing(folder) for folder in _written(specs, state_dir, metrics)})),
         watchdog=_watchdog(specs),
     )
 
@@ -62,8 +62,13 @@ def _read_folders(specs: Sequence[Spec]) -> Iterator[str]:
                 yield str(path_from_manifest(spec, one.path).parent)
 
 
-def _written(specs: Sequence[Spec], state_dir: str | None) -> Iterator[Path]:
-    """Yield the folders in which something is made: of states, and those above outputs, as old ones are renamed."""
+def _written(specs: Sequence[Spec], state_dir: str | None, metrics: str | None) -> Iterator[Path]:
+    """Yield the folders in which something is made: of states and metrics, and those above outputs.
+
+    Old outputs are renamed.
+    """
+    if metrics is not None:
+        yield Path(metrics)
     for spec in specs:
         yield Path(state_dir) if state_dir else Path(spec.folder)
         yield from (path_from_manifest(spec, job.output.path).parent for job in spec.jobs)

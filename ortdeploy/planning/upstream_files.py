@@ -9,10 +9,10 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts, KnownFile
 from ortdeploy.facts.problems import CARRIED_AWAY, Problem
 from ortdeploy.files.names import is_file
-from ortdeploy.ledger.deliveries import deliveries, unread
 from ortdeploy.ledger.opening import read_ledger
+from ortdeploy.ledger.published_files import deliveries, unread
 from ortdeploy.ledger.records import OutputRecord, output_key
-from ortdeploy.ledger.superseded import superseded_rows
+from ortdeploy.ledger.stale_rows import superseded_rows
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.sinks.catalogue import SINKS

@@ -128,7 +128,7 @@ def plan_manifests(
         wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
         asked = spec if tryout is None else tryout.of_spec(spec)
         plan_it = partial(_plan_one, asked, host, state_dir, wanted, counting=counting, **how)
-        plan, deployment, found, changed = _unless_unworkable(asked, plan_it)
+        plan, deployment, found, changed = _isolated(asked, plan_it)
         diagnostics += _assumed(found) if device else found
         changes += changed
         if plan is not None and deployment is not None:
@@ -242,7 +242,7 @@ def look_at_files(spec: Spec, state_dir: str | None) -> "tuple[Spec, Facts] | tu
     Inputs and outputs are not looked at.
     """
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
-    from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
+    from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
     state = _usable_state(spec, state_dir)
@@ -321,7 +321,7 @@ def probe_host(specs: Sequence[Spec]) -> "HostFacts":
     return HostFacts(runtime=runtime, machine=probe_machine())
 
 
-def _unless_unworkable(spec: Spec, plan: "Callable[[], _PlannedOne]") -> "_PlannedOne":
+def _isolated(spec: Spec, plan: "Callable[[], _PlannedOne]") -> "_PlannedOne":
     """Return what planning a manifest gives. A failure that is expected is reported, and stops no other manifest."""
     try:
         return plan()
@@ -343,7 +343,7 @@ def _plan_one(
     counting: Counting,
 ) -> "_PlannedOne":
     """Plan one manifest. Raises OrtdeployError for a failure that is expected, as of a damaged ledger."""
-    from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
+    from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
     state = _usable_state(spec, state_dir)
@@ -584,7 +584,7 @@ def _resolve(
     """
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
-    from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
+    from ortdeploy.planning.graph_cache import remembering_placement  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
     spec = with_fetched(spec, state)
@@ -634,12 +634,12 @@ def _judge(
     deployment = replace(deployment, preflight=preflight)
     diagnostics += check_rules(load_rules(OPENING_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
-        deployment = _look_at_jobs(deployment)
+        deployment = _preflight_jobs(deployment)
         diagnostics += check_rules(load_rules(PREFLIGHT_RULES), deployment, spec)
     return deployment, diagnostics
 
 
-def _look_at_jobs(deployment: "Deployment") -> "Deployment":
+def _preflight_jobs(deployment: "Deployment") -> "Deployment":
     """Return the deployment with the outcome of its jobs' preflight; no rule may have found an error before."""
     from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs

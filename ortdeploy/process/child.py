@@ -99,7 +99,7 @@ class Child:
     otherwise `printed` has all prints. `own_session`: the child gets a session of its own, so a terminal's signals
     reach it only through `send_signal`, and it may stop by itself if the block fails. The child is killed after
     `seconds`. `on_warning` gets the Python warnings of the child; by default they are dropped. `listens`: the child
-    reads what `tell` sends, until `hush`.
+    reads what `tell` sends, until `close_input`.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Child:
         except BaseException:
             if self._process is not None:
                 self._process.kill()
-                self.hush()
+                self.close_input()
                 self.wait()
                 self._pipe().close()
             self._printed.close()
@@ -140,7 +140,7 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.hush()
+            self.close_input()
             if kind is not None and not self._own_session:
                 self._running().kill()
             self.wait()
@@ -153,7 +153,7 @@ class Child:
         with suppress(BrokenPipeError):
             self._write(message)
 
-    def hush(self) -> None:
+    def close_input(self) -> None:
         """Tell a child that listens that nothing more will come."""
         stdin = self._running().stdin
         if stdin is not None:
@@ -213,7 +213,7 @@ class Child:
         request = {"request": self._request, "secrets": known_secrets(), "native": native[0] if native else None}
         self.tell(**request)  # a child that is gone already shows in `wait`
         if not self._listens:
-            self.hush()
+            self.close_input()
 
     def _write(self, message: dict[str, Any]) -> None:
         stdin = self._running().stdin

@@ -44,6 +44,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "clashing-columns": (Stage.FACTS, Area.OUTPUT),
     "compiled-elsewhere": (Stage.FACTS, Area.MODELS),
     "concurrent-runs": (Stage.TEXT, Area.RESOURCES),
+    "contradictory-input": (Stage.TEXT, Area.INPUT),
     "contradictory-memory": (Stage.TEXT, Area.RESOURCES),
     "contradictory-option": (Stage.TEXT, Area.PROVIDERS),
     "crowded-device": (Stage.TEXT, Area.RESOURCES),

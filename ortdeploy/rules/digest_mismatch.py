@@ -1,4 +1,4 @@
-"""What it catches: a model, an adapter file or a preset's folder whose SHA-256 is not the one that the manifest pins.
+"""What it catches: a model, an adapter, a constant or a preset's folder whose SHA-256 is not the one that is pinned.
 
 Why: the file on this machine is not the one that was reviewed: an older copy, a broken transfer, or another model.
 
@@ -12,6 +12,7 @@ How to fix: use the file that was pinned. If the new file is the right one, writ
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.manifest.pipelines import CONSTANT, walk
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if pipeline.preset is not None:
             have = deployment.facts.diffusion[pipeline.name].folder_sha256
             yield from _compare(pipeline.preset.sha256, have, pipeline.preset.folder, pipeline.at)
+        for step in walk(pipeline.steps):
+            if CONSTANT in step.options:
+                path = step.options[CONSTANT]
+                yield from _compare(step.options.get("sha256"), deployment.facts.resources[path].sha256, path, step.at)
 
 
 def _compare(want: str | None, have: str, path: str, at: tuple[str | int, ...]) -> Iterator[Finding]:

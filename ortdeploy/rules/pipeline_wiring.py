@@ -1,5 +1,5 @@
 """What it catches: names in the steps of a pipeline that do not fit together: a name that two steps make, or that is
-used before the step that makes it. Also steps that run no model, and settings of a job that a pipeline cannot have.
+used before the step that makes it. Also settings of a job that a pipeline cannot have.
 
 Why: each value comes from one step, and steps run in the order in which they are written. In a cycle, some name is used
 before it is made.
@@ -28,9 +28,6 @@ RULE = Rule(id="pipeline-wiring", summary="Steps of a pipeline do not fit togeth
 def check(spec: "Spec") -> Iterator[Finding]:
     for pipeline in spec.pipelines:
         yield from _check_steps(pipeline.steps, set())
-        if not pipeline.models:
-            detail = f'Pipeline "{pipeline.name}" runs no model, and a job needs one. Add a step: {{run: MODEL, …}}.'
-            yield Finding(at=(*pipeline.at, "steps"), detail=detail, key=True)
     for job in spec.jobs:
         if job.pipeline is not None and job.batch.is_none:
             detail = f'Job "{job.name}" runs a pipeline, whose values have the rows first. Remove size: none.'

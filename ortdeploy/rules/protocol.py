@@ -62,11 +62,11 @@ def check_rules(rules: Iterable[RuleModule], noun: Any, spec: "Spec") -> tuple[D
             findings = list(module.check(noun))
         except Exception as error:
             raise RuleCrashError(f"rule {module.RULE.id}: {error!r}") from error
-        diagnostics += _said_once([diagnose(module.RULE, finding, spec) for finding in findings])
+        diagnostics += _deduplicated([diagnose(module.RULE, finding, spec) for finding in findings])
     return tuple(diagnostics)
 
 
-def _said_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+def _deduplicated(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Join what is said of several models at one place, such as the providers of all components of a preset."""
     alike: dict[tuple[Span, str], list[Diagnostic]] = {}
     for one in diagnostics:

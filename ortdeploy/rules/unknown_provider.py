@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.providers.catalogue import SUFFIX, find_provider, provider_spellings, providers_of
-from ortdeploy.providers.gone import find_gone
+from ortdeploy.providers.removed import find_gone
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:

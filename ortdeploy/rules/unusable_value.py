@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.fed_values import FedValue
+    from ortdeploy.deployment.constant_inputs import FedValue
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 
 RULE = Rule(id="unusable-value", summary="Input cannot take its value")

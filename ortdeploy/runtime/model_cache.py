@@ -22,10 +22,10 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from ortdeploy.files.atomic import open_whole, sync_folder
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.opening import read_text, read_whole
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS

@@ -96,7 +96,7 @@ class LimitedSession:
         with self._turn:
             return self._seconds if self._began is None else min(self._seconds, self._left())
 
-    def begin_anew(self) -> None:
+    def restart_timer(self) -> None:
         """Let the time of the run that goes on begin now: the whole process was stopped meanwhile."""
         with self._turn:
             now = time.perf_counter()

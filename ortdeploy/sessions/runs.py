@@ -20,7 +20,7 @@ from ortdeploy.process.last_words import Lane
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.evidence import DisagreementError
-from ortdeploy.sessions.row_proof import Number, RowProof, RunRows
+from ortdeploy.sessions.row_independence import Number, RowProof, RunRows
 from ortdeploy.tensors.columns import Array, Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
 from ortdeploy.tensors.row_axes import to_place
@@ -72,7 +72,7 @@ def _rows_first(session: Session, job: RunJob) -> Session:
     """Return a session that takes and gives tensors [rows, …]; the session itself if its model has them so."""
     if not job.row_axes and not job.values:
         return session
-    from ortdeploy.sessions.rows_first import rows_first  # noqa: PLC0415  few models have them otherwise
+    from ortdeploy.sessions.row_axis_adapter import rows_first  # noqa: PLC0415  few models have them otherwise
 
     return rows_first(session, job)
 
@@ -232,7 +232,7 @@ class SessionRuns:
         for name, value in zip(self._fetch, values, strict=True):
             listed = isinstance(value, list)  # a pipeline's rows may differ in shape
             if not listed and (np.ndim(value) == 0 or len(value) != expected):
-                from ortdeploy.sessions.rows_first import not_by_row  # noqa: PLC0415  only when something is wrong
+                from ortdeploy.sessions.row_axis_adapter import not_by_row  # noqa: PLC0415  only when something is wrong
 
                 as_given = to_place(np.shape(value), self._job.row_axes.get(name)) if np.ndim(value) else ()
                 raise StageError("contract", "output-rows", not_by_row(name, as_given, expected))
@@ -253,10 +253,10 @@ class SessionRuns:
         """Whether a run was asked to end, and did not."""
         return any(one.is_stuck for one in self._limited)
 
-    def begin_anew(self) -> None:
+    def restart_timer(self) -> None:
         """Let the time of a run begin now: the whole process was stopped meanwhile."""
         for one in self._limited:
-            one.begin_anew()
+            one.restart_timer()
 
     def begin(self, key: tuple[str, ...]) -> None:
         """Say to which reset key the next rows belong, if a pipeline has state."""
@@ -273,7 +273,7 @@ class SessionRuns:
         """The state of the last row; None without state."""
         return None if self._stateful is None else self._stateful.state
 
-    def go_on_from(self, state: Any) -> None:
+    def restore_state(self, state: Any) -> None:
         """Take up a state."""
         if self._stateful is not None:
             self._stateful.state = state

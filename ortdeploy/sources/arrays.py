@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
-from ortdeploy.files.room import allowed, room
+from ortdeploy.files.memory_budget import allowed, room
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.joined import JoinedFiles

@@ -12,11 +12,12 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.opening import regular_path
-from ortdeploy.files.room import check_room
 from ortdeploy.sources import tables
 from ortdeploy.sources.arrow_batches import BatchFile, BatchPlace, UnknownLayoutError
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.settings import WINDOW
 from ortdeploy.sources.tables import Table, TableError, TableSource, probe_tables
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
 FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
-SETTINGS = ()
+SETTINGS = (WINDOW,)
 
 PIECE_BYTES = 4 * 1024 * 1024
 """How much of a record batch is read at once: a batch may be the whole file."""

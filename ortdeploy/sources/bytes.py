@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.opening import open_regular
-from ortdeploy.files.room import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import DATA, Wanted

@@ -4,12 +4,12 @@ import glob
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,17 +30,18 @@ from ortdeploy.facts.data import (
     UnreadableFile,
 )
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
+from ortdeploy.files.compact_list import CompactListWriter, Names
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.files.gate import PathEscapesError, PathGuard
+from ortdeploy.files.memory_budget import RoomError
 from ortdeploy.files.names import is_folder, is_there
-from ortdeploy.files.nearby import advice_on_path
-from ortdeploy.files.packed import Names, Packer
-from ortdeploy.files.room import RoomError
+from ortdeploy.files.path_suggestions import advice_on_path
 from ortdeploy.files.urls import is_url
 from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.arrivals import NO_PROGRESS, Arrivals, HoldsTheSame, Progress, Settling, sort_arrivals
+from ortdeploy.sources.compression import format_suffix, is_compressed, one_of_each_suffix
+from ortdeploy.sources.file_selection import NO_PROGRESS, Arrivals, HoldsTheSame, Progress, Settling, sort_arrivals
 from ortdeploy.sources.files import (
     InputPaths,
     file_states,
@@ -50,22 +51,25 @@ from ortdeploy.sources.files import (
     states_digest,
     unreadable,
 )
-from ortdeploy.sources.mistaken import find_mistaken
-from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
+from ortdeploy.sources.format_check import find_mistaken
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
-from ortdeploy.sources.settings import misplaced
+from ortdeploy.sources.settings import WINDOW, identity, misplaced
 
 if TYPE_CHECKING:
-    from ortdeploy.sources.row_index import KeptIndexes, TextModule
+    from ortdeploy.sources.line_windows import Windowing
+    from ortdeploy.sources.row_index import ChoosingModule, KeptIndexes, TextModule
 
 SOURCES: Modules[SourceModule] = Modules(
     "ortdeploy.sources",
-    ("arrow", "audio", "bytes", "csv", "image", "jsonl", "npy", "npz", "parquet", "pb", "raw", "text", "wav"),
+    ("arrow", "audio", "bytes", "csv", "image", "jsonl", "npy", "npz", "parquet", "pb", "raw", "text", "video", "wav"),
     as_it_is,
 )
 
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
+
+COUNTED = (*STREAMED, "video")
+"""Formats of whose files only reading tells how many rows they have."""
 
 _SHOWN_GLOBS = 3
 FILE_IS_ROW = ("audio", "image", "wav")
@@ -111,7 +115,7 @@ def probe_input(
     folder, policy = declared.folder, declared.arrivals
     try:
         files, states, later, unsettled = _files_for_now(declared, state_dir, known)
-    except LeadsOutError as error:
+    except PathEscapesError as error:
         return InputFacts(problem=Problem(kind="outside", detail=f"{error}."))
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
@@ -134,6 +138,7 @@ def probe_input(
             unsettled=len(unsettled),
             row_type=declared.row_type,
             dialect=declared.dialect or PLAIN,
+            settings=declared.settings,
             memory_limit=declared.memory_limit,
             carried=declared.carried,
         )
@@ -304,12 +309,25 @@ def _counter(name: str, declared: DeclaredInput, state_dir: Path | None, *, coun
     """Return the function that counts the rows of some files, for text formats; None if they are not to be counted."""
     told = counting is Counting.TOLD
     dialect = declared.dialect or PLAIN
-    indexes = None if state_dir is None else indexes_of(name, state_dir, declared.folder, told=told, dialect=dialect)
+    settings = declared.settings
+    indexes = (
+        None
+        if state_dir is None
+        else indexes_of(name, state_dir, declared.folder, settings, told=told, dialect=dialect)
+    )
     if indexes is None:
         return lambda _files: None
     if counting is not Counting.NOT:
-        from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only for a plan that is saved
+        from ortdeploy.sources.row_counts import count_each, count_files  # noqa: PLC0415  only for a plan that is saved
 
+        windows = _windowing(settings)
+        if windows is not None:
+            wanted = Wanted(dtypes={}, dialect=dialect, memory_limit=declared.memory_limit)
+            of_windows = windows.reader(SOURCES[name], wanted)
+            return lambda some: count_each(some, indexes, declared.memory_limit, of_windows)
+        if name not in STREAMED:
+            read = partial(cast("ChoosingModule", SOURCES[name]).read_rows, settings=settings)
+            return lambda some: count_each(some, indexes, declared.memory_limit, read)
         read_rows = cast("TextModule", SOURCES[name]).read_rows
         return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit, read_rows)
     if not indexes.is_there:
@@ -338,7 +356,7 @@ _Now = tuple[Sequence[str], FileStates, frozenset[str], frozenset[str]]
 def _files_for_now(declared: DeclaredInput, state_dir: Path | None, known: Sequence[KnownFile]) -> _Now:
     """Return the files of an input and their states; links to files that are gone may go like these.
 
-    Raises OrtdeployError, and LeadsOutError if a file is outside of the manifest's tree.
+    Raises OrtdeployError, and PathEscapesError if a file is outside of the manifest's tree.
     """
     found = list_files(declared.folder, declared.patterns)
     try:
@@ -367,13 +385,13 @@ def _as_they_are(declared: DeclaredInput, state_dir: Path | None, found: Sequenc
             files, unsettled = settling.settled(found)
         except OSError as error:
             raise unreadable(str(error.filename), error) from error
-    states = file_states(files, folder, declared.patterns, Fence((folder, *declared.roots)))
+    states = file_states(files, folder, declared.patterns, PathGuard((folder, *declared.roots)))
     return files, states, later, frozenset(shown(path, folder) for path in unsettled)
 
 
 def _planned(files: Sequence[str], folder: str, only: frozenset[str]) -> tuple[Sequence[str], frozenset[str]]:
     """Return the files of a plan, and the paths from the manifest of the others."""
-    planned, later = Packer(Names), set()
+    planned, later = CompactListWriter(Names), set()
     for path in files:
         name = shown(path, folder)
         if name in only:
@@ -443,17 +461,24 @@ def _near(folder: str, pattern: str) -> str:
 
 
 def indexes_of(
-    name: str, state_dir: Path, folder: str, *, told: bool = False, dialect: Dialect = PLAIN
+    name: str,
+    state_dir: Path,
+    folder: str,
+    settings: Mapping[str, Any],
+    *,
+    told: bool = False,
+    dialect: Dialect = PLAIN,
 ) -> "KeptIndexes | None":
-    """Return the indexes of an input's files; None for formats that are not read from the beginning to the end.
+    """Return the indexes of an input's files; None for formats whose files say how many rows they have.
 
     `told`: those that a saved plan has brought count too.
     """
-    if name not in STREAMED:
+    if name not in COUNTED and WINDOW.of(settings) is None:
         return None
-    from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for text files
+    from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for such files
 
-    return KeptIndexes(state_dir, folder, name, told=told, dialect=dialect)
+    chosen = identity(SOURCES[name], settings) if settings else []
+    return KeptIndexes(state_dir, folder, name, told=told, dialect=dialect, chosen=chosen)
 
 
 @contextmanager
@@ -511,7 +536,9 @@ def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
     opened = _Opened(files)
     try:
         with decoding(lambda: opened.last, name):
-            return SOURCES[name].probe(opened, facts)
+            seen = SOURCES[name].probe(opened, facts)
+        windows = _windowing(facts.settings)
+        return seen if windows is None else windows.of_facts(seen)
     except OrtdeployError as error:
         return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
 
@@ -520,8 +547,23 @@ def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
 def open_input(name: str, files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[Source]:
     """Open files of a format. Reading them raises OrtdeployError with the file's name, whatever is wrong with them."""
     opened = _Opened(files)
-    with SOURCES[name].open_source(opened, folder, wanted) as source:
+    windows = _windowing(wanted.settings)
+    module = SOURCES[name]
+    with (
+        module.open_source(opened, folder, wanted)
+        if windows is None
+        else windows.open(module, opened, folder, wanted) as source
+    ):
         yield _Guarded(source, name, opened, folder)
+
+
+def _windowing(settings: Mapping[str, Any]) -> "Windowing | None":
+    """Return which lines of a table are a row; None if each of them is."""
+    if WINDOW.of(settings) is None:
+        return None
+    from ortdeploy.sources.line_windows import windowing  # noqa: PLC0415  few tables are read so
+
+    return windowing(WINDOW.of(settings))
 
 
 class _Guarded(Struct, frozen=True):

@@ -13,15 +13,16 @@ from typing import Any, BinaryIO
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.files.csv_text import read_cells
-from ortdeploy.files.room import LINE_OF_VALUES
+from ortdeploy.files.memory_budget import LINE_OF_VALUES
+from ortdeploy.sources.compression import Lines, open_binary
 from ortdeploy.sources.empty_cells import is_empty
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.joined import JoinedFiles
-from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import START, Mark
 from ortdeploy.sources.rows import RowError
+from ortdeploy.sources.settings import WINDOW
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -29,7 +30,7 @@ from ortdeploy.tensors.types import ROWS, TensorType
 SUFFIXES = (".csv",)
 FIRST_ROWS = 64
 PACKAGE = None
-SETTINGS = ()
+SETTINGS = (WINDOW,)
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:

@@ -22,10 +22,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.files.room import room, share_room
+from ortdeploy.files.memory_budget import limit_budget, room
 from ortdeploy.process.child import Asked, Child
 from ortdeploy.process.python_warnings import warnings_to
-from ortdeploy.sources.ahead import SHARE
+from ortdeploy.sources.prefetch import SHARE
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.rows import Decode, Found, RowError, stack, try_row
@@ -201,7 +201,7 @@ def _in_time(rows: Iterable[Found | None]) -> list[Found | None]:
 
 def main(asked: Asked) -> None:
     """Be a process: decode the files that are told. What warns, or needs much memory, is left to the parent."""
-    share_room(_BYTES)
+    limit_budget(_BYTES)
     wanted: Wanted = pickle.loads(b64decode(asked.request["wanted"]))  # noqa: S301  from this same program
     module = importlib.import_module(f"{__package__}.{asked.request['format']}")
     opened = module.open_source((), "", wanted)

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from ortdeploy.facts.contents import ContentColumns
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.ahead import Beside, DecodedAhead
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.prefetch import Beside, DecodedAhead
 from ortdeploy.sources.protocol import DECODING, Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.rows import Decode, Found, block_rows, decode_row, one_by_one

@@ -12,10 +12,10 @@ from typing import overload
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, FileStates
-from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.files.compact_list import Names, in_blocks
+from ortdeploy.files.gate import PathEscapesError, PathGuard
 from ortdeploy.files.listing import as_name, expand, has_magic, in_full
 from ortdeploy.files.names import MARK, is_file, is_folder, relative
-from ortdeploy.files.packed import Names, in_blocks
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _NO_NAMES = frozenset({"", ".", ".."})
@@ -127,24 +127,24 @@ def _check_readable(full: str) -> None:
 
 
 def file_states(
-    files: Sequence[str], folder: str, patterns: Sequence[str] = (), fence: Fence | None = None
+    files: Sequence[str], folder: str, patterns: Sequence[str] = (), guard: PathGuard | None = None
 ) -> FileStates:
     """Return size and time of files, without reading them: inputs can be terabytes. Raises OrtdeployError.
 
-    `patterns` are the paths of the input, as the manifest has them. Raises LeadsOutError if one leads out of a fence.
+    `patterns` are the paths of the input, as the manifest has them. Raises PathEscapesError if one leads outside.
     """
-    looks = _Looks(patterns, files, folder, fence)
+    looks = _Looks(patterns, files, folder, guard)
     return FileStates.pack_columns((_shown_names(some, folder), *looks.states(some)) for some in in_blocks(files))
 
 
 def find_changed(
-    states: Sequence[FileState], folder: str, patterns: Sequence[str] = (), fence: Fence | None = None
+    states: Sequence[FileState], folder: str, patterns: Sequence[str] = (), guard: PathGuard | None = None
 ) -> str | None:
     """Return the first file that is not what it was. Raises OrtdeployError if one cannot be looked at.
 
-    Raises LeadsOutError if one leads out of a fence.
+    Raises PathEscapesError if one leads outside.
     """
-    looks = _Looks(patterns, InputPaths(folder, states), folder, fence)
+    looks = _Looks(patterns, InputPaths(folder, states), folder, guard)
     names: str
     for names, sizes, times in FileStates.of(states).by_column():
         paths = _full_paths(names, folder)
@@ -180,16 +180,16 @@ class _Looked:
 
 
 class _Looks:
-    """Looks at many files: at what they link to, and only within a fence, if there is one."""
+    """Looks at many files: at what they link to, and only within a guard, if there is one."""
 
-    def __init__(self, patterns: Sequence[str], files: Iterable[str], folder: str, fence: Fence | None) -> None:
+    def __init__(self, patterns: Sequence[str], files: Iterable[str], folder: str, guard: PathGuard | None) -> None:
         """Take the paths of the input as the manifest has them, its files, and the folder from which they are named."""
         self._objects = _Looked(patterns, files)
         self._folder = folder
-        self._fence = fence
+        self._guard = guard
 
     def states(self, paths: Sequence[str]) -> tuple[Sequence[int], Sequence[int]]:
-        """Return sizes and modification times, or versions. Raises OrtdeployError and LeadsOutError."""
+        """Return sizes and modification times, or versions. Raises OrtdeployError and PathEscapesError."""
         found = self.at_once(paths)
         if found is None:
             sizes, times = zip(*self.one_by_one(paths), strict=True)
@@ -201,11 +201,11 @@ class _Looks:
         text = _BETWEEN.join((*paths, ""))
         if ":" in text or any(f"{os.sep}{name}{_BETWEEN}" in text for name in _NO_NAMES):
             return None
-        fence = self._fence
-        if fence is not None and any(fence.is_left_by(one, is_link=False) for one in one_of_each_folder(paths, text)):
+        guard = self._guard
+        if guard is not None and any(guard.is_left_by(one, is_link=False) for one in one_of_each_folder(paths, text)):
             return None
         try:
-            found = [*map(os.stat if self._fence is None else os.lstat, paths)]
+            found = [*map(os.stat if self._guard is None else os.lstat, paths)]
         except OSError:
             return None
         if not all(map(stat.S_ISREG, {one.st_mode for one in found})):
@@ -213,10 +213,10 @@ class _Looks:
         return [one.st_size for one in found], _in_64_bits([one.st_mtime_ns for one in found])
 
     def one_by_one(self, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Yield size and modification time, or version, of each. Raises OrtdeployError and LeadsOutError."""
+        """Yield size and modification time, or version, of each. Raises OrtdeployError and PathEscapesError."""
         inside = None
         for path in paths:
-            if self._fence is None or is_url(path):
+            if self._guard is None or is_url(path):
                 yield _look(path, self._objects)
                 continue
             try:
@@ -226,8 +226,8 @@ class _Looks:
             is_link = found is not None and stat.S_ISLNK(found.st_mode)
             above, _, name = path.rpartition(os.sep)
             if above != inside or is_link or name in _NO_NAMES:
-                if self._fence.is_left_by(path, is_link=is_link):
-                    raise LeadsOutError(shown(path, self._folder))
+                if self._guard.is_left_by(path, is_link=is_link):
+                    raise PathEscapesError(shown(path, self._folder))
                 inside = None if is_link or name in _NO_NAMES else above
             if found is None or not stat.S_ISREG(found.st_mode):
                 yield _look(path, self._objects)

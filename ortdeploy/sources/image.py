@@ -17,10 +17,10 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.decoding import is_a_bug, reason_of
-from ortdeploy.files.room import check_room
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
-from ortdeploy.sources.mistaken import what_it_is
+from ortdeploy.sources.format_check import what_it_is
 from ortdeploy.sources.pixels import GROUNDS, element_type, pillow, pixels_of, scale_transparency, uses_transparency
 from ortdeploy.sources.protocol import TRANSPARENT, Setting, Wanted
 from ortdeploy.sources.raw_row import RawRow

@@ -14,15 +14,16 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.room import LINE_OF_VALUES
+from ortdeploy.files.memory_budget import LINE_OF_VALUES
 from ortdeploy.results.rows import HIDDEN
+from ortdeploy.sources.compression import Lines, open_binary
 from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import START, Mark
 from ortdeploy.sources.rows import RowError
+from ortdeploy.sources.settings import WINDOW
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.carried import TEXT, type_of_values
 from ortdeploy.tensors.conversion import exact_up_to
@@ -32,7 +33,7 @@ from ortdeploy.tensors.written_numbers import JsonNumber, rounded_wholes
 SUFFIXES = (".jsonl", ".ndjson")
 FIRST_ROWS = 64
 PACKAGE = None
-SETTINGS = ()
+SETTINGS = (WINDOW,)
 
 SAMPLED_ROWS, MOST_SAMPLED_FILES = 1024, 16
 """Rows that tell the types of carried columns, and files whose first rows these are."""

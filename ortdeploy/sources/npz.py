@@ -10,9 +10,9 @@ from functools import partial
 from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.numpy_archives import Archive, open_npz
 from ortdeploy.files.numpy_files import fill
-from ortdeploy.files.room import check_room
 from ortdeploy.sources.arrays import (
     ArraysError,
     ArraySource,

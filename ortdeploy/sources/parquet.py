@@ -10,11 +10,12 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.memory_budget import check_room, room
 from ortdeploy.files.opening import open_unbuffered, regular_path
-from ortdeploy.files.room import check_room, room
 from ortdeploy.sources import tables
 from ortdeploy.sources.parquet_pages import pages
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.settings import WINDOW
 from ortdeploy.sources.tables import Table, TableSource, probe_tables
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".parquet", ".pq")
 FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
-SETTINGS = ()
+SETTINGS = (WINDOW,)
 
 MOST_ROWS, MOST_BYTES = 16384, 512 * 1024
 """The most rows and bytes that are decoded at once, but at least one row."""

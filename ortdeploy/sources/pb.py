@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.room import check_room
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.sources.arrays import COLUMN, ArraySource, check_rows, probe_arrays
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array

@@ -105,7 +105,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     """A key of an input, with the type of its values in a plan, and its default.
 
     Files of its formats are `files` in words; others have no `trait`. Results are others with values that are
-    `changing` than with the default.
+    `changing` than with the default; None: with any other.
     """
 
     name: str
@@ -113,11 +113,15 @@ class Setting(Struct, frozen=True, kw_only=True):
     files: str
     trait: str
     default: Any = None
-    changing: tuple[Any, ...] = ()
+    changing: tuple[Any, ...] | None = ()
 
     def of(self, settings: Mapping[str, Any]) -> Any:
         """Return its value among the settings of an input."""
         return settings.get(self.name, self.default)
+
+    def changes(self, value: Any) -> bool:
+        """Return whether results are others with a value than with the default."""
+        return value != self.default if self.changing is None else value in self.changing
 
 
 class SourceModule(Protocol):

@@ -13,7 +13,7 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.retries import may_pass
-from ortdeploy.sources.mistaken import what_it_is
+from ortdeploy.sources.format_check import what_it_is
 from ortdeploy.sources.protocol import Setting, Wanted
 from ortdeploy.sources.rows import TOO_LARGE, RowError
 from ortdeploy.tensors.columns import Array

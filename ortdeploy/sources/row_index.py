@@ -5,7 +5,7 @@ the number of lines before it, and the offset at which it begins. An index does 
 plan. A reader makes it while it reads, and a plan that must know the number of rows reads files for it. The memo keeps
 indexes by the path of their file from the manifest. One counts only while size and time of the file, and the
 bytes in front of the mark, are unchanged; of an object on a store, only while its version is. A compressed file has no
-marks: it is skipped as a whole, or read from its start.
+marks: it is skipped as a whole, or read from its start. So is a video, whose packets are quickly passed over.
 
 A saved plan has indexes too. They lie beside those that were made here, and only shards of such a plan use them. No
 index is believed: a reader compares each mark that it passes with where that row begins.
@@ -15,7 +15,7 @@ import os
 import time
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
@@ -29,8 +29,8 @@ from ortdeploy.files.disk import make_folders
 from ortdeploy.files.object_store import UNVERSIONED
 from ortdeploy.files.opening import open_regular
 from ortdeploy.files.stored_file import StoredFile
+from ortdeploy.sources.compression import is_compressed
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import is_compressed
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.state import memo
 
@@ -118,6 +118,15 @@ class TextModule(Protocol):
         """Yield the rows of a file from a mark on; `limit` is the memory limit of the job."""
 
 
+class ChoosingModule(Protocol):
+    """The names that the module of a format has whose settings choose rows, beside those of `SourceModule`."""
+
+    def read_rows(
+        self, path: str, mark: Mark, *, folder: str, limit: int | None, settings: Mapping[str, Any], dialect: Dialect
+    ) -> Iterator[RawRow]:
+        """Yield the rows of a file from a mark on, as that of a text format does."""
+
+
 class Indexes(Protocol):
     """The indexes of the files of one input."""
 
@@ -143,9 +152,20 @@ class KeptIndexes:
     """The indexes of files of one format, in a state folder. If they cannot be kept, they are made again."""
 
     def __init__(
-        self, state_dir: Path, folder: str, kind: str, *, told: bool = False, dialect: Dialect = PLAIN
+        self,
+        state_dir: Path,
+        folder: str,
+        kind: str,
+        *,
+        told: bool = False,
+        dialect: Dialect = PLAIN,
+        chosen: Sequence[object] = (),
     ) -> None:
-        """Take the manifest's folder, from which files are named; `told`: those of saved plans count too."""
+        """Take the manifest's folder, from which files are named; `told`: those of saved plans count too.
+
+        `chosen` are the settings that choose rows.
+        """
+        self._chosen = chosen
         self.dialect = dialect
         self.state_dir = state_dir
         self.told = told
@@ -199,7 +219,7 @@ class KeptIndexes:
     def _of(self, path: str) -> list[object]:
         size, version, _ = self._states[path] or (0, 0, 0)
         records = [_RECORDS, *self.dialect.records] if self.kind == "csv" else []
-        return [self.kind, self._name(path), size, version, *records]
+        return [self.kind, self._name(path), size, version, *records, *self._chosen]
 
     def _name(self, path: str) -> str:
         return os.fsencode(shown(path, self.base)).hex()

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.modules import Modules
-from ortdeploy.sources.protocol import SourceModule
+from ortdeploy.sources.protocol import Setting, SourceModule
+
+WINDOW = Setting(name="window", type=dict[str, Any] | None, changing=None, files="tables", trait="lines")
+"""Which lines of a table are one row, as `sources/line_windows.py` reads it; with none, each line is a row."""
 
 
 def said(module: SourceModule, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -17,7 +20,7 @@ def said(module: SourceModule, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def identity(module: SourceModule, settings: Mapping[str, Any]) -> list[list[Any]]:
     """Return what results depend on, with its values; nothing if it is the default."""
-    return [[one.name, one.of(settings)] for one in module.SETTINGS if one.of(settings) in one.changing]
+    return [[one.name, one.of(settings)] for one in module.SETTINGS if one.changes(one.of(settings))]
 
 
 def misplaced(name: str, settings: Mapping[str, Any], modules: Modules[SourceModule]) -> str | None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
-from ortdeploy.files.room import check_room, room
+from ortdeploy.files.memory_budget import check_room, room
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.sources.empty_cells import null_if_empty
 from ortdeploy.sources.files import shown

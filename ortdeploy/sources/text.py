@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
-from ortdeploy.files.room import LINE_OF_TEXT
+from ortdeploy.files.memory_budget import LINE_OF_TEXT
+from ortdeploy.sources.compression import Lines, open_binary
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import Mark

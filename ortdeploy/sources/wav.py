@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.opening import open_regular
-from ortdeploy.files.room import check_room
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow

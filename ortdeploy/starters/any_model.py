@@ -10,10 +10,10 @@ from ortdeploy.facts.models import ValueFacts
 from ortdeploy.graph.row_axes import input_axes
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
-from ortdeploy.starters import provenance, samples, writing
+from ortdeploy.starters import provenance, samples, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import ROWS, synthetic_tensor
 from ortdeploy.starters.provenance import Page
-from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import WIDER, format_shape
 
@@ -69,10 +69,10 @@ def _starter(subject: Subject, batch: int | None) -> Starter:
     prepare = _prepared(subject)
     sample = f"{subject.stem}-sample.npz"
     text = (
-        writing.head()
-        + writing.models(subject)
+        yaml_text.head()
+        + yaml_text.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
-        + writing.input_section(
+        + yaml_text.input_section(
             subject,
             sample,
             *_key(subject, batch),
@@ -81,7 +81,7 @@ def _starter(subject: Subject, batch: int | None) -> Starter:
         )
         + (f"    prepare: {provenance.graph('prepare', flow(prepare))}\n" if prepare else "")
         + _batch(subject, batch)
-        + writing.output(subject, *_kept(subject, batch))
+        + yaml_text.output(subject, *_kept(subject, batch))
     )
     return Starter(
         family=FAMILY,
@@ -95,7 +95,7 @@ def _starter(subject: Subject, batch: int | None) -> Starter:
 def _batch(subject: Subject, batch: int | None) -> str:
     if batch is None:
         return f"    batch: {{size: {provenance.graph('batch', 'none')}}}\n"
-    return writing.batch(batch if _fixed_rows(subject) else None, batch)
+    return yaml_text.batch(batch if _fixed_rows(subject) else None, batch)
 
 
 def _if_refused(subject: Subject) -> str | None:
@@ -159,7 +159,7 @@ def _values(subject: Subject, batch: int | None) -> Iterator[str]:
     if rest:
         yield "values:"
     for one in rest:
-        yield f"  {writing.value_of(one, synthetic_tensor(one, subject.ran.values.get(one.name)))}"
+        yield f"  {yaml_text.value_of(one, synthetic_tensor(one, subject.ran.values.get(one.name)))}"
 
 
 def _key(subject: Subject, batch: int | None) -> Iterator[str]:

@@ -6,11 +6,13 @@ from typing import Protocol
 from ortdeploy.starters import (
     any_model,
     classifier,
+    detectors,
     diffusion,
     encoder,
     listener,
     magika,
     recordings,
+    segmenter,
     tables,
     text_detector,
     text_recogniser,
@@ -18,7 +20,7 @@ from ortdeploy.starters import (
     wake_word,
     yolox,
 )
-from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.starters.model_info import Starter, Subject
 
 
 class Family(Protocol):
@@ -36,6 +38,8 @@ FAMILIES: tuple[Family, ...] = (
     text_detector,
     text_recogniser,
     yolox,
+    detectors,
+    segmenter,
     magika,
     wake_word,
     listener,

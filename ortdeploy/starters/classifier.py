@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_path, sample_pictures, size_of
 from ortdeploy.starters.provenance import Given, Page
-from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.starters.text_recogniser import missing_letters
 from ortdeploy.starters.ultralytics import is_ultralytics
 from ortdeploy.tensors.types import Shape
@@ -61,22 +61,22 @@ def _starter(subject: Subject, picture: PictureInput, heads: Sequence[str]) -> S
     """Return a manifest; `heads` are the outputs with a vector a row, all of one size: captchas have several."""
     classes = _classes(subject, heads)
     labels = find_labels(subject, classes) if classes else None
-    prepare, told = _prepare(subject, picture)
+    prepare, told = prepared(subject, picture)
     scored = labels is not None or classes in _IMAGENET or any(subject.operator_of(head) == "Softmax" for head in heads)
     columns, post = _scored(subject, heads, labels) if scored else ([], [])
     left_out = [one.name for one in subject.facts.outputs if one.name not in heads] if scored else []
     text = (
-        writing.head(*_intro(labels, classes, scored=scored), *_left_out(left_out))
-        + writing.models(subject)
+        yaml_text.head(*_intro(labels, classes, scored=scored), *_left_out(left_out))
+        + yaml_text.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
-        + writing.input_section(
+        + yaml_text.input_section(
             subject, sample_path(subject), f"columns: {flow({picture.name: 'pixels'})}", "key: [path]"
         )
-        + f"    prepare:\n      {scalar(picture.name)}:  {writing.comment(told)}\n"
-        + writing.steps(prepare, 8)
-        + writing.batch(picture.batch, _BATCH)
-        + ("    postprocess:\n" + writing.steps(post, 6) if scored else "")
-        + writing.output(subject, *([f"columns: {flow(columns)}"] if scored else []))
+        + f"    prepare:\n      {scalar(picture.name)}:  {yaml_text.comment(told)}\n"
+        + yaml_text.steps(prepare, 8)
+        + yaml_text.batch(picture.batch, _BATCH)
+        + ("    postprocess:\n" + yaml_text.steps(post, 6) if scored else "")
+        + yaml_text.output(subject, *([f"columns: {flow(columns)}"] if scored else []))
     )
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
     kind = "a picture classifier" if scored else "a model that gives a vector for a picture" if classes else FAMILY
@@ -128,7 +128,7 @@ def _postprocess(subject: Subject, output: str, labels: Labels | None, made: Map
         yield f"{{labels: {made['class']}, from: {labels.written}, as: {made['label']}}}"
 
 
-def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
+def prepared(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
     """Return the steps, and where they are from: a file beside the model, ultralytics' ways, or nothing but custom."""
     beside = subject.beside("preprocessor_config.json")
     settings: Mapping[str, Any] = subject.settings("preprocessor_config.json")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject, json_mapping
 from ortdeploy.starters.provenance import Given, Page
-from ortdeploy.starters.subject import Starter, Subject, json_mapping
 
 FAMILY = "a Stable Diffusion folder"
 _COMPONENTS = ("text_encoder", "unet", "vae_decoder")
@@ -26,7 +26,7 @@ def _starter(subject: Subject) -> Starter:
     told = "nothing says for which height and width" if side.is_assumed else "sample_size in unet/config.json says"
     sample = f"{subject.stem}-prompts.csv"
     text = (
-        writing.head(
+        yaml_text.head(
             f"A folder of Stable Diffusion, by its components; {told} its UNet was trained.",
             "ortdeploy lock pins the folder by its digest.",
         )
@@ -37,9 +37,9 @@ def _starter(subject: Subject) -> Starter:
         + f"    guidance_scale: {provenance.convention('guidance_scale 7.5', 7.5)}\n"
         + f"    height: {side}\n    width: {side}\n\n"
         + "jobs:\n  run:\n    pipeline: paint\n"
-        + writing.input_section(subject, sample, "key: [prompt]")
-        + writing.batch(None, 1)
-        + writing.output(subject, "images: [image]")
+        + yaml_text.input_section(subject, sample, "key: [prompt]")
+        + yaml_text.batch(None, 1)
+        + yaml_text.output(subject, "images: [image]")
     )
     files = {} if subject.data else {sample: _PROMPT.encode()}
     return Starter(family=FAMILY, page=Page(marked=text), files=files, takes_long=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.model_info import Starter, Subject, is_installed
 from ortdeploy.starters.provenance import Given, Page
-from ortdeploy.starters.subject import Starter, Subject, is_installed
 from ortdeploy.tensors.types import Shape, format_shape
 
 _TOKENS = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types"}
@@ -81,15 +81,18 @@ def _is_called(subject: Subject, name: str, what: re.Pattern[str], task: str) ->
 
 def _answers() -> _Reading:
     """Return what finds an answer in a text: how likely it begins and ends at each token."""
+    longest = provenance.convention("answers of at most 15 tokens", "15", "transformers'")
     return _Reading(
         told="A model that finds answers in texts, by start_logits and end_logits [batch, tokens]",
         taken={"start_logits": "begins", "end_logits": "ends"},
-        steps=(),
-        result={"start": "$begins", "end": "$ends", "where": "$where"},
+        steps=(
+            "{do: answers, in: {text: $pair, offsets: $where, start: $begins, end: $ends, mask: $of, "
+            f"longest: {longest}}}, out: answers}}",
+        ),
+        result={"answers": "$answers"},
         by_token=True,
         first="question",
         second="context",
-        question="The scores of each token are given, as logits; no step makes spans of text of them",
     )
 
 
@@ -154,6 +157,8 @@ def _tags(subject: Subject, name: str, shape: Shape) -> _Reading | None:
     if not _is_called(subject, name, _SCORES, "ForTokenClassification"):
         return None
     labels = find_labels(subject, shape[2])
+    if labels is not None and "O" in labels.names(subject):
+        return _named_spans(subject, name, shape, labels)
     best = {"label": "$label"} if labels else {"class": "$class"}
     return _Reading(
         told=f"A classifier of tokens: {name} [batch, tokens, {shape[2]}]{f' ({labels.told})' if labels else ''}",
@@ -162,7 +167,21 @@ def _tags(subject: Subject, name: str, shape: Shape) -> _Reading | None:
         result={"where": "$where", **best, "probability": "$probability"},
         by_token=True,
         labels=labels,
-        question="Each token gets its best class, and its place in the text; no step makes spans of text of them",
+        question="Each token gets its best class, and its place in the text: nothing says which of them make a span",
+    )
+
+
+def _named_spans(subject: Subject, name: str, shape: Shape, labels: Labels) -> _Reading:
+    """Return what names spans of texts, by labels one of which is O, for tokens outside of them."""
+    by = provenance.convention("a label for each token", "token", "transformers' strategy simple")
+    found = f"{{text: $text, offsets: $where, labels: $label, scores: $probability, by: {by}}}"
+    return _Reading(
+        told=f"A model that names spans of texts: {name} [batch, tokens, {shape[2]}] ({labels.told})",
+        taken={name: "out"},
+        steps=(*_best(subject, name), *_labelled(labels), f"{{do: spans, in: {found}, out: spans}}"),
+        result={"spans": "$spans"},
+        by_token=True,
+        labels=labels,
     )
 
 
@@ -238,7 +257,7 @@ def _starter(subject: Subject, tokenizer: str, reading: _Reading) -> Starter:
     by = provenance.beside("tokenizer", scalar(tokenizer))
     lines = [
         f"{{do: tokenize, in: {{text: $text{_pair(reading)}, tokenizer: {by}, "
-        f"{cut}: {length}{_unfilled(reading, cut)}}}, out: [ids, mask, types{', where' if reading.by_token else ''}]}}",
+        f"{cut}: {length}{_unfilled(reading, cut)}}}, out: [ids, mask, types{_places(reading)}]}}",
         *_casts(subject),
         f"{{run: {name}, in: {{{_fed(subject)}}}, out: {{{taken}}}}}",
         *reading.steps,
@@ -246,18 +265,24 @@ def _starter(subject: Subject, tokenizer: str, reading: _Reading) -> Starter:
     sample = f"{subject.stem}-sample.{'jsonl' if pairs else 'txt'}"
     rows = subject.inputs[0].tensor.shape or (None,)
     text = (
-        writing.head(f"{reading.told}, with {tokenizer} beside it; texts are cut to {length.text} tokens.")
-        + writing.models(subject)
-        + writing.pipeline("read", lines, reading.result)
+        yaml_text.head(f"{reading.told}, with {tokenizer} beside it; texts are cut to {length.text} tokens.")
+        + yaml_text.models(subject)
+        + yaml_text.pipeline("read", lines, reading.result)
         + "jobs:\n  run:\n    pipeline: read\n"
-        + writing.input_section(subject, sample, *_columns(subject, reading), "key: [row]")
-        + writing.batch(rows[0] if isinstance(rows[0], int) else None, _BATCH)
-        + writing.output(subject)
+        + yaml_text.input_section(subject, sample, *_columns(subject, reading), "key: [row]")
+        + yaml_text.batch(rows[0] if isinstance(rows[0], int) else None, _BATCH)
+        + yaml_text.output(subject)
     )
     files = {} if subject.data else {sample: _sample(reading).encode()}
     labels = dict(reading.labels.files) if reading.labels else {}
     family = reading.told[0].lower() + reading.told[1:]
     return Starter(family=family, page=Page(marked=text), files=files | labels, question=reading.question)
+
+
+def _places(reading: _Reading) -> str:
+    if not reading.by_token:
+        return ""
+    return ", where, of" if reading.second else ", where"
 
 
 def _pair(reading: _Reading) -> str:

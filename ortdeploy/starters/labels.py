@@ -7,9 +7,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from ortdeploy.deployment.metadata import parsed_names
+from ortdeploy.files.text_lines import lines_of
 from ortdeploy.manifest.write import scalar
+from ortdeploy.starters.model_info import Subject
 from ortdeploy.starters.provenance import Given, Origin
-from ortdeploy.starters.subject import Subject
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt", "imagenet_classes.txt", "synset.txt", "names.txt")
 _KEYS = ("names", "labels", "classes", "class_names", "id2label", "character")
@@ -28,6 +29,12 @@ class Labels(Struct, frozen=True, kw_only=True):
     def written(self) -> Given:
         """The path as steps name it."""
         return Given(name="labels", text=scalar(self.path), origin=self.origin)
+
+    def names(self, subject: Subject) -> tuple[str, ...]:
+        """Return the labels themselves."""
+        if self.path in self.files:
+            return lines_of(self.files[self.path].decode())
+        return subject.lines(self.path)
 
 
 def find_labels(subject: Subject, classes: int) -> Labels | None:

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, samples, writing
+from ortdeploy.starters import provenance, samples, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import RATES
 from ortdeploy.starters.provenance import Given, Page
-from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import Dimension
 
 FAMILY = "a listener with state, as Silero's voice activity detector"
@@ -107,18 +107,18 @@ def _starter(
         "    outputs: {start: $start, speech: $speech}\n\n"
     )
     text = (
-        writing.head(
+        yaml_text.head(
             f"A model that hears windows and hands on {', '.join(states)}, by the names of its inputs and outputs.",
             told,
         )
-        + writing.models(subject)
+        + yaml_text.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + writing.recordings_section(subject, samples.RATE, "samples")
-        + writing.batch(None, _BATCH)
-        + writing.output(subject, "explode: [start, speech]", note=_LINES)
+        + yaml_text.recordings_section(subject, samples.RATE, "samples")
+        + yaml_text.batch(None, _BATCH)
+        + yaml_text.output(subject, "explode: [start, speech]", note=_LINES)
     )
-    files = {} if subject.data else {writing.recording_path(subject): samples.recording()}
+    files = {} if subject.data else {yaml_text.recording_path(subject): samples.recording()}
     return Starter(family=FAMILY, page=Page(marked=text), files=files, explodes=True)
 
 

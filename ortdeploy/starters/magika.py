@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import label_lines
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.provenance import Page
-from ortdeploy.starters.subject import Starter, Subject
 
 FAMILY = "a model that tells types of files (Magika)"
 _INPUT = "bytes"
@@ -60,15 +60,17 @@ def _starter(subject: Subject, beside: str, scores: str, labels: bytes, sizes: l
     tails = f"[{of_end}, {{pad: {last}, value: {filling}, side: start}}]"
     read = (f"format: {provenance.graph('format', 'bytes')}", "columns: {start: data, end: data}", "key: [path, size]")
     text = (
-        writing.head(f"A model that tells types of files, by {beside} beside it: bytes of both ends, and their names.")
-        + writing.models(subject)
-        + writing.pipeline("identify", lines, {"type": "$type", "score": "$score"})
+        yaml_text.head(
+            f"A model that tells types of files, by {beside} beside it: bytes of both ends, and their names."
+        )
+        + yaml_text.models(subject)
+        + yaml_text.pipeline("identify", lines, {"type": "$type", "score": "$score"})
         + "jobs:\n  run:\n    pipeline: identify\n"
-        + writing.input_section(subject, folder, *read)
+        + yaml_text.input_section(subject, folder, *read)
         + f"    prepare:\n      start: {provenance.beside('start', ends)}\n"
         + f"      end: {provenance.beside('end', tails)}\n"
-        + writing.batch(None, _BATCH)
-        + writing.output(subject)
+        + yaml_text.batch(None, _BATCH)
+        + yaml_text.output(subject)
     )
     files = {} if subject.data else {f"{folder}/{name}": content for name, content in _SAMPLES.items()}
     return Starter(family=FAMILY, page=Page(marked=text), files=files | {names: labels})

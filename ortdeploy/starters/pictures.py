@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from ortdeploy.manifest.write import flow
 from ortdeploy.starters import provenance, samples
+from ortdeploy.starters.model_info import Subject, is_installed
 from ortdeploy.starters.provenance import Given
-from ortdeploy.starters.subject import Subject, is_installed
 
 _RANK = 4
 PER_255 = "0.00392156862745098"

@@ -188,7 +188,7 @@ def assumptions(values: Iterable[Written], manifest: str) -> Iterator[str]:
                 told = f"{beginning} in {manifest}, and results depend on it" if decides else beginning
                 yield f"{told}: {_listed(found)}."
     if any(one.given.decides for one in assumed):
-        yield "Check what is assumed: wrong values give wrong answers that look sure."
+        yield "The model file does not say. Check these values: wrong ones give confident but wrong results."
 
 
 def _listed(values: Iterable[Written]) -> str:

@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, samples, writing
+from ortdeploy.starters import provenance, samples, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import is_length, is_sound, synthetic_tensor
 from ortdeploy.starters.provenance import Page
-from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a model of recordings"
@@ -66,7 +66,7 @@ def _inputs(subject: Subject) -> _Inputs | None:
 
 def _values(subject: Subject, inputs: _Inputs) -> list[str]:
     """Return the inputs of one number with their values."""
-    return [writing.value_of(one, synthetic_tensor(one, subject.ran.values.get(one.name))) for one in inputs.numbers]
+    return [yaml_text.value_of(one, synthetic_tensor(one, subject.ran.values.get(one.name))) for one in inputs.numbers]
 
 
 def _fed(subject: Subject, inputs: _Inputs, values: Mapping[str, str]) -> str:
@@ -92,20 +92,20 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
     results = {name if name.isidentifier() else value: f"${value}" for name, value in made.items()}
     values = _values(subject, inputs)
     if inputs.lengths:
-        section, job = writing.pipeline("hear", lines, results), "pipeline: hear"
+        section, job = yaml_text.pipeline("hear", lines, results), "pipeline: hear"
         columns, taken = [], "samples"
     else:
         section, job = "", f"model: {name}"
         columns, taken = [f"columns: {{{heard}: samples}}"], inputs.heard.name
         columns += ["values:", *(f"  {value}" for value in values)] if values else []
     text = (
-        writing.head(f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.")
-        + writing.models(subject)
+        yaml_text.head(f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.")
+        + yaml_text.models(subject)
         + section
         + f"jobs:\n  run:\n    {job}\n"
-        + writing.recordings_section(subject, samples.RATE, taken, *columns)
-        + writing.batch(inputs.rows, 1, "recordings differ in length")
-        + writing.output(subject)
+        + yaml_text.recordings_section(subject, samples.RATE, taken, *columns)
+        + yaml_text.batch(inputs.rows, 1, "recordings differ in length")
+        + yaml_text.output(subject)
     )
     return Starter(family=FAMILY, page=Page(marked=text), files=_sample(subject))
 
@@ -131,17 +131,17 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
         "pipelines:\n  listen:\n    steps:\n"
         f"      - {{do: windows, in: {{x: $samples, size: {size}, last: {last}}}, out: [w, start]}}\n"
         f"      - each: $w\n        as: x\n{batch}        steps:\n"
-        + writing.steps(steps, 10)
+        + yaml_text.steps(steps, 10)
         + "        collect: {found: found}\n    outputs: {start: $start, found: $found}\n\n"
     )
     text = (
-        writing.head(f"A model of recordings, {_because(subject, inputs)}: it takes windows of {window} samples.")
-        + writing.models(subject)
+        yaml_text.head(f"A model of recordings, {_because(subject, inputs)}: it takes windows of {window} samples.")
+        + yaml_text.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + writing.recordings_section(subject, samples.RATE, "samples")
-        + writing.batch(None, _BATCH)
-        + writing.output(subject, "explode: [start, found]", note=_LINES)
+        + yaml_text.recordings_section(subject, samples.RATE, "samples")
+        + yaml_text.batch(None, _BATCH)
+        + yaml_text.output(subject, "explode: [start, found]", note=_LINES)
     )
     seconds = max(2.0, 2.5 * window / samples.RATE)
     return Starter(family=FAMILY, page=Page(marked=text), files=_sample(subject, seconds), explodes=True)
@@ -152,4 +152,4 @@ def _because(subject: Subject, inputs: _Inputs) -> str:
 
 
 def _sample(subject: Subject, seconds: float = 2.0) -> dict[str, bytes]:
-    return {} if subject.data else {writing.recording_path(subject): samples.recording(seconds)}
+    return {} if subject.data else {yaml_text.recording_path(subject): samples.recording(seconds)}

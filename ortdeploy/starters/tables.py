@@ -7,9 +7,9 @@ import numpy as np
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.files.csv_text import written_rows
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.provenance import Page
-from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a table's model (operators of ai.onnx.ml)"
@@ -41,12 +41,12 @@ def _starter(subject: Subject, *further: str) -> Starter:
     sample = f"{subject.stem}-sample.csv"
     told = "A model of a table: its operators are those of ai.onnx.ml. Names and order of columns are not in it;"
     text = (
-        writing.head(told, "what it was trained on had them.")
-        + writing.models(subject)
+        yaml_text.head(told, "what it was trained on had them.")
+        + yaml_text.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
-        + writing.input_section(subject, sample, f"columns: {_columns(subject, names)}", *further, "key: [row]")
-        + writing.batch(fixed, _BATCH)
-        + writing.output(subject, *_kept(subject))
+        + yaml_text.input_section(subject, sample, f"columns: {_columns(subject, names)}", *further, "key: [row]")
+        + yaml_text.batch(fixed, _BATCH)
+        + yaml_text.output(subject, *_kept(subject))
     )
     number = fixed * -(-_ROWS // fixed) if fixed else _ROWS
     files = {} if subject.data else {sample: _table(subject.inputs, names, number).encode()}

@@ -12,10 +12,10 @@ from msgspec import Struct
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.graph.model import read_model
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Page
-from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.starters.text_recogniser import OF, letters_of, reading
 
 _RANK, _READER_RANK = 4, 3
@@ -95,17 +95,17 @@ def _starter(subject: Subject, picture: PictureInput, heat: str, reader: _Reader
         f"{{do: text_boxes, in: {{heat: $heat, image: $image}}, out: {outputs}}}",
     ]
     pipeline = _found(lines) if reader is None else _read(lines, reader)
-    further = writing.beside(reader.name, reader.path) if reader else ""
+    further = yaml_text.beside(reader.name, reader.path) if reader else ""
     text = (
-        writing.head(
+        yaml_text.head(
             "A text detector, by its graph: it gives one map from 0 to 1, as large as the picture.",
             *([f"{reader.path}, which lies beside it, reads each line that it finds."] if reader else []),
             "Sizes, colors and scale are those of RapidOCR, for models of PP-OCR.",
         )
-        + writing.models(subject).rstrip("\n")
+        + yaml_text.models(subject).rstrip("\n")
         + f"\n{further}\n"
         + pipeline
-        + writing.picture_job(subject, "find" if reader is None else "read", writing.batch(None, 1, _DIFFER))
+        + yaml_text.picture_job(subject, "find" if reader is None else "read", yaml_text.batch(None, 1, _DIFFER))
     )
     return Starter(family=FAMILY if reader is None else TOGETHER, page=Page(marked=text), files=_pictures(subject))
 
@@ -115,7 +115,7 @@ def _pictures(subject: Subject) -> dict[str, bytes]:
 
 
 def _found(lines: list[str]) -> str:
-    return writing.pipeline("find", lines, {"boxes": "$boxes", "scores": "$scores"})
+    return yaml_text.pipeline("find", lines, {"boxes": "$boxes", "scores": "$scores"})
 
 
 def _read(lines: list[str], reader: _Reader) -> str:
@@ -132,9 +132,9 @@ def _read(lines: list[str], reader: _Reader) -> str:
     ]
     return (
         "pipelines:\n  read:\n    steps:\n"
-        + writing.steps([*lines, "{do: crop, in: {image: $bgr, boxes: $boxes}, out: lines}"], 6)
+        + yaml_text.steps([*lines, "{do: crop, in: {image: $bgr, boxes: $boxes}, out: lines}"], 6)
         + "      - each: $lines\n        as: line\n        steps:\n"
-        + writing.steps(each, 10)
+        + yaml_text.steps(each, 10)
         + "        collect: {text: texts, score: scores}\n"
         + "    outputs: {boxes: $boxes, texts: $texts, scores: $scores}\n\n"
     )

@@ -5,10 +5,10 @@ from functools import partial
 
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Page
-from ortdeploy.starters.subject import Starter, Subject
 
 _RANK = 3
 _TALLEST = 96
@@ -92,17 +92,17 @@ def _starter(subject: Subject, picture: PictureInput, output: str, alphabet: str
         f"{{do: ctc_greedy, in: {{logits: $logits, {alphabet}}}, out: [text, score]}}",
     ]
     text = (
-        writing.head(
+        yaml_text.head(
             f"A reader of lines of text, by its shapes; its letters are {told}.",
             "Colors and scale are those of PaddleOCR and RapidOCR. A row is a picture of one line.",
         )
-        + writing.models(subject)
-        + writing.picture_pipeline(
+        + yaml_text.models(subject)
+        + yaml_text.picture_pipeline(
             subject,
             "read",
             lines,
             {"text": "$text", "score": "$score"},
-            writing.batch(picture.batch, 1, "lines differ in width"),
+            yaml_text.batch(picture.batch, 1, "lines differ in width"),
         )
     )
     return Starter(family=FAMILY, page=Page(marked=text), files=sample_pictures(subject, high, 240))

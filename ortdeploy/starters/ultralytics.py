@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.manifest.write import flow, scalar
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Given, Origin, Page
-from ortdeploy.starters.subject import Starter, Subject
 
 _VERSION = re.compile(r"YOLO\s*v?(\d+)", re.IGNORECASE)
 _DECIDED = ("v10", "v26")
@@ -26,10 +26,9 @@ _OF = "ultralytics' own"
 _LARGEST = 8192
 """The largest side that the metadata may name: samples of it are made."""
 
-_LEFT_OUT = {"detect": "", "segment": "masks", "pose": "keypoints"}
-"""What each task gives beside boxes, which the manifest leaves out."""
+_TASKS = ("detect", "segment", "pose", "obb")
+"""The tasks whose boxes are found; classifiers are another family's."""
 
-_TURNED = "obb"
 _RANK, _RANK_OF_MASKS = 3, 4
 
 
@@ -39,16 +38,13 @@ def is_ultralytics(subject: Subject) -> bool:
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
-    """Yield a manifest from pictures to boxes with labels; classifiers are another family's."""
+    """Yield a manifest from pictures to boxes with labels, and to points, outlines of masks or corners."""
     picture = picture_input(subject)
     output = next((name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK), None)
     if picture is None or output is None or not is_ultralytics(subject):
         return
-    task = subject.facts.metadata["task"]
-    if task in _LEFT_OUT:
+    if subject.facts.metadata["task"] in _TASKS:
         yield _starter(subject, picture, output)
-    elif task == _TURNED:
-        yield _as_it_is(subject, picture, output)
 
 
 def _starter(subject: Subject, picture: PictureInput, output: str) -> Starter:
@@ -57,22 +53,23 @@ def _starter(subject: Subject, picture: PictureInput, output: str) -> Starter:
     labels = find_labels(subject, classes)
     version = _version(subject, output, classes)
     size = _size(subject, picture)
-    head = [*_before(subject, picture, output, size), *_decoded(version, classes)]
-    lines = [*head, *_after(labels)]
-    result = {"boxes": "$there", "scores": "$sure", "classes": "$classes"} | ({"labels": "$labels"} if labels else {})
-    more = _LEFT_OUT[written["task"]]
+    behind = _behind(subject)
+    lines = [
+        *_before(subject, picture, output, size, behind),
+        *_decoded(version, classes, behind),
+        *behind.steps,
+        *_labelled(labels),
+    ]
+    result = {**behind.result, "scores": "$sure", "classes": "$classes"} | ({"labels": "$labels"} if labels else {})
     text = (
-        writing.head(*_intro(subject, classes), f"The head is read as that of YOLO {version}.")
-        + writing.models(subject)
-        + writing.pipeline("find", lines, result, note=f"left out: {more}" if more else "")
-        + writing.picture_job(subject, "find", writing.batch(picture.batch, _BATCH))
+        yaml_text.head(*_intro(subject, classes), f"The head is read as that of YOLO {version}.")
+        + yaml_text.models(subject)
+        + yaml_text.pipeline("find", lines, result)
+        + yaml_text.picture_job(subject, "find", yaml_text.batch(picture.batch, _BATCH))
     )
     files = sample_pictures(subject, *size.sides) | dict(labels.files if labels else {})
     return Starter(
-        family=f"an ultralytics export ({written['task']}, YOLO {version})",
-        page=Page(marked=text),
-        files=files,
-        question=f"The boxes of task {written['task']} are given, and its {more} are left out" if more else None,
+        family=f"an ultralytics export ({written['task']}, YOLO {version})", page=Page(marked=text), files=files
     )
 
 
@@ -82,26 +79,61 @@ def _intro(subject: Subject, classes: int) -> list[str]:
     return [f"An ultralytics export, by its metadata: task {written['task']}, {classes} names, imgsz {imgsz}."]
 
 
-def _as_it_is(subject: Subject, picture: PictureInput, output: str) -> Starter:
-    """Return a manifest that gives turned boxes as the network does: no step reads their angle."""
-    size = _size(subject, picture)
-    text = (
-        writing.head(*_intro(subject, len(parsed_names(subject.facts.metadata["names"]))))
-        + writing.models(subject)
-        + writing.pipeline(
-            "find",
-            [*_before(subject, picture, output, size)],
-            {"raw": "$raw", "how": "$how"},
-            note="raw has center, size, scores and angle of each box in the network's picture; no step reads angles",
+class _Behind(Struct, frozen=True, kw_only=True):
+    """What a task gives beside classes: settings of yolo_decode, the name of what each box carries, and what is left.
+
+    `masks` is the output that masks share, `numbers` how many numbers stand behind the scores of a box.
+    """
+
+    steps: tuple[str, ...]
+    result: dict[str, str]
+    setting: str = ""
+    carried: str | None = None
+    masks: str | None = None
+    numbers: int = 0
+
+
+_THERE = "{do: unletterbox, in: {boxes: $kept, how: $how}, out: there}"
+
+
+def _behind(subject: Subject) -> _Behind:
+    """Return what is made of the boxes of a task."""
+    task = subject.facts.metadata["task"]
+    points = parsed_names(subject.facts.metadata.get("kpt_shape", ""))
+    masks = next((name for name, one in subject.ran.outputs.items() if len(one) == _RANK_OF_MASKS), None)
+    if task == "pose" and len(points) == 2 and all(type(one) is int for one in points):  # noqa: PLR2004
+        return _Behind(
+            steps=(_THERE, "{do: unletterbox, in: {boxes: $theirs, how: $how}, out: keypoints}"),
+            result={"boxes": "$there", "keypoints": "$keypoints"},
+            setting=f", points: {provenance.metadata('points', flow(points))}",
+            carried="points",
+            numbers=math.prod(points),
         )
-        + writing.picture_job(subject, "find", writing.batch(picture.batch, _BATCH))
-    )
-    return Starter(
-        family=f"an ultralytics export ({_TURNED})",
-        page=Page(marked=text),
-        files=sample_pictures(subject, *size.sides),
-        unsaid="turned boxes (task obb): no step reads their angle, so raw is what the network gives",
-    )
+    if task == "segment" and masks is not None:
+        tolerance = provenance.choice("outlines to a pixel", 1)
+        return _Behind(
+            steps=(
+                _THERE,
+                "{do: masks, in: {factors: $theirs, protos: $protos, boxes: $there, how: $how}, out: masks}",
+                f"{{do: polygons, in: {{masks: $masks, tolerance: {tolerance}}}, out: outlines}}",
+            ),
+            result={"boxes": "$there", "outlines": "$outlines"},
+            carried="factors",
+            masks=masks,
+            numbers=subject.ran_shape(masks)[1],
+        )
+    if task == "obb":
+        keep = provenance.convention("corners beside the picture", "keep", _OF)
+        return _Behind(
+            steps=(
+                "{do: corners, in: {boxes: $kept}, out: turned}",
+                f"{{do: unletterbox, in: {{boxes: $turned, how: $how, outside: {keep}}}, out: there}}",
+            ),
+            result={"corners": "$there"},
+            setting=f", task: {provenance.metadata('task', 'obb')}",
+            numbers=1,
+        )
+    return _Behind(steps=(_THERE,), result={"boxes": "$there"})
 
 
 class _Size(Struct, frozen=True, kw_only=True):
@@ -117,7 +149,7 @@ class _Size(Struct, frozen=True, kw_only=True):
         return Given(name="size", text=flow(list(self.sides)), origin=self.origin, because=because)
 
 
-def _before(subject: Subject, picture: PictureInput, output: str, size: _Size) -> Iterator[str]:
+def _before(subject: Subject, picture: PictureInput, output: str, size: _Size, behind: _Behind) -> Iterator[str]:
     """Yield the steps from the picture to what the model gives."""
     sampling = provenance.convention("sampling", "opencv", _OF)
     yield f"{{do: letterbox, in: {{image: $image, size: {size.written}, sampling: {sampling}}}, out: [fitted, how]}}"
@@ -125,26 +157,34 @@ def _before(subject: Subject, picture: PictureInput, output: str, size: _Size) -
         yield f"{{do: scale, in: {{x: $fitted, scale: {provenance.convention('scale', PER_255, _OF)}}}, out: scaled}}"
     layout = provenance.graph("layout", "NCHW")
     yield f"{{do: layout, in: {{x: ${'scaled' if picture.floating else 'fitted'}, layout: {layout}}}, out: planes}}"
-    yield f"{{run: {scalar(subject.name)}, in: {{{scalar(picture.name)}: $planes}}, out: {{{scalar(output)}: raw}}}}"
+    masks = f", {scalar(behind.masks)}: protos" if behind.masks else ""
+    fed = f"{{{scalar(picture.name)}: $planes}}"
+    yield f"{{run: {scalar(subject.name)}, in: {fed}, out: {{{scalar(output)}: raw{masks}}}}}"
 
 
-def _decoded(version: str, classes: int) -> Iterator[str]:
+def _decoded(version: str, classes: int, behind: _Behind) -> Iterator[str]:
     """Yield the steps from what the model gives to boxes that do not overlap."""
     of = provenance.metadata("version", version)
     least = provenance.convention("score 0.25", "0.25", _OF)
     if version in _DECIDED:
-        yield f"{{do: yolo_decode, in: {{x: $raw, version: {of}, score: {least}}}, out: [kept, sure, classes]}}"
+        theirs = ", theirs" if behind.carried else ""
+        yield (
+            f"{{do: yolo_decode, in: {{x: $raw, version: {of}, score: {least}{behind.setting}}}, "
+            f"out: [kept, sure, classes{theirs}]}}"
+        )
         return
     number = provenance.metadata("classes", classes)
-    yield f"{{do: yolo_decode, in: {{x: $raw, version: {of}, classes: {number}}}, out: [boxes, scores]}}"
+    best, carried = (f", best, {behind.carried}", f", more: ${behind.carried}") if behind.carried else ("", "")
+    yield (
+        f"{{do: yolo_decode, in: {{x: $raw, version: {of}, classes: {number}{behind.setting}}}, "
+        f"out: [boxes, scores{best}]}}"
+    )
     overlap, labels = provenance.convention("iou 0.7", "0.7", _OF), provenance.convention("labels best", "best", _OF)
-    suppressed = f"{{boxes: $boxes, scores: $scores, score: {least}, iou: {overlap}, labels: {labels}}}"
-    yield f"{{do: nms, in: {suppressed}, out: [kept, sure, classes]}}"
+    suppressed = f"{{boxes: $boxes, scores: $scores{carried}, score: {least}, iou: {overlap}, labels: {labels}}}"
+    yield f"{{do: nms, in: {suppressed}, out: [kept, sure, classes{', places, theirs' if carried else ''}]}}"
 
 
-def _after(labels: Labels | None) -> Iterator[str]:
-    """Yield the steps to boxes in the picture, and to their labels."""
-    yield "{do: unletterbox, in: {boxes: $kept, how: $how}, out: there}"
+def _labelled(labels: Labels | None) -> Iterator[str]:
     if labels is not None:
         yield f"{{do: labels, in: {{x: $classes, from: {labels.written}}}, out: labels}}"
 
@@ -154,7 +194,7 @@ def _version(subject: Subject, output: str, classes: int) -> str:
     told = _VERSION.search(subject.facts.metadata.get("description", ""))
     named = f"v{told[1]}" if told else ""
     _, second, third = subject.ran_shape(output)
-    further = _further(subject)
+    further = _behind(subject).numbers
     with_objectness = third - classes - 5 in {0, further} and second > _MOST_DECIDED
     plain = second in {classes + 4, classes + 4 + further}
     if third in {_DECIDED_VALUES, _DECIDED_VALUES + further} and not plain and not with_objectness:
@@ -162,15 +202,6 @@ def _version(subject: Subject, output: str, classes: int) -> str:
     if with_objectness:
         return named if named in _OF_BOX else "v5"
     return named if named in _KNOWN and named not in {*_OF_BOX, *_DECIDED} else "v8"
-
-
-def _further(subject: Subject) -> int:
-    """Return how many numbers a box has behind its scores: factors of masks, or the numbers of its points."""
-    points = parsed_names(subject.facts.metadata.get("kpt_shape", ""))
-    if subject.facts.metadata["task"] == "pose" and points and all(type(one) is int for one in points):
-        return math.prod(points)
-    masks = [shape[1] for shape in subject.ran.outputs.values() if len(shape) == _RANK_OF_MASKS]
-    return masks[0] if masks and subject.facts.metadata["task"] == "segment" else 0
 
 
 def _size(subject: Subject, picture: PictureInput) -> _Size:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from ortdeploy.manifest.write import scalar
-from ortdeploy.starters import provenance, samples, writing
+from ortdeploy.starters import provenance, samples, yaml_text
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.provenance import Given, Page
-from ortdeploy.starters.subject import Starter, Subject
 
 FAMILY = "a wake word (openWakeWord)"
 _VALUES = 96
@@ -36,22 +36,22 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 
 def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) -> Starter:
     text = (
-        writing.head(
+        yaml_text.head(
             f"A wake word for openWakeWord, by its shapes, with {' and '.join(shared.values())} beside it.",
             "openWakeWord hears whole numbers of 16 bits, and its embeddings take a tenth of the decibels, and 2.",
             "A line says how probable the word is at one more step of 80 ms.",
         )
-        + writing.models(subject).rstrip("\n")
+        + yaml_text.models(subject).rstrip("\n")
         + "\n"
-        + "".join(writing.beside(one, path) for one, path in shared.items())
+        + "".join(yaml_text.beside(one, path) for one, path in shared.items())
         + "\n"
         + _pipeline(subject, heard, length)
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + writing.recordings_section(subject, samples.RATE, "samples")
-        + writing.batch(None, _BATCH, "recordings differ in length")
-        + writing.output(subject, "explode: [at, score]")
+        + yaml_text.recordings_section(subject, samples.RATE, "samples")
+        + yaml_text.batch(None, _BATCH, "recordings differ in length")
+        + yaml_text.output(subject, "explode: [at, score]")
     )
-    files = {} if subject.data else {writing.recording_path(subject): samples.recording(4.0)}
+    files = {} if subject.data else {yaml_text.recording_path(subject): samples.recording(4.0)}
     return Starter(family=FAMILY, page=Page(marked=text), files=files, explodes=True)
 
 
@@ -78,9 +78,9 @@ def _pipeline(subject: Subject, heard: str, length: int) -> str:
     ]
     return (
         "pipelines:\n  listen:\n    steps:\n"
-        + writing.steps(before, 6)
+        + yaml_text.steps(before, 6)
         + _each("$w", "x", embeds, "{vector: vectors}")
-        + writing.steps([f"{{do: windows, in: {{x: $vectors, size: {size}, {steps}}}, out: [v, at]}}"], 6)
+        + yaml_text.steps([f"{{do: windows, in: {{x: $vectors, size: {size}, {steps}}}, out: [v, at]}}"], 6)
         + _each("$v", "y", decides, "{score: scores}")
         + "    outputs: {at: $at, score: $scores}\n\n"
     )
@@ -94,6 +94,6 @@ def _each(items: str, name: str, steps: list[str], collect: str) -> str:
     batch = provenance.choice("batch", _WINDOWS)
     return (
         f"      - each: {items}\n        as: {name}\n        batch: {batch}\n        steps:\n"
-        + writing.steps(steps, 10)
+        + yaml_text.steps(steps, 10)
         + f"        collect: {collect}\n"
     )

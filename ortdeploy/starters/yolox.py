@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from ortdeploy.manifest.write import scalar
 from ortdeploy.operations.yolo_decode import cells
-from ortdeploy.starters import provenance, writing
+from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PictureInput, picture_input, sample_pictures, size_of
 from ortdeploy.starters.provenance import Page
-from ortdeploy.starters.subject import Starter, Subject
 
 _RANK, _BEFORE_CLASSES = 3, 5
 _MULTIPLE = 32
@@ -60,12 +60,12 @@ def _starter(subject: Subject, picture: PictureInput, output: str, version: str)
     lines = _steps(subject, picture, output, version, labels)
     result = {"boxes": "$there", "scores": "$sure", "classes": "$classes"} | ({"labels": "$labels"} if labels else {})
     text = (
-        writing.head(
+        yaml_text.head(
             f"An export of YOLOX, by its {subject.ran_shape(output)[1]:,} boxes with {classes} classes.",
             "Its pictures are blue, green, red, from 0 to 255, as YOLOX has them since 0.1.1.",
         )
-        + writing.models(subject)
-        + writing.picture_pipeline(subject, "find", lines, result, writing.batch(picture.batch, _BATCH))
+        + yaml_text.models(subject)
+        + yaml_text.picture_pipeline(subject, "find", lines, result, yaml_text.batch(picture.batch, _BATCH))
     )
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
     return Starter(family="an export of YOLOX", page=Page(marked=text), files=files)

@@ -125,7 +125,8 @@ class FormalParameter(Struct, frozen=True):
     or of the first.
     An input that is OPTIONAL may be left out.
     `finite` refuses NaN and infinities, `not_nan` NaN alone: where a step would swallow them. A postprocess step is
-    given an output's name by the key `named_by`.
+    given an output's name by the key `named_by`. An output that is OPTIONAL is given with the setting, or the input, of
+    that name.
     """
 
     name: str
@@ -270,7 +271,7 @@ class Contract(Struct, frozen=True, kw_only=True):
         return tuple(
             _output(one, solved)
             for one in self.outputs
-            if one.option != OPTIONAL or one.named_by is None or one.named_by in options
+            if one.option != OPTIONAL or one.named_by is None or one.named_by in options or one.named_by in types
         )
 
     def solve(self, options: Options, types: Types) -> Solved:

@@ -1,7 +1,7 @@
 """The arithmetic of resize, pad and letterbox: the new size of an image, and its place in a larger one."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ SIZES = (
         most=_MOST,
     ),
     Attribute("resize.multiple", "INT", "each side is rounded to a multiple", least=1, most=_MOST),
+    Attribute(
+        "resize.round", "STRING", "how sides become whole, and multiples; else as described", choices=("up", "nearest")
+    ),
     Attribute("resize.only", "STRING", "with shortest or longest: others stay", choices=("grow", "shrink")),
 )
 """The keys that `resize` takes instead of [height, width]."""
@@ -41,7 +44,7 @@ _MAPPING = (
 
 def hold_sizes(sizes: Mapping[str, Any]) -> None:
     """Refuse settings of `resize` that contradict each other. Raises ContractError."""
-    sides = set(sizes) - {"multiple", "only"}
+    sides = set(sizes) - {"multiple", "only", "round"}
     needs_height = bool(sides & {"max_width", "round_up_to"})
     if not any(sides <= together for together in _TOGETHER) or (needs_height and "height" not in sides):
         raise ContractError(f"{_MAPPING}, and gets {', '.join(sizes)}")
@@ -51,11 +54,14 @@ def hold_sizes(sizes: Mapping[str, Any]) -> None:
         raise ContractError("only: says which images shortest or longest leave as they are, and there is neither")
 
 
+_ROUNDINGS: Mapping[str, Callable[[float], int]] = {"up": math.ceil, "nearest": round}
+
+
 def new_size(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
     """Return the new height and width of an image, in pixels, each at least 1."""
     made = _in_proportion(sizes, height, width)
-    multiple = sizes.get("multiple", 1)
-    new_height, new_width = (max(round(side / multiple), 1) * multiple for side in made)
+    multiple, whole = sizes.get("multiple", 1), _ROUNDINGS.get(sizes.get("round", ""), round)
+    new_height, new_width = (max(whole(side / multiple), 1) * multiple for side in made)
     return new_height, new_width
 
 
@@ -80,14 +86,18 @@ def _free_width(width: float, round_up_to: int | None) -> int:
 
 
 def _by_side(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
-    """Return the new height and width when one side gets its size; the other is rounded down, as torchvision does."""
+    """Return the new height and width when one side gets its size.
+
+    The other is rounded down, as torchvision does, unless `round` says otherwise.
+    """
+    whole = _ROUNDINGS.get(sizes.get("round", ""), int)
     short, long = sorted((height, width))
     if "shortest" in sizes:
-        new_short, new_long = sizes["shortest"], int(sizes["shortest"] * long / short)
+        new_short, new_long = sizes["shortest"], whole(sizes["shortest"] * long / short)
         if "longest" in sizes and new_long > sizes["longest"]:
-            new_short, new_long = int(sizes["longest"] * new_short / new_long), sizes["longest"]
+            new_short, new_long = whole(sizes["longest"] * new_short / new_long), sizes["longest"]
     else:
-        new_short, new_long = int(sizes["longest"] * short / long), sizes["longest"]
+        new_short, new_long = whole(sizes["longest"] * short / long), sizes["longest"]
     grows = new_long > long or new_short > short
     if sizes.get("only") == ("shrink" if grows else "grow"):
         return height, width

@@ -80,7 +80,7 @@ CONTRACT = Contract(
     ),
     attributes=(
         Attribute(
-            "pad", "INTS", "height, width; or a length", required=True, least=1, most=65536, length=2, scalar=True
+            "pad", "INTS", "height, width; or a length", required=True, least=1, most=2**24, length=2, scalar=True
         ),
         Attribute("pad.multiple", "INT", "what each side is to be a multiple of", least=1, most=65536),
         PLACE,

@@ -4,7 +4,7 @@ The two differ: Pillow averages all pixels that a smaller one covers (antialiasi
 four along each axis, except with `area`. A model needs the one that it was trained with.
 
 Source of OpenCV's: modules/imgproc/src/resize.cpp of opencv/opencv. uint8 is computed in its fixed-point arithmetic,
-bit for bit for nearest and bilinear; bicubic and area may differ by one from builds that use vector instructions.
+bit for bit for nearest and bilinear; the others may differ by one from builds that use vector instructions.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Sampler = Callable[[Array, int, int], Array]
 
 _METHODS = {
     "pillow": ("nearest", "bilinear", "bicubic", "lanczos"),
-    "opencv": ("nearest", "bilinear", "bicubic", "area"),
+    "opencv": ("nearest", "bilinear", "bicubic", "lanczos", "area"),
 }
 _EVERY_METHOD = tuple(dict.fromkeys(method for methods in _METHODS.values() for method in methods))
 
@@ -126,9 +126,9 @@ def _of_two(image: Array, down: Taps, across: Taps) -> Array:
     return np.asarray((mixed + 2 >> 2).astype(np.uint8))
 
 
-def _bicubic(image: Array, height: int, width: int) -> Array:
-    """Resize [height, width, channels] from the four nearest pixels along each axis."""
-    down, across = (_four_taps(new, old) for new, old in ((height, image.shape[0]), (width, image.shape[1])))
+def _of_taps(image: Array, height: int, width: int, *, taps: Callable[[int, int], Taps]) -> Array:
+    """Resize [height, width, channels] from the four or eight nearest pixels along each axis."""
+    down, across = (taps(new, old) for new, old in ((height, image.shape[0]), (width, image.shape[1])))
     if image.dtype != np.uint8:
         return _mixed(_mixed(image, across, 1), down, 0)
     wide = _mixed(_mixed(image.astype(np.int32), _fixed(across), 1), _fixed(down), 0)
@@ -145,9 +145,6 @@ def _area(image: Array, height: int, width: int) -> Array:
     made = _means(_means(image.astype(np.float64), height, 0), width, 1)
     rounded = np.rint(made).clip(0, 255) if image.dtype == np.uint8 else made
     return np.asarray(rounded.astype(image.dtype))
-
-
-_OPENCV: dict[str, Sampler] = {"nearest": _nearest, "bilinear": _bilinear, "bicubic": _bicubic, "area": _area}
 
 
 def _scale(new: int, old: int) -> float:
@@ -193,6 +190,15 @@ def cubic_weights(x: Array) -> Array:
     return np.stack([first, second, third, 1 - first - second - third], 1).astype(np.float32)
 
 
+def _eight_taps(new: int, old: int) -> Taps:
+    """Return the taps of OpenCV's INTER_LANCZOS4."""
+    left, x = _places(new, old)
+    places = (left[:, np.newaxis] + np.arange(-3, 5)).clip(0, old - 1)
+    away = x[:, np.newaxis].astype(np.float64) + 3 - np.arange(8)  # of each pixel, to the left
+    weights = np.sinc(away) * np.sinc(away / 4)
+    return places, (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
 def _means(image: Array, new: int, axis: int) -> Array:
     """Return the mean of the pixels, whole and in part, that each new pixel covers along an axis.
 
@@ -222,3 +228,12 @@ def _mixed(image: Array, taps: Taps, axis: int) -> Array:
             for tap in range(places.shape[1])
         )
     )
+
+
+_OPENCV: dict[str, Sampler] = {
+    "nearest": _nearest,
+    "bilinear": _bilinear,
+    "bicubic": partial(_of_taps, taps=_four_taps),
+    "lanczos": partial(_of_taps, taps=_eight_taps),
+    "area": _area,
+}

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
 from ortdeploy.events import log
 from ortdeploy.feeds.sample import first_feeds
-from ortdeploy.files.remembered import TuningCache, choice_key
+from ortdeploy.files.tuning_cache import TuningCache, choice_key
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
 from ortdeploy.runtime.protocol import Session
+from ortdeploy.sessions.bounded_runs import Trials
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
-from ortdeploy.sessions.rows_first import rows_first
-from ortdeploy.sessions.trials import Trials
+from ortdeploy.sessions.row_axis_adapter import rows_first
 from ortdeploy.tensors.columns import Array, OpRunners
 from ortdeploy.tuning.better import first_of_the_fastest, is_better
 
@@ -42,7 +42,7 @@ def choose_batch(
 ) -> RunJob:
     """Return the job with the batch size that it began with, that was found before, or that is found now.
 
-    If it may not be measured, the size is the plan's. Raises StuckTrialError if a trial hangs.
+    If it may not be measured, the size is the plan's. Raises HungMeasurementError if a trial hangs.
     """
     key = _key(plan, step, opened)
     size = begun_with or tuning_cache.find(key)

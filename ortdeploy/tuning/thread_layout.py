@@ -17,11 +17,11 @@ from statistics import mean
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.sample import Feeds, first_runs
-from ortdeploy.files.remembered import TuningCache, choice_key
+from ortdeploy.files.tuning_cache import TuningCache, choice_key
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout, RunJob
+from ortdeploy.sessions.bounded_runs import Trials
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
-from ortdeploy.sessions.rows_first import rows_first
-from ortdeploy.sessions.trials import Trials
+from ortdeploy.sessions.row_axis_adapter import rows_first
 from ortdeploy.tensors.columns import OpRunners
 from ortdeploy.tuning.better import first_of_the_fastest
 
@@ -47,7 +47,7 @@ def choose_layout(
     """Return the layout that was found before, or that is found now if it may be; None if none of them runs.
 
     `ops` run the job's op steps. `open_layout` raises OrtdeployError where a layout cannot be opened. Raises
-    OrtdeployError when the job's input cannot be read, and StuckTrialError if a trial hangs.
+    OrtdeployError when the job's input cannot be read, and HungMeasurementError if a trial hangs.
     """
     by_name = {layout.name: layout for layout in opening.thread_layouts}
     key = layout_key("threads", opening, job, opening.thread_layouts)

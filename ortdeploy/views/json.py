@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
+    from ortdeploy.parts.compaction import CompactionResult
     from ortdeploy.plan.steps import Plan
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.installed import Installed
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.refused_applies import RefusedApply
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
-    from ortdeploy.running.compaction import Compacted
-    from ortdeploy.views.job_status import JobStatus
+    from ortdeploy.views.status_model import JobStatus
 
 FORMAT_VERSION = 1
 
@@ -159,6 +159,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "rerun": one.rerun,
         "leaving": one.leaving,
         "held_up_by": one.held_up_by,
+        "damaged": dict(one.damaged),
         **(
             {"read": [{"file": file.file, "needed_by": list(file.needed_by)} for file in one.delivered]}
             if one.delivered
@@ -189,7 +190,7 @@ def render_pruned(states: "Sequence[PrunedState]") -> str:
     return _dump({"states": [{**to_builtins(one), "freed_bytes": one.freed_bytes} for one in states]})
 
 
-def render_compaction(jobs: "Sequence[Compacted]") -> str:
+def render_compaction(jobs: "Sequence[CompactionResult]") -> str:
     """Return how many parts each job had, and has now."""
     from msgspec import to_builtins  # noqa: PLC0415  as above
 

@@ -1,12 +1,15 @@
 """One line at the bottom of a terminal that moves while a command works; log lines appear above it."""
 
+import os
+import signal
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.views.frame import columns
+from ortdeploy.views.panel import columns
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -82,7 +85,50 @@ class Line:
         _open_lines.remove(self)
 
 
+class Notice:
+    """A word on a terminal if a block takes longer than half a second; log lines and the block's end erase it.
+
+    The alarm of the system calls it, so that it costs no thread. Where there is none (Windows), nothing is shown.
+    """
+
+    def __init__(self, stream: TextIO, word: str) -> None:
+        """Take the terminal, and the word to show."""
+        self.stream, self._word, self._is_shown = stream, word, False
+
+    def __enter__(self) -> None:
+        """Begin to wait."""
+        if hasattr(signal, "setitimer"):
+            self._before = signal.signal(signal.SIGALRM, self._show)
+            signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+            _notices.append(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Erase the word, and wait no longer."""
+        if self in _notices:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before)
+            self.erase()
+            _notices.remove(self)
+
+    def _show(self, *_: object) -> None:
+        self._is_shown = True
+        self._write(self._word)
+
+    def erase(self) -> None:
+        """Remove the word, if it is shown."""
+        if self._is_shown:
+            self._is_shown = False
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        """Write past the stream's buffer, which the code that the alarm has interrupted may be writing into."""
+        with suppress(OSError):
+            os.write(self.stream.fileno(), text.encode(self.stream.encoding, self.stream.errors or "replace"))
+
+
+_PATIENCE = 0.5  # seconds
 _open_lines: list[Line] = []
+_notices: list[Notice] = []
 
 
 class AboveLine:
@@ -94,6 +140,8 @@ class AboveLine:
 
     def write(self, text: str) -> int:
         """Write above the live line, if this stream has one; a log file has none."""
+        for notice in _notices:
+            notice.erase()
         line = next((line for line in reversed(_open_lines) if line.stream is self._stream), None)
         if line is None:
             return self._stream.write(text)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from ortdeploy.planning.differences import Difference
-from ortdeploy.running.reports.comparison import Figure
+from ortdeploy.reports.comparison import Figure
 from ortdeploy.terminal_text import safe
 from ortdeploy.views.table import Cell, Column, render_columns
 from ortdeploy.views.text import GREEN, RED, count, painter, render_differences

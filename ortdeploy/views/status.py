@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.durations import moment
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
-from ortdeploy.views.job_status import JobStatus
+from ortdeploy.views.status_model import JobStatus
 from ortdeploy.views.table import Cell, Column, Row, render_columns
 from ortdeploy.views.text import (
     GREEN,
@@ -86,6 +86,8 @@ def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal | RefusedApply
     yield from (_render_failed_outside(one.job, one.failed_outside) for one in jobs if one.failed_outside)
     yield from (f"{one.job}: {count(one.rerun, 'row')} of changed files to run again" for one in jobs if one.rerun)
     for one in jobs:
+        yield from _render_damaged(one, verbose=verbose)
+    for one in jobs:
         if one.leaving:
             yield f"{one.job}: {count(one.leaving, 'row')} of changed files to leave their parts"
     for one in jobs:
@@ -102,6 +104,15 @@ def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal | RefusedApply
 def _render_failed_outside(job: str, rows: int) -> str:
     what = f"{count(rows, 'failed row')} {'is' if rows == 1 else 'are'}"
     return f"{job}: {what} in no committed part: repair or remove what failed, and apply goes on"
+
+
+def _render_damaged(one: JobStatus, *, verbose: bool) -> Iterator[str]:
+    """Yield which parts are not as they were written: plan and verify refuse them."""
+    if one.damaged:
+        shown = some_of(
+            [f"{file} {how}" for file, how in one.damaged.items()], len(one.damaged) if verbose else MOST_FILES
+        )
+        yield f"{one.job}: {count(len(one.damaged), 'part')} not as committed, which the next apply refuses: {shown}"
 
 
 def _render_delivered(one: JobStatus, *, verbose: bool) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from ortdeploy.views.frame import columns as columns_of
+from ortdeploy.views.panel import columns as columns_of
 from ortdeploy.views.text import BOLD, Paint
 
 _GAP = 2

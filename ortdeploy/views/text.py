@@ -9,19 +9,19 @@ from ortdeploy.planning.differences import NOTHING
 from ortdeploy.tensors.types import format_shape
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
-from ortdeploy.views.frame import frame
+from ortdeploy.views.panel import frame
 
 if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
+    from ortdeploy.parts.compaction import CompactionResult
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
     from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
-    from ortdeploy.running.compaction import Compacted
 
 BOLD, RED, YELLOW, GREEN, CYAN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 WIDTH = 100
@@ -45,11 +45,12 @@ def render_diagnostics(
 ) -> str:
     """Return each diagnostic as `path:line:column: severity[rule]: summary`, its line of the file and its detail.
 
-    `line_of` gives the line of the file, if it can be shown. `width` is that of the terminal, in columns; None: what
-    reads it is none, and wants the first line whole.
+    `line_of` gives the line of the file, if it can be shown. `width` is that of the terminal, in columns, where blank
+    lines separate them; None: what reads it is none, and wants the first line whole.
     """
     paint = painter(color=color)
-    return "".join(_render_diagnostic(diagnostic, paint, line_of, width) for diagnostic in diagnostics)
+    between = "" if width is None else "\n"  # lines that a program reads have none between them
+    return between.join(_render_diagnostic(diagnostic, paint, line_of, width) for diagnostic in diagnostics)
 
 
 def _render_diagnostic(diagnostic: Diagnostic, paint: Paint, line_of: LineOf | None, width: int | None) -> str:
@@ -263,7 +264,7 @@ def _render_pruned(state: "PrunedState") -> str:
     return "".join(lines)
 
 
-def render_compaction(jobs: "Sequence[Compacted]") -> str:
+def render_compaction(jobs: "Sequence[CompactionResult]") -> str:
     """Return one line for each job: how many parts it had, and has now."""
     lines = (
         f"{one.job}: {one.output} stays as it is: {one.why_not}\n"

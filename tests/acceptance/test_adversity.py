@@ -17,9 +17,9 @@ from support.fakes import FakeRuntime, double
 from support.jobs import execute, plan_for, rows, save
 from support.models import scale_model
 
+from ortdeploy.jobs import job as job_run
 from ortdeploy.ledger import ledger
 from ortdeploy.results.results import Status
-from ortdeploy.running import job as job_run
 
 
 def mount(folder: Path, options: str) -> bool:

@@ -762,3 +762,14 @@ def test_a_signed_commit_is_a_chain_of_trust_without_a_bundle(world: World, monk
     assert (refused.code, "digest-mismatch" in refused.out + refused.err) == (1, True)
     assert call(*git, "-c", "commit.gpgsign=false", "commit", "-qam", "two") == 0
     assert call(*git, "verify-commit", "HEAD") != 0
+
+
+def test_the_status_document_names_the_version_and_how_far_the_wanted_one_came(world: World) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1, "--label", "abc")).code == 0
+    spoil_plan(world)
+    assert world.run("apply", world.bundle(2), "--last-good").code == 1
+    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
+    told = json.loads(document.read_text())
+    assert (told["version"]["number"], told["version"]["label"]) == (1, "abc")
+    assert (told["wanted"]["same"], told["wanted"]["state_reached"]) == (False, "whole")

@@ -22,7 +22,7 @@ from support.forks import start_program
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy import durations
-from ortdeploy.cli.arguments import COMMANDS, build_parser
+from ortdeploy.cli.arguments import COMMANDS, GROUPS, build_parser
 from ortdeploy.cli.commands import explain, status
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.opening import open_ledger
@@ -59,7 +59,9 @@ def test_the_links_of_a_state_folder_are_looked_for_once_to_plan_and_once_before
     assert looked == [deployment / ".ortdeploy"]
     looked.clear()
     assert cli("apply", deployment / "m.yaml").code == 0
-    assert looked == [deployment / ".ortdeploy"] * 4  # to plan, for what is remembered before and after, and to run
+    assert (
+        looked == [deployment / ".ortdeploy"] * 6
+    )  # to plan, for what is remembered and for what is said before and after, and to run
 
 
 def test_nothing_is_written_by_validate_and_plan(cli: Cli, deployment: Path) -> None:
@@ -545,6 +547,30 @@ def test_help_names_every_command_and_every_exit_code(cli: Cli) -> None:
         assert cli(command, "--help").code == 0
 
 
+def test_help_shows_every_command_in_a_group_and_says_where_to_start(cli: Cli) -> None:
+    shown = cli("--help").out
+    grouped = [name for _, names in GROUPS for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(COMMANDS) <= set(grouped)
+    assert [line for line in shown.splitlines() if line.startswith("Start with")] == [
+        "Start with: ortdeploy init MODEL.onnx"
+    ]
+    groups = re.findall(r"^([a-z][a-z ]+):$", shown, re.MULTILINE)
+    assert groups == [*(group for group, _ in GROUPS), "options", "exit codes"]
+    assert shown.index("  init ") < shown.index("  apply ") < shown.index("  retry ") < shown.index("  compact ")
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_help_breaks_no_word(cli: Cli, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in [(), *((name,) for name in COMMANDS)]:
+        monkeypatch.setenv("COLUMNS", "1000")
+        words = set(cli(*command, "--help").out.split())
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = cli(*command, "--help").out
+        assert max(map(len, shown.splitlines())) <= int(columns)
+        assert set(shown.split()) == words, command
+
+
 def test_version(cli: Cli) -> None:
     assert cli("--version").out.startswith("ortdeploy 0.")
 
@@ -577,6 +603,7 @@ def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
     assert re.search(r"\n {6}since 1\.22 \[1\]\n", webgpu)
     assert "was removed from ONNX Runtime in 1.23. Use MIGraphX instead." in cli("explain", "ROCMExecutionProvider").out
     assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
+    assert "For it, write CUDA for NVIDIA" in cli("explain", "GPU").err
 
 
 @pytest.mark.parametrize("name", [*OPERATIONS])
@@ -958,17 +985,17 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
     """The ledger is read before the output folders are looked at; a run may begin in between."""
     assert cli("apply", deployment / "m.yaml").code == 0
     calls = iter(range(9))
-    real, nothing = data_places.look_back, data_places.Before()
+    real, nothing = data_places.load_previous, data_places.Before()
 
-    def look_back(places: data_places.DataPlaces, state_dir: Path) -> data_places.Before:
+    def load_previous(places: data_places.DataPlaces, state_dir: Path) -> data_places.Before:
         """Know of nothing at first: what happens in between cannot be arranged from outside."""
         return real(places, state_dir) if next(calls) else nothing
 
     for room in (probe, data_places):
-        monkeypatch.setattr(room, "look_back", look_back)
+        monkeypatch.setattr(room, "load_previous", load_previous)
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
     for room in (probe, data_places):
-        monkeypatch.setattr(room, "look_back", lambda *_where: nothing)
+        monkeypatch.setattr(room, "load_previous", lambda *_where: nothing)
     assert "error[finished-output]" in cli("plan", deployment / "m.yaml").out
 
 

@@ -109,7 +109,7 @@ def test_an_apply_with_nothing_to_do_writes_the_report_that_a_killed_one_was_to_
 ) -> None:
     manifest = fill(cli, deployment)
     with monkeypatch.context() as patch:
-        patch.setattr("ortdeploy.running.compaction.renew_report", kill)
+        patch.setattr("ortdeploy.parts.compaction.renew_report", kill)
         with pytest.raises(Killed):
             cli("compact", manifest, "--job", "run")
     done = cli("apply", manifest, "--job", "run")
@@ -122,7 +122,7 @@ def test_an_apply_with_nothing_to_do_writes_the_report_that_a_killed_one_was_to_
 def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = fill(cli, deployment)
     with monkeypatch.context() as patch:
-        patch.setattr("ortdeploy.running.recovery.finish", kill)
+        patch.setattr("ortdeploy.parts.recovery.finish", kill)
         with pytest.raises(Killed):
             cli("compact", manifest, "--job", "run")
     (waiting,) = (deployment / "out").glob(".part-*.replaced")

@@ -1,6 +1,7 @@
 """Device files: captured here, read back, planned for."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,17 @@ def test_every_shipped_device_file_is_right_and_says_where_it_comes_from(path: P
     assert document is not None
     assert document.data["name"] == path.stem
     assert document.data["source"] in {"captured", "documentation"}
+
+
+@pytest.mark.parametrize("path", DEVICES, ids=lambda path: path.stem)
+def test_the_example_is_planned_for_every_shipped_device(cli: Cli, path: Path) -> None:
+    assert cli("plan", REPOSITORY / "deployments/digits.yaml", "--device", path, "-q").code == 0
+
+
+def test_the_page_of_boards_names_every_shipped_device() -> None:
+    page = (REPOSITORY / "docs/boards.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\|[^|]*\| `([\w-]+)` \|", page, re.MULTILINE)
+    assert sorted(named) == [one.stem for one in DEVICES]
 
 
 def test_what_is_captured_reads_back_as_the_same_facts(cli: Cli, tmp_path: Path) -> None:

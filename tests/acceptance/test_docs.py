@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Cli
+from support.pages import manual
 from support.render_readme import run
 from support.sizes import closure
 
@@ -42,7 +43,7 @@ def test_every_event_is_documented_and_every_documented_event_is_logged() -> Non
 
 
 def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
-    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
+    text = manual()
     schema = json.loads(schema_text("deployment"))
     documented = {
         name: part
@@ -57,7 +58,18 @@ def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
 
 def test_the_readme_has_its_parts_in_order() -> None:
     headings = re.findall(r"^## (.+)$", README, re.MULTILINE)
-    assert headings[:5] == ["Two commands", "A manifest", "A refusal", "What a run leaves", "How it compares"]
+    ordered = ["Two commands", "Photos in, boxes out", "Runs on", "A manifest", "A refusal", "What a run leaves"]
+    assert headings[: len(ordered) + 1] == [*ordered, "How it compares"]
+    assert "```" not in README.partition("```bash\n")[0]
+    assert README.index("pip install") < README.index("```")
+
+
+def test_the_readme_fits_on_two_screens() -> None:
+    assert len(README.splitlines()) < MOST_LINES
+
+
+MOST_LINES = 260
+"""Of the README: two screens as GitHub shows it, with what its commands print."""
 
 
 def test_the_readme_counts_the_providers() -> None:
@@ -67,8 +79,8 @@ def test_the_readme_counts_the_providers() -> None:
 def test_the_readme_names_every_extra() -> None:
     with (REPOSITORY / "pyproject.toml").open("rb") as file:
         extras = set(tomllib.load(file)["project"]["optional-dependencies"]) - {"dev", "test"}
-    (text,) = re.findall(r"Extras: (.+?)\n\n", README, re.DOTALL)
-    assert set(re.findall(r"`([a-z0-9]+)`", text)) == extras
+    rows = re.findall(r"^\| (`.+?) \|", README.partition("| Extra |")[2].partition("\n\n")[0], re.MULTILINE)
+    assert {extra for row in rows for extra in re.findall(r"`([a-z0-9]+)`", row)} == extras
 
 
 def test_the_readmes_manifest_is_the_example() -> None:
@@ -107,13 +119,13 @@ def test_every_command_of_the_readme_prints_what_it_says(tmp_path: Path) -> None
     shutil.copytree(REPOSITORY / "deployments", tmp_path / "deployments", ignore=ignore)
     run("ortdeploy apply -q deployments/digits.yaml", tmp_path)
     blocks = console_blocks(README)
-    assert len(blocks) >= 6
+    assert len(blocks) >= 5
     for command, output in blocks:
         assert run(command, tmp_path) == output, command
 
 
 def test_every_ortdeploy_command_in_the_docs_exists() -> None:
-    texts = [README, *(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md"))]
+    texts = [README, *(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").rglob("*.md"))]
     words = {word for text in texts for word in re.findall(r"(?:`|\$ |bin/)ortdeploy ([a-z]+)", text)}
     assert words <= set(COMMANDS)
     assert all(any(f"ortdeploy {command}" in text for text in texts) for command in COMMANDS)
@@ -140,7 +152,7 @@ def test_the_readme_counts_the_packages() -> None:
     with_ortdeploy, runtime = len(closure("ortdeploy")), len(closure("onnxruntime"))
     assert f"{with_ortdeploy} packages with what they need" in README
     assert f"| pip: {with_ortdeploy} packages" in README
-    assert f"own needs are {runtime} packages" in README
+    assert f"ONNX Runtime alone has {runtime} packages" in README
     assert f"onnxruntime alone: {runtime}," in README
     chinese = (REPOSITORY / "README.zh-CN.md").read_text(encoding="utf-8")
     assert chinese.count(f"{with_ortdeploy} 个软件包") == 2
@@ -179,3 +191,40 @@ FEWEST_WORDS = 5
 
 MOST_SHARED = 0.65
 """The share of its long words that an item may have in common with another one."""
+
+
+RESOURCES = {
+    "models": "model",
+    "adapters": "adapter",
+    "pipelines": "pipeline",
+    "jobs": "job",
+    "input": "input",
+    "batch": "batch",
+    "output": "output",
+    "errors": "errors",
+    "limits": "limits",
+    "memory": "memory",
+}
+"""The definition in the schema that the tables of a page describe."""
+
+
+@pytest.mark.parametrize("page", RESOURCES)
+def test_the_tables_of_a_resource_have_the_keys_and_defaults_of_the_schema(page: str) -> None:
+    part = json.loads(schema_text("deployment"))["$defs"][RESOURCES[page]]
+    if "properties" not in part:
+        (part,) = (one for one in part["anyOf"] if "properties" in one)
+    pages = [page, "text-to-image"] if page == "pipelines" else [page]
+    texts = ((REPOSITORY / f"docs/reference/{one}.md").read_text(encoding="utf-8") for one in pages)
+    rows = [row.split(" | ") for text in texts for row in re.findall(r"^\| (`.+) \|$", text, re.MULTILINE)]
+    described = {key: row for row in rows for key in re.findall(r"`([a-z_0-9]+)`", row[0])}
+    assert set(part["properties"]) <= set(described)
+    for key, value in part["properties"].items():
+        if "default" in value:
+            assert described[key][2].strip("`") in {str(value["default"]), json.dumps(value["default"])}, key
+        if key in part.get("required", ()):
+            assert described[key][2] == "required", key
+
+
+def test_every_page_of_the_reference_has_an_example() -> None:
+    for page in (REPOSITORY / "docs/reference").glob("*.md"):
+        assert "```yaml\n" in page.read_text(encoding="utf-8"), page

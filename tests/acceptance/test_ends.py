@@ -220,9 +220,9 @@ STAGES = {
     "opening": "ortdeploy.runtime.session._open",
     "taking the lock": "ortdeploy.ledger.output_lock._write_holder",
     "first rows": "ortdeploy.sessions.runs.SessionRuns.run_each",
-    "reading": "ortdeploy.running.job.open_rows",
+    "reading": "ortdeploy.jobs.job.open_rows",
     "writing": "ortdeploy.ledger.ledger.Ledger.commit_part",
-    "between jobs": "ortdeploy.running.job.log_end",
+    "between jobs": "ortdeploy.jobs.job.log_end",
 }
 
 

@@ -17,12 +17,12 @@ WATCHED = {
     "rich", "tokenizers", "typing", "unicodedata", "uuid", "yaml",
     "zoneinfo",
     "bz2", "gzip", "lzma", "shutil", "subprocess", "tempfile", "zipfile",
-    "ortdeploy.deployment.resolve", "ortdeploy.files.addresses", "ortdeploy.manifest.document",
+    "ortdeploy.deployment.resolve", "ortdeploy.files.network_policy", "ortdeploy.manifest.document",
     "ortdeploy.pipelines.component", "ortdeploy.pipelines.compose", "ortdeploy.planning.probe",
     "ortdeploy.planning.workflow", "ortdeploy.process.child", "ortdeploy.rules.protocol",
     "ortdeploy.sessions.cpu_comparison", "ortdeploy.sessions.fused", "ortdeploy.transforms.catalogue",
     "ortdeploy.tuning.batch_size", "ortdeploy.operations.nms", "ortdeploy.presets.stable_diffusion",
-    "ortdeploy.running.reports.html", "ortdeploy.running.retry", "ortdeploy.sinks.csv", "ortdeploy.sources.csv",
+    "ortdeploy.reports.html", "ortdeploy.jobs.retry", "ortdeploy.sinks.csv", "ortdeploy.sources.csv",
     "ortdeploy.transforms.resize",
 }  # fmt: skip
 """What takes its time: packages, modules of Python's own that bring many others, and formats and steps not asked for."""
@@ -53,19 +53,19 @@ MAY_LOAD = {
 
 RARE = {
     "ortdeploy.tuning", "ortdeploy.cli.children.endings", "ortdeploy.cli.targets", "ortdeploy.files.in_place",
-    "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.carried", "ortdeploy.ledger.letters",
-    "ortdeploy.ledger.open_parts", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
-    "ortdeploy.running.fatal_runs", "ortdeploy.running.finished_jobs", "ortdeploy.running.left_over",
-    "ortdeploy.running.reports",
-    "ortdeploy.running.salvage", "ortdeploy.running.supervisor",
-    "ortdeploy.sessions.rows_first", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.trials", "ortdeploy.sinks.png",
-    "ortdeploy.sources.ahead", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
+    "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.transfer", "ortdeploy.ledger.letters",
+    "ortdeploy.ledger.open_plans", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
+    "ortdeploy.streaming.crashed_runs", "ortdeploy.jobs.finished_jobs", "ortdeploy.parts.left_over",
+    "ortdeploy.reports.catalogue", "ortdeploy.reports.gallery", "ortdeploy.reports.html", "ortdeploy.reports.prometheus",
+    "ortdeploy.streaming.bisect_failures", "ortdeploy.application.supervisor",
+    "ortdeploy.sessions.row_axis_adapter", "ortdeploy.sessions.run_limit", "ortdeploy.sessions.bounded_runs", "ortdeploy.sinks.png",
+    "ortdeploy.sources.prefetch", "ortdeploy.sources.rows", "ortdeploy.tensors.written_numbers",
 }  # fmt: skip
 """What only stores, shards, children, failures, further reports, pipelines or formats of other rows need."""
 
 CONTINUING = {
-    "ortdeploy.ledger.check", "ortdeploy.running.cut_off", "ortdeploy.running.recovery",
-    "ortdeploy.running.taking_up",
+    "ortdeploy.ledger.check", "ortdeploy.jobs.reconcile_inputs", "ortdeploy.parts.recovery",
+    "ortdeploy.jobs.taking_up",
 }  # fmt: skip
 """What only a job needs that goes on where an earlier run has ended."""
 

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from support.effort import effort
 from support.ledger_v7 import REMOVABLE, STATES, Site, truth_of, unpack
 
-from ortdeploy.running.shards import alike
+from ortdeploy.jobs import environment_check
 
 WITH_SHARDS = {"shards-open", "shards-finishing"}
 """A plan of shards is open, which one machine does not go on with."""
@@ -233,7 +233,9 @@ def go_on(site: Now, way: str) -> None:
 def test_the_shards_of_a_plan_of_version_7_come_to_their_end(
     cli: Cli, all_states: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(alike, "why_refused", lambda _ours, _theirs: None)  # as if all versions were those of then
+    monkeypatch.setattr(
+        environment_check, "why_refused", lambda _ours, _theirs: None
+    )  # as if all versions were those of then
     site = Now(cli, Path(shutil.copytree(all_states / name, tmp_path / name)))
     assert "error[unfinished-shards]" in cli("apply", site.manifest).words
     site.finish()

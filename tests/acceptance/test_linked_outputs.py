@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from support.models import Shape, save_model
 
 from ortdeploy.cli.children import apply
-from ortdeploy.running.executor import Execution
+from ortdeploy.jobs.executor import Execution
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links take rights on Windows")
 

@@ -220,7 +220,7 @@ EXPORT, ALONE, FILES = "/srv/shared", "/srv/alone", 2
 HABITS = """\
 import os, sys
 from pathlib import Path
-from ortdeploy.files.create_only import create_only
+from ortdeploy.files.exclusive_create import create_only
 from ortdeploy.files.shared_folder import SharedFolder
 
 here, there = (Path(one) / "habits" for one in sys.argv[1:])

@@ -31,7 +31,7 @@ from support.models import save_model
 from ortdeploy.cli.main import run
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger
-from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.parts.part_writer import PartWriter
 
 Image = pytest.importorskip("PIL.Image")
 

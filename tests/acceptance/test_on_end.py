@@ -106,6 +106,44 @@ def test_a_refusal_is_told_also_by_what_ran_well_before(here: Path, cli: Cli) ->
     assert message["jobs"][0]["status"] == "nothing-to-do"
 
 
+def endings(folder: Path) -> list[tuple[str, int]]:
+    return [(one["ending"], one["exit_code"]) for one in told(folder)]
+
+
+def test_when_names_the_endings_that_are_told(here: Path, cli: Cli) -> None:
+    write(here, {**COMMAND, "when": ["refused", "recovered", "ran"]})
+    assert cli("apply", "m.yaml").code == 0
+    assert cli("apply", "m.yaml").code == 0
+    assert endings(here) == [("ran", 0)], "the second apply ran nothing"
+    text = (here / "m.yaml").read_text()
+    for _ in range(2):
+        (here / "m.yaml").write_text(text.replace("double.onnx", "gone.onnx"))
+        assert cli("apply", "m.yaml").code == 1
+    (here / "m.yaml").write_text(text)
+    for _ in range(2):
+        assert cli("apply", "m.yaml").code == 0
+    assert endings(here) == [("ran", 0), ("refused", 1), ("recovered", 0)]
+
+
+def test_what_is_not_told_is_recovered_from_all_the_same(here: Path, cli: Cli) -> None:
+    write(here, {**COMMAND, "when": ["recovered"]}, NEVER)
+    assert cli("apply", "m.yaml").code == 5
+    assert endings(here) == []
+    write(here, {**COMMAND, "when": ["recovered"]})
+    assert cli("apply", "m.yaml").code == 0
+    assert endings(here) == [("recovered", 0)]
+
+
+def test_a_recovery_that_could_not_be_told_is_told_by_the_next_apply(here: Path, cli: Cli) -> None:
+    write(here, {**COMMAND, "when": ["recovered"]}, NEVER)
+    assert cli("apply", "m.yaml").code == 5
+    write(here, {"command": ["./gone.sh"], "when": ["recovered"]})
+    assert cli("apply", "m.yaml").code == 0
+    write(here, {**COMMAND, "when": ["recovered"]})
+    assert cli("apply", "m.yaml").code == 0
+    assert endings(here) == [("recovered", 0)]
+
+
 @pytest.mark.parametrize(
     ("program", "reason"),
     [

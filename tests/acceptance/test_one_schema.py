@@ -25,7 +25,7 @@ from pyarrow import parquet
 from support.fuse import killed_at
 from support.models import save_model
 
-from ortdeploy.running import part_loop, recovery
+from ortdeploy.jobs import job_context, part_loop
 
 SEED, CASES = int(os.environ.get("ORTDEPLOY_FUZZ_SEED", "1")), int(os.environ.get("ORTDEPLOY_FUZZ", "12"))
 
@@ -418,7 +418,7 @@ def test_shards_write_the_type_of_all_rows_and_finish_keeps_it(cli: Cli, tmp_pat
 
 def forget_types(patch: pytest.MonkeyPatch) -> None:
     """Keep no types in the ledger, as versions that knew none."""
-    for module in (part_loop, recovery):
+    for module in (part_loop, job_context):
         patch.setattr(module, "kept_types", lambda _step: {})
 
 

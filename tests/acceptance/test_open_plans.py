@@ -13,11 +13,11 @@ from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from msgspec.structs import replace
 from support.models import scale_model
 
+from ortdeploy.application import ray_workers
 from ortdeploy.cli import engines
 from ortdeploy.cli.commands import apply
 from ortdeploy.facts.host import RuntimeFacts
 from ortdeploy.plan.steps import OpenSession, Plan
-from ortdeploy.running.shards import ray_crew
 from ortdeploy.runtime import machine, probe
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
@@ -195,7 +195,7 @@ def test_a_sample_in_the_checkout_leaves_room_for_other_files(cli: Cli, deployme
 def test_what_needs_rows_and_parts_needs_a_bound_plan(
     cli: Cli, deployment: Path, captured: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(ray_workers, "find_spec", lambda _name: "there")
     planned_on_a_laptop(cli, deployment, captured)
     plan = on_the_device(deployment)
     wrong = cli(arguments[0], plan, *arguments[1:])
@@ -288,7 +288,7 @@ def test_a_driver_of_workers_need_not_be_like_them(cli: Cli, deployment: Path, m
         return ()
 
     plan = bound_for(cli, deployment, DEVICES / "jetson-orin-nano.yaml", "providers: [CUDA, CPU]")
-    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(ray_workers, "find_spec", lambda _name: "there")
     monkeypatch.setattr(engines, "run_on_engine", drive)
     monkeypatch.setattr(apply, "refused_by_gates", lambda *_: pytest.fail("each worker runs the gates"))
     assert cli("apply", plan, "--engine", "ray").code == 0

@@ -193,7 +193,7 @@ def test_an_upgrade_within_a_run_ends_its_part_where_the_old_one_stopped(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten rows of which four are committed and two begun: these two run again, with the others."""
-    monkeypatch.setattr("ortdeploy.running.block_sizes.MOST_BATCHES", 1)  # else the bad row may be in their block
+    monkeypatch.setattr("ortdeploy.streaming.block_sizes.MOST_BATCHES", 1)  # else the bad row may be in their block
     manifest = write(deployment, "on_upgrade: continue")
     manifest.write_text(manifest.read_text() + "    errors: {on_nan: fail, max_failed: 0}\n")
     rows = np.ones((10, 4), dtype=np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY
 from support import take_pictures
-from support.pages import run_page, shell, snippets
+from support.pages import EXAMPLES, copy_digits, manual, run_examples, run_page, shell, snippets
 
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.schema_check import check_document
@@ -18,7 +18,7 @@ DOCS = REPOSITORY / "docs"
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", ["tutorial.md", "editors.md"])
+@pytest.mark.parametrize("page", ["tutorial.md", "editors.md", "boards.md"])
 def test_every_command_of_a_page_prints_what_it_says(
     page: str, tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -31,21 +31,18 @@ def test_every_command_of_a_page_prints_what_it_says(
 
 @pytest.mark.process
 @pytest.mark.quick("failed-rows.md")
-@pytest.mark.parametrize("page", ["bundles.md", "failed-rows.md", "plans.md", "recurring.md", "results.md"])
+@pytest.mark.parametrize("page", EXAMPLES)
 def test_the_example_of_a_how_to_page_prints_what_it_says(
     page: str, tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    for name in ("digits", "models"):
-        shutil.copytree(REPOSITORY / "deployments" / name, tmp_path / name)
-    shutil.copy(REPOSITORY / "deployments/digits.yaml", tmp_path)
+    copy_digits(tmp_path)
     text = (DOCS / page).read_text(encoding="utf-8")
-    examples = "\n".join(f"```{kind}\n{body}```" for kind, _, body in snippets(text) if body.startswith("$ "))
     with shell(tmp_path, shell_program) as opened:
-        assert run_page(examples, opened, lambda printed, written: printed == written) == examples
+        assert run_examples(text, opened, lambda printed, written: printed == written) == text
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "editors.md"])
+@pytest.mark.parametrize("page", ["tutorial.md", "editors.md", "boards.md"])
 def test_what_a_page_does_not_run_installs_something(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     for kind, _, body in snippets(text):
@@ -82,11 +79,42 @@ def test_what_editors_are_told_fits_what_is_printed() -> None:
     assert json.loads(blocks[".vscode/settings.json"])
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+@pytest.mark.parametrize(  # index.md leads to pages that only the site has; its tests follow them
+    "page", sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if path.name != "index.md")
+)
 def test_every_link_between_pages_leads_somewhere(page: str) -> None:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
-        assert (DOCS / link).exists(), link
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link, anchor in re.findall(r"\]\(([^)#:]*?)(?:#([^)]*))?\)", text):
+        target = (DOCS / page).parent / link if link else DOCS / page
+        assert target.exists(), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), (link, anchor)
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that links may lead to: its headings, and what it names by hand."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {
+        *re.findall(r'<a id="([^"]+)">', text),
+        *(re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings),
+    }
+
+
+def test_links_to_the_page_that_once_had_every_key_still_lead_to_the_key() -> None:
+    assert anchors(DOCS / "manifest.md") >= set(OLD_ANCHORS.split())
+    linked = re.findall(r"\]\((reference/[^)#]+)", (DOCS / "manifest.md").read_text(encoding="utf-8"))
+    assert {f"reference/{path.name}" for path in DOCS.glob("reference/*.md")} == set(linked)
+
+
+OLD_ANCHORS = """
+    the-first-five-minutes at-the-top changing-values-from-the-command-line several-manifests environment-variables
+    a-provider-chain a-model sessions results-behind-a-provider threads-and-cache golden-checks rows what-is-looked-at
+    session-options-and-run-options memory an-adapter a-pipeline operators-of-onnx operations text-to-image a-job
+    batches errors limits input when-a-job-may-run who-is-told inputs-that-recur urls prepare-steps postprocess-steps
+    output the-types-of-carried-columns parts-that-are-carried-away another-deployment-for-the-same-output
+    other-commands
+"""
+"""The headings of docs/manifest.md before it was split."""
 
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *(REPOSITORY / name for name in ("README.md", "README.zh-CN.md"))]
@@ -96,12 +124,15 @@ def test_every_picture_is_shown_and_made_by_the_script() -> None:
     shown = {
         (page.parent / image).resolve()
         for page in PAGES
-        for image in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        for image in re.findall(r"!\[[^\]]+\]\((?!\.\./\.\./actions)([^)]+)\)", page.read_text(encoding="utf-8"))
     }
     assert shown == set((DOCS / "pictures").iterdir())
-    taken = {*(f"{name}.svg" for name in take_pictures.SCREENS), *(f"{name}.webp" for name in take_pictures.PAGES)}
+    taken = {
+        *(f"{name}.svg" for name in take_pictures.SCREENS),
+        *(f"{name}.webp" for name in (*take_pictures.PAGES, *take_pictures.DRAWN)),
+    }
     assert {path.name for path in shown} == taken
-    assert sum(path.stat().st_size for path in shown) < 600_000
+    assert sum(path.stat().st_size for path in shown) < 700_000
 
 
 YAML = [
@@ -146,6 +177,13 @@ def parsed(text: str) -> Any:
     return document.data
 
 
+def commands_of_the_gallery() -> list[str]:
+    """The commands of its page, which have a test of their own."""
+    text = (REPOSITORY / "deployments/gallery/README.md").read_text(encoding="utf-8")
+    (body,) = (body for kind, _, body in snippets(text) if kind == "sh")
+    return body.splitlines()
+
+
 @pytest.mark.process
 def test_a_model_of_your_own_runs_as_the_readme_says(
     tmp_path: Path, shell_program: Path, monkeypatch: pytest.MonkeyPatch
@@ -156,9 +194,11 @@ def test_a_model_of_your_own_runs_as_the_readme_says(
     for number in range(8):
         shutil.copy(REPOSITORY / f"deployments/digits/{number:03}.png", tmp_path / "scans")
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    (body,) = (body for kind, _, body in snippets(readme) if kind == "sh")
-    activate, *commands = body.replace("MODEL", "mine").replace("PICTURES", "scans").splitlines()
+    gallery, body = (body for kind, _, body in snippets(readme) if kind == "sh")
+    activate, *lines = gallery.splitlines()
     assert activate == ". .venv/bin/activate"
+    assert [line for line in lines if " try " not in line] == commands_of_the_gallery()
+    commands = body.replace("MODEL", "mine").replace("PICTURES", "scans").splitlines()
     with shell(tmp_path, shell_program) as opened:
         for command in commands:
             opened.run(f"{command} 2>> log && echo well >> done", lambda _: True)
@@ -167,14 +207,20 @@ def test_a_model_of_your_own_runs_as_the_readme_says(
 
 
 def test_what_is_to_be_filled_in_before_a_release_is_named() -> None:
-    files = ("pyproject.toml", *(f"docs/{page.name}" for page in DOCS.glob("*.md")), "README.md", "action.yml")
+    files = (
+        "pyproject.toml",
+        "ortdeploy/cli/arguments.py",
+        *(f"docs/{page.name}" for page in DOCS.glob("*.md")),
+        "README.md",
+        "action.yml",
+    )
     left = {file for file in files if "OWNER/" in (REPOSITORY / file).read_text(encoding="utf-8")}
     releasing = (REPOSITORY / "RELEASING.md").read_text(encoding="utf-8")
     assert {file for file in files if f"`{file}`" in releasing} >= left
 
 
 def test_keys_and_steps_for_those_who_come_from_elsewhere_exist() -> None:
-    known = (DOCS / "manifest.md").read_text(encoding="utf-8")
+    known = manual()
     text = (DOCS / "coming-from.md").read_text(encoding="utf-8")
     cells = [row.split(" | ")[1] for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE)]
     names = {

@@ -228,6 +228,6 @@ def test_a_proof_that_survives_is_remembered_and_needs_no_process_of_its_own(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("another process")
 
-    monkeypatch.setattr("ortdeploy.running.supervisor.Supervisor.run", refuse)
+    monkeypatch.setattr("ortdeploy.application.supervisor.Supervisor.run", refuse)
     path.write_text(path.read_text().replace("path: out", "path: again"))
     assert cli("apply", path).code == 0

@@ -306,7 +306,7 @@ def test_a_worker_that_hangs_loses_its_parts_to_the_other(
     cluster: Cluster, plan: Path, alone: dict[str, bytes]
 ) -> None:
     script = (
-        "import sys; from ortdeploy.running.shards import handout; handout.OVERDUE_SECONDS = 2.0; "
+        "import sys; from ortdeploy.application import queue; queue.OVERDUE_SECONDS = 2.0; "
         "from ortdeploy.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     arguments = ["apply", str(plan), "--engine", f"ray={cluster.address}", "--workers", "2", "-q"]

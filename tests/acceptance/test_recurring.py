@@ -24,9 +24,9 @@ from support.models import scale_model
 from ortdeploy.cli.main import main
 from ortdeploy.deployment.resolved import ResolvedJob, json_digest
 from ortdeploy.events import log
+from ortdeploy.jobs import executor, input_contents
+from ortdeploy.jobs.pause_watch import PauseWatch, Senses
 from ortdeploy.process.sensors import Temperature
-from ortdeploy.running import executor, input_contents
-from ortdeploy.running.pause_watch import PauseWatch, Senses
 
 MANIFEST = """
 version: 1

@@ -67,11 +67,12 @@ def test_what_was_remembered_before_it_does_not_hide_it(cli: Cli, done: Path, mo
     assert refused(cli, done) == []
 
 
-def test_nothing_is_written_where_nothing_has_run(cli: Cli, deployment: Path) -> None:
+def test_where_nothing_has_run_only_the_status_document_is_written(cli: Cli, deployment: Path) -> None:
     (deployment / "double.onnx").unlink()
     before = sorted(deployment.rglob("*"))
     assert cli("apply", deployment / "m.yaml").code == 1
-    assert sorted(deployment.rglob("*")) == before
+    (document,) = (deployment / ".ortdeploy/status").iterdir()
+    assert sorted(deployment.rglob("*")) == sorted([*before, *document.parents[:2], document])
 
 
 @pytest.mark.slow

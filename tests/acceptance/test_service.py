@@ -54,7 +54,7 @@ def test_without_a_time_it_watches_and_with_one_a_timer_applies(units: Units) ->
     assert {"Type=oneshot", "OnUnitInactiveSec=300", "WantedBy=timers.target"} <= set(applying)
     assert "WatchdogSec=300" not in applying
     command = next(line for line in applying if line.startswith("ExecStart="))
-    assert command.endswith(f"apply --last-good -- {units.folder}/d/m.yaml")
+    assert command.endswith(f"apply --last-good --every=300s -- {units.folder}/d/m.yaml")
     for lines in (watching, applying):
         assert {"SuccessExitStatus=5", "ProtectSystem=strict", f"ReadWritePaths={units.folder}/d"} <= set(lines)
 

@@ -15,9 +15,9 @@ from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 from support.shards import BY_ROW, LOOKED_UP, Killed, die_after, die_before, instead, write_rows
 
 from ortdeploy.files.atomic import remove_temporaries
+from ortdeploy.jobs import environment_check
+from ortdeploy.parts.commit_log import CommitLog
 from ortdeploy.planning import nothing_to_do
-from ortdeploy.running.shards import alike
-from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.schemas import schema_text
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
@@ -121,7 +121,7 @@ def test_a_run_of_new_files_stops_if_shards_have_begun_them_since_it_was_planned
         remove_temporaries(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ortdeploy.running.resume.remove_temporaries", after_shards)
+        patch.setattr("ortdeploy.jobs.resume.remove_temporaries", after_shards)
         stopped = cli("apply", manifest)
     assert (stopped.code, begun, "shards have begun in outbox/run as this run did" in stopped.words) == (1, [0], True)
     assert cli("apply", plan, "--shard", "1/2").code == 0
@@ -281,7 +281,7 @@ def test_a_worker_with_another_version_ends_with_64_and_one_whose_disk_is_full_w
 ) -> None:
     assert cli("apply", plan, "--shard", "0/2").code == 0
     with monkeypatch.context() as patch:
-        patch.setattr(alike, "package_version", lambda _name: "0.0.9")
+        patch.setattr(environment_check, "package_version", lambda _name: "0.0.9")
         refused = cli("apply", plan, "--shard", "1/2")
     assert (refused.code, "pyarrow is " in refused.words, len(parts(deployment))) == (64, True, 2)
 

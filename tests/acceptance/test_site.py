@@ -70,8 +70,18 @@ def test_every_exit_code_is_listed(site: Path) -> None:
 def test_a_page_of_a_rule_has_its_parts_and_its_example_as_it_is_written(site: Path) -> None:
     text = (site / "reference/rules/unmatched-input.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["What it catches", "Why", "Example", "How to fix"]
+    assert "The key: [input](../input.md)." in text
     assert "```text\ninput: {path: inbox/*.pgn}\n```" in text
     assert "on\\_empty: done" in text
+
+
+def test_a_page_of_a_rule_about_text_shows_a_manifest_that_is_flagged_and_what_to_use_instead(site: Path) -> None:
+    text = (site / "reference/rules/undefined-provider-chain.md").read_text(encoding="utf-8")
+    flagged, instead = (text.partition(f"## {title}\n\n")[2] for title in ("A manifest that is flagged", "Use instead"))
+    assert flagged.startswith("```yaml\n")
+    assert "  # flagged\n" in flagged
+    assert instead.startswith("```yaml\n")
+    assert "# flagged" not in instead
 
 
 def test_keys_have_their_meaning(site: Path) -> None:
@@ -117,6 +127,6 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     built = folder / "build/site"
-    assert "Two commands" in (built / "index.html").read_text(encoding="utf-8")
+    assert "Do something" in (built / "index.html").read_text(encoding="utf-8")
     assert len(list((built / "reference/rules").glob("*/index.html"))) == len(RULES) + len(PAGES)
     assert "fonts.googleapis.com" not in (built / "index.html").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 from PIL import Image
 from support import family_models as families
 from support.gallery import deployed
-from support.pages import shell, snippets
+from support.pages import EXAMPLES, shell, snippets
 
 from ortdeploy.cli.arguments import COMMANDS, build_parser
 from ortdeploy.results.shares import Shares, SlowPart, WorkerShare
@@ -25,9 +25,16 @@ EXAMPLE = f"{PAGES}test_the_example_of_a_how_to_page_prints_what_it_says"
 WHOLE_PAGE = f"{PAGES}test_every_command_of_a_page_prints_what_it_says"
 TRANSLATION = f"{PAGES}test_a_translation_has_the_snippets_of_the_original"
 INSTALLS = f"{PAGES}test_what_a_page_does_not_run_installs_something"
+FLEET = "tests/acceptance/test_fleet.py::"
 YAML = f"{PAGES}test_yaml_of_a_page_is_a_manifest_or_a_part_of_one"
 TWO_COMMANDS = "tests/acceptance/test_docs.py::test_ci_runs_the_readmes_two_commands"
 EDITORS = "tests/acceptance/test_language_server.py::"
+
+REFERENCE = sorted((REPOSITORY / "docs/reference").glob("*.md"))
+"""The pages of the manifest's resources, each with an example."""
+
+HOW_TO = ("from-a-script", "gpu", "inbox", "monitoring", "two-boards")
+"""The pages of tasks that show parts of a manifest."""
 
 TESTS = {
     ("README.md", "bash"): TWO_COMMANDS,
@@ -37,6 +44,7 @@ TESTS = {
     ("README.zh-CN.md", "*"): TRANSLATION,
     ("deployments/gallery/README.md", "sh"): f"{OWN}test_a_model_of_the_gallery_runs_as_its_page_says",
     ("docs/architecture.md", "mermaid"): "tests/test_architecture.py::test_the_picture_shows_the_layers",
+    ("docs/boards.md", "bash"): INSTALLS,
     ("docs/bundles.md", "console"): EXAMPLE,
     ("docs/bundles.md", "sh"): f"{BUNDLES}test_the_commands_of_the_page_have_flags_that_exist",
     ("docs/bundles.md", "text"): f"{BUNDLES}test_the_policy_of_the_page_is_one",
@@ -46,20 +54,29 @@ TESTS = {
     ("docs/editors.md", "json"): f"{PAGES}test_what_editors_are_told_fits_what_is_printed",
     ("docs/editors.md", "lua"): f"{EDITORS}test_neovim_shows_what_the_server_and_validate_find",
     ("docs/editors.md", "yaml"): YAML,
-    ("docs/failed-rows.md", "console"): EXAMPLE,
-    ("docs/manifest.md", "console"): f"{OWN}test_the_first_five_minutes_run_as_the_page_says",
-    ("docs/manifest.md", "yaml"): YAML,
-    ("docs/plans.md", "console"): EXAMPLE,
+    **{(f"docs/{page}", "console"): EXAMPLE for page in EXAMPLES},
+    ("docs/how-to/from-a-script.md", "python"): EXAMPLE,
+    **{(f"docs/how-to/{name}.md", "yaml"): YAML for name in HOW_TO},
+    ("docs/fleet.md", "console"): f"{FLEET}test_the_commands_of_the_page_work",
+    ("docs/fleet.md", "json"): f"{FLEET}test_the_document_of_the_page_is_one",
+    ("docs/fleet.md", "sh"): f"{FLEET}test_the_flags_of_the_page_exist",
+    ("docs/fleet.md", "text"): "tests/acceptance/test_pull_signed.py::test_a_signed_commit_is_pulled_and_applied",
     ("docs/plans.md", "sh"): f"{OWN}test_an_open_plan_runs_as_the_page_says",
     ("docs/python.md", "pycon"): "tests/test_api.py::test_the_examples_of_the_page_run",
     ("docs/ray.md", "sh"): f"{OWN}test_commands_of_a_cluster_have_flags_that_exist",
-    ("docs/recurring.md", "console"): EXAMPLE,
-    ("docs/results.md", "console"): EXAMPLE,
     ("docs/shards.md", "sh"): f"{OWN}test_shards_of_a_plan_run_as_the_page_says",
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
+    **{(f"docs/reference/{page.name}", "yaml"): YAML for page in REFERENCE},
+    ("docs/detection.md", "yaml"): YAML,
+    ("docs/results-of-jobs.md", "yaml"): YAML,
+    ("docs/sound.md", "yaml"): YAML,
+    ("docs/text.md", "yaml"): YAML,
     ("docs/tutorial.md", "*"): WHOLE_PAGE,
     ("docs/tutorial.zh-CN.md", "*"): TRANSLATION,
     ("docs/upstream.md", "yaml"): YAML,
+    ("docs/your-model.md", "console"): f"{OWN}test_the_first_five_minutes_run_as_the_page_says",
+    ("docs/video.md", "yaml"): YAML,
+    ("docs/windows.md", "yaml"): YAML,
 }
 """The test of each kind of block, by page; `*` stands for all kinds."""
 
@@ -149,7 +166,7 @@ def test_the_first_five_minutes_run_as_the_page_says(
     families.yolo(tmp_path / "detector.onnx")
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (640, 480)).save(tmp_path / "photos/one.png")
-    run_all(commands("docs/manifest.md", "console"), tmp_path, shell_program, monkeypatch)
+    run_all(commands("docs/your-model.md", "console"), tmp_path, shell_program, monkeypatch)
     assert list((tmp_path / "outbox/detector").glob("part-*"))
 
 

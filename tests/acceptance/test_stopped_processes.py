@@ -11,7 +11,7 @@ from support import s3
 from support.forks import CAN_FORK, start_program
 from support.kills import stopping, wait_until_stopped
 
-from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.parts.commit_log import CommitLog
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(not CAN_FORK, reason="the process that is stopped is a fork")]
 

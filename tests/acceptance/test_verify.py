@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import MANIFEST, Cli
 
+from ortdeploy.planning import nothing_to_do
+
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
 SECOND = SMALL.split("jobs:\n")[1].replace("run:", "second:").replace("outbox/run", "outbox/second")
 
@@ -71,3 +73,24 @@ def test_a_manifest_that_is_refused_hides_no_damage(cli: Cli, deployment: Path) 
     assert found.code == 1
     assert "outbox/run/part-00000000.jsonl is gone" in found.out
     assert "jobz" in found.err
+
+
+def test_status_names_parts_that_the_next_apply_refuses(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**12))
+    (deployment / "m.yaml").write_text(SMALL)
+    assert cli("apply", deployment).code == 0
+    for _ in range(2):  # the second is remembered
+        assert "not as committed" not in cli("status", deployment).out
+    parts = sorted((deployment / "outbox/run").glob("part-*"))
+    parts[0].unlink()
+    parts[1].write_bytes(b"short")
+    shown = cli("status", deployment, "-q").words
+    assert "run: 2 parts not as committed, which the next apply refuses: part-00000000.jsonl is gone" in shown
+    (job,) = cli("status", deployment, "--format", "json").json["jobs"]
+    assert job["damaged"].keys() == {parts[0].name, parts[1].name}
+    assert job["damaged"][parts[0].name] == "is gone"
+    assert cli("apply", deployment).code == 1
+    (deployment / "m.yaml").write_text(SMALL.replace("format: jsonl", "format: jsonl, removable: true"))
+    assert f"{parts[0].name} is gone" not in cli("status", deployment).words, "it may have been carried away"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,12 +20,27 @@ from support.forks import start_program
 
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands import watch
-from ortdeploy.cli.commands.watch import Watch, apply_arguments
+from ortdeploy.cli.commands.watch import AssignedParts, Watch, apply_arguments
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.events import log
 from ortdeploy.process.program import Program
 
 LINES = MANIFEST.replace("path: data.npy", "path: '*.npy'")
+
+
+def test_a_person_at_a_terminal_is_told_what_is_watched_when_it_applies_next_and_that_it_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    told = AssignedParts(build_parser().parse_args(["watch", "pump.yaml", "--every", "60s"]))
+    told.begin()
+    told.waits(stops=False)
+    told.waits(stops=True)
+    told.end()
+    first, waiting, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("Watching pump.yaml and the inputs.")
+    assert re.search(r"the next apply is when a file changes, or at \d\d:\d\d:\d\d\.$", waiting)
+    assert last.startswith("Stopped watching pump.yaml.")
 
 
 class World:

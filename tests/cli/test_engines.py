@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from support.crews import FakeCrew
 from support.jobs import plan_for
 
+from ortdeploy.application import ray_workers
 from ortdeploy.cli import engines
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.thread_layout import BY_RULE
-from ortdeploy.running.shards import ray_crew
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +34,7 @@ def plan(cli: Cli, deployment: Path) -> Path:
 
 
 def test_without_ray_the_extra_is_named(cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: None)
+    monkeypatch.setattr(ray_workers, "find_spec", lambda _name: None)
     missing = cli("apply", plan, "--engine", "ray")
     assert missing.code == 1
     assert '--engine ray needs Ray, which is not installed: pip install "ortdeploy[ray]"' in missing.words
@@ -59,7 +59,7 @@ def test_wrong_usage_says_what_to_write(cli: Cli, plan: Path, arguments: list[st
 
 
 def test_a_manifest_is_no_saved_plan(cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(ray_workers, "find_spec", lambda _name: "there")
     wrong = cli("apply", plan.parent / "m.yaml", "--engine", "ray")
     assert (wrong.code, "--engine is for a saved plan" in wrong.words) == (64, True)
 
@@ -82,7 +82,7 @@ def test_a_file_that_arrives_while_a_driver_runs_is_the_next_plan_s(
         assert bound_digest(made, run_jobs(made)[0]) == request["digest"]
         yield FakeCrew(deployment, made, 1)
 
-    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(ray_workers, "find_spec", lambda _name: "there")
     monkeypatch.setattr(engines, "joined", nullcontext)
     monkeypatch.setattr(engines, "hired", hired)
     applied = cli("apply", plan, "--engine", "ray")
@@ -104,12 +104,12 @@ NODES: list[dict[str, Any]] = [
     ids=["one a node", "by threads", "where they fit", "one a GPU"],
 )
 def test_there_are_as_many_workers_as_there_is_room_for(cpus: float, gpus: float, workers: int) -> None:
-    assert ray_crew.room(NODES, ray_crew.Needs(cpus=cpus, gpus=gpus)) == workers
+    assert ray_workers.room(NODES, ray_workers.Needs(cpus=cpus, gpus=gpus)) == workers
 
 
 def test_a_cluster_without_room_for_one_worker_is_refused() -> None:
     with pytest.raises(OrtdeployError, match="no node of the Ray cluster has 16 CPUs for a worker"):
-        ray_crew.room(NODES, ray_crew.Needs(cpus=16, gpus=0))
+        ray_workers.room(NODES, ray_workers.Needs(cpus=16, gpus=0))
 
 
 @pytest.mark.parametrize(("count", "cores", "workers"), [(None, 3, 3), (2, 3, 2), (4, 2, 4), (99, 1, 99)])
@@ -119,16 +119,16 @@ def test_a_worker_with_a_caller_for_each_core_reserves_them(
     """Those of the smallest node, or its share of all, and it has no more callers than that."""
     hired: list[tuple[int, float | None, Any]] = []
 
-    class Crew:
-        def __init__(self, _ray: object, count: int, needs: ray_crew.Needs, _module: str, request: Any) -> None:
+    class WorkerPool:
+        def __init__(self, _ray: object, count: int, needs: ray_workers.Needs, _module: str, request: Any) -> None:
             hired.append((count, needs.cpus, request))
 
         def dismiss(self) -> None:
             """Do nothing."""
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: NODES))
-    monkeypatch.setattr(ray_crew, "RayCrew", Crew)
-    with ray_crew.hired(count, ray_crew.Needs(cpus=None, gpus=0), "m", {"run": "r"}):
+    monkeypatch.setattr(ray_workers, "RayPool", WorkerPool)
+    with ray_workers.hired(count, ray_workers.Needs(cpus=None, gpus=0), "m", {"run": "r"}):
         assert hired == [(workers, cores, {"run": "r", "cores": cores})]
 
 
@@ -137,5 +137,5 @@ def test_a_worker_needs_the_cores_of_its_callers(tmp_path: Path, threads: int | 
     plan = plan_for(tmp_path, 4)
     (job,) = run_jobs(plan)
     by_rule = replace(job, thread_layout=BY_RULE.name, limits=replace(job.limits, threads=threads))
-    assert ray_crew.needs_of(plan, by_rule) == ray_crew.Needs(cpus=threads, gpus=0)
-    assert ray_crew.needs_of(plan, job) == ray_crew.Needs(cpus=1, gpus=0)
+    assert ray_workers.needs_of(plan, by_rule) == ray_workers.Needs(cpus=threads, gpus=0)
+    assert ray_workers.needs_of(plan, job) == ray_workers.Needs(cpus=1, gpus=0)

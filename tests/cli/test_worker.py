@@ -13,10 +13,10 @@ from onnx import numpy_helper
 from support import forks
 from support.models import TRAPS, crashing_model
 
+from ortdeploy.application.worker_process import WorkerProcess
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
-from ortdeploy.running.shards.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.process
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")

@@ -108,7 +108,7 @@ def test_a_short_batch_is_filled_up_with_its_last_row(job: RunJob) -> None:
 
 def test_a_run_that_got_smaller_is_filled_up_to_its_new_size(job: RunJob) -> None:
     feeder = Feeder(changed_job(job, batching={"last": "pad"}))
-    feeder.run_less(3)
+    feeder.reduce_batch_size(3)
     assert feeder.prepare_batch(block({"array": VALUES}), [9])["x"].shape == (3, 2)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ortdeploy.files import content_store
-from ortdeploy.files.content_store import FORGOTTEN_AFTER, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.content_store import FORGOTTEN_AFTER, ContentChangedError, ContentStore, StoreFullError
 
 
 def sha256(content: bytes) -> str:
@@ -67,7 +67,7 @@ def test_what_is_put_again_stays_the_file_that_others_have_open(tmp_path: Path, 
 
 
 def test_a_file_that_does_not_hold_what_was_expected_leaves_nothing(tmp_path: Path, store: ContentStore) -> None:
-    with pytest.raises(AnotherContentError):
+    with pytest.raises(ContentChangedError):
         store.put(write(tmp_path / "m.onnx", b"new"), sha256(b"old"))
     assert entries(tmp_path, "files") == []
 
@@ -98,7 +98,7 @@ def test_a_tree_has_the_names_by_which_files_speak_of_each_other(tmp_path: Path,
 @pytest.mark.parametrize("name", ["../m.onnx", "/m.onnx", "a/../../m.onnx"])
 def test_a_tree_has_no_names_outside_of_itself(tmp_path: Path, store: ContentStore, name: str) -> None:
     digest = store.put(write(tmp_path / "m.onnx", b"one"))
-    with pytest.raises(NotKeptError, match="no name below a folder"):
+    with pytest.raises(StoreFullError, match="no name below a folder"):
         store.tree({name: digest})
 
 
@@ -114,7 +114,7 @@ def test_nothing_is_opened_or_removed_through_links_and_foreign_names(tmp_path: 
     assert store.find(sha256(b"x")) is None
     assert store.find("../../../mine/thesis.txt") is None
     assert store.prune(()) == 0
-    with pytest.raises(NotKeptError, match="is a link"):
+    with pytest.raises(StoreFullError, match="is a link"):
         store.put(mine / "thesis.txt")
     assert len(list(mine.iterdir())) == 2
     (folder / "files").unlink()
@@ -123,7 +123,7 @@ def test_nothing_is_opened_or_removed_through_links_and_foreign_names(tmp_path: 
     (tree / "a/b").unlink()
     (tree / "a").rmdir()
     (tree / "a").symlink_to(mine)
-    with pytest.raises(NotKeptError, match="is a link"):
+    with pytest.raises(StoreFullError, match="is a link"):
         store.tree({"a/b": digest})
     assert len(list(mine.iterdir())) == 2
 
@@ -180,7 +180,7 @@ def test_a_copy_takes_half_of_what_is_free_at_most(
     tmp_path: Path, store: ContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(content_store, "MOST_OF_THE_DISK", 0)
-    with pytest.raises(NotKeptError, match="more than half"):
+    with pytest.raises(StoreFullError, match="more than half"):
         store.put(write(tmp_path / "m.onnx", b"one"))
     assert entries(tmp_path, "files") == []
     assert not store.has_room(sha256(b"one"), 3)
@@ -261,9 +261,9 @@ def test_single_copies_have_one_name_and_come_again_if_they_are_damaged_or_linke
     copy.symlink_to(original)
     store.single(names, sources)
     assert not copy.is_symlink()
-    with pytest.raises(AnotherContentError):
+    with pytest.raises(ContentChangedError):
         store.single({"w.bin": sha256(b"x")}, {"w.bin": original})
-    with pytest.raises(NotKeptError):
+    with pytest.raises(StoreFullError):
         store.single({"../w.bin": sha256(b"weights")}, {"../w.bin": original})
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.memo_files import memo_files, rewrite
 
-from ortdeploy.files import digests, known_digests
+from ortdeploy.files import digest_cache, digests
+from ortdeploy.files.digest_cache import LARGE, DigestCache
 from ortdeploy.files.digests import file_digest
-from ortdeploy.files.known_digests import LARGE, DigestCache
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         read.append(path)
         return file_digest(path)
 
-    monkeypatch.setattr(known_digests, "file_digest", count)
+    monkeypatch.setattr(digest_cache, "file_digest", count)
     return read
 
 
@@ -41,7 +41,7 @@ def large(folder: Path, last: bytes = b"a", *, old: bool = True) -> Path:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which the change time of a file that was just made lies back."""
-    monkeypatch.setattr(known_digests, "_RACY_NS", -(10**12))
+    monkeypatch.setattr(digest_cache, "_RACY_NS", -(10**12))
 
 
 @pytest.mark.usefixtures("patient")

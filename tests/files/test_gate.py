@@ -16,9 +16,10 @@ from support.models import scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.digest_cache import LARGE, DigestCache
 from ortdeploy.files.digests import boot_id, file_digest, signature
 from ortdeploy.files.gate import SCHEMES, Use, admit, first_outside, leaves_as_text, link_out, objection
-from ortdeploy.files.known_digests import LARGE, DigestCache
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.live_progress import FOLDER as LIVE
 from ortdeploy.ledger.live_progress import read_live
 from ortdeploy.ledger.opening import open_ledger
@@ -27,7 +28,6 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import Status
-from ortdeploy.running.executor import Execution
 from ortdeploy.runtime.session import OrtRuntime
 from ortdeploy.state import memo
 from ortdeploy.views.progress import Silent

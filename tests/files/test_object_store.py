@@ -22,7 +22,7 @@ from ortdeploy.files.names import MARKER
 from ortdeploy.files.object_store import Fetched, Upload, fetched, mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.sources import ahead, file_per_row
+from ortdeploy.sources import file_per_row, prefetch
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.rows import Decode, Found, decode_row
@@ -274,7 +274,7 @@ def test_pictures_on_a_store_are_there_until_each_of_many_threads_has_read_one(
         return decode_row(raw, decode, wanted)
 
     monkeypatch.setattr(file_per_row, "decode_row", decode)
-    monkeypatch.setattr(ahead, "SLOW", 0.0)
+    monkeypatch.setattr(prefetch, "SLOW", 0.0)
     monkeypatch.setattr(feeder, "usable_cores", lambda: threads)
     manifest = deployment(tmp_path, "memory://in/*.png", "outbox/run")
     manifest.write_text(manifest.read_text().replace("key: [row, path]", "columns: {x: pixels}, key: [row]"))

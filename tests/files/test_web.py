@@ -11,7 +11,7 @@ from support.web import Server, running
 from ortdeploy import retries
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import web
-from ortdeploy.files.addresses import ANYWHERE, reachable
+from ortdeploy.files.network_policy import ANYWHERE, reachable
 from ortdeploy.files.object_store import fetch_file
 from ortdeploy.retries import limited
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortdeploy.graph import without_weights
 from ortdeploy.graph.model import read_model
-from ortdeploy.graph.outline import constant_size
+from ortdeploy.graph.skeleton import constant_size
 from ortdeploy.graph.without_weights import load_without_weights
 
 FLOAT = TensorProto.FLOAT

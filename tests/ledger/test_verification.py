@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.digests import file_digest
-from ortdeploy.ledger import verification, written
+from ortdeploy.ledger import integrity, verification
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.records import NewFile, Part, Rewrite, part_name, replaced_name
 from ortdeploy.ledger.verification import PartState, VerifiedPart, verify_parts
@@ -123,7 +123,7 @@ def part_of_a_retry(folder: Path) -> Part:
 
 def test_a_part_that_a_run_replaces_meanwhile_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (part,) = committed(tmp_path, [b"before\n"])
-    read = written.difference
+    read = integrity.difference
 
     def replace_first(path: Path, records: Sequence[Part], digest: None) -> str | None:
         if records[0] == part:
@@ -141,7 +141,7 @@ def test_an_output_that_a_new_run_puts_aside_meanwhile_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed(tmp_path, [b"a\n", b"b\n"])
-    read = written.difference
+    read = integrity.difference
 
     def put_aside(path: Path, records: Sequence[Part], digest: None) -> str | None:
         if path.parent.exists():

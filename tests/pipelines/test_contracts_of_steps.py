@@ -53,7 +53,7 @@ def test_boxes_of_two_numbers_are_refused_by_plan(tmp_path: Path, cli: Cli) -> N
     detector(tmp_path, ["batch", 10, 2], ["batch", 10])
     code, text = plan(tmp_path, cli, NMS, np.ones((4, 10, 2), np.float32))
     assert code == 1
-    assert "nms: it takes boxes [rows, n, 4] and gets float32 [rows, 10, 2]" in text
+    assert "nms: it takes boxes [rows, n, 4] or [rows, n, 5] and gets float32 [rows, 10, 2]" in text
 
 
 def test_the_raw_output_of_a_detector_is_refused_by_plan(tmp_path: Path, cli: Cli) -> None:
@@ -104,7 +104,7 @@ def test_a_last_size_that_only_rows_tell_fails_them_with_words(tmp_path: Path, c
     assert done.code == 0, done.out + done.err
     failed = [json.loads(line)["message"] for line in (tmp_path / "out/_failed.jsonl").read_text().splitlines()]
     assert len(failed) == 3
-    assert failed[0].startswith("nms: it takes boxes [rows, n, 4] and gets float32 [1, 10, 2]")
+    assert failed[0].startswith("nms: it takes boxes [rows, n, 4] or [rows, n, 5] and gets float32 [1, 10, 2]")
 
 
 EACH = """\

@@ -19,7 +19,7 @@ from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.preflight import op_sessions
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
-from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.generated_models import make_model
 
 FLOAT = TensorProto.FLOAT
 
@@ -450,8 +450,8 @@ def test_the_memory_of_op_steps_is_forecast(folder: Path) -> None:
 
 
 def test_the_example_of_the_manual_runs(folder: Path, cli: Cli) -> None:
-    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
-    steps = text.partition("### Operators of ONNX")[2].split("```yaml\n")[1].split("```")[0].rstrip()
+    text = (REPOSITORY / "docs/reference/operators.md").read_text(encoding="utf-8")
+    steps = text.split("```yaml\n")[1].split("```")[0].rstrip()
     shape: tuple[int, Shape] = (FLOAT, ["batch", 84, 50])
     save_model(folder / "m.onnx", [helper.make_node("Relu", ["x"], ["raw"])], {"x": shape}, {"raw": shape})
     data = np.random.default_rng(0).random((5, 84, 50), dtype=np.float32)

@@ -33,7 +33,7 @@ from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.files.names import names_aside
 from ortdeploy.ledger import opening
 from ortdeploy.manifest.spec import InputSpec, JobSpec, OutputSpec
-from ortdeploy.planning import nothing_to_do, rests_on, workflow
+from ortdeploy.planning import dependencies, nothing_to_do, workflow
 from ortdeploy.planning.nothing_to_do import code_files
 from ortdeploy.runtime import probe
 
@@ -201,7 +201,7 @@ class Known:
     arguments: argparse.Namespace
 
     def answer(self) -> str | None:
-        return nothing_to_do.Recollection(self.arguments).answer()
+        return nothing_to_do.AnswerMemo(self.arguments).answer()
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def known(finished: Finished, tmp_path: Path) -> Iterator[Known]:
     arguments = build_parser("apply").parse_args(["apply", str(folder / "m.yaml")])
     known = Known(folder, arguments)
     with everything_is_old():
-        nothing_to_do.Recollection(arguments).keep(rests_on, str(folder / ".ortdeploy"), finished.printed)
+        nothing_to_do.AnswerMemo(arguments).keep(rests_on, str(folder / ".ortdeploy"), finished.printed)
         assert known.answer() == finished.printed
         yield known
 
@@ -310,7 +310,7 @@ class Machine:
 
 def remember_with_devices(known: Known) -> None:
     """Remember an answer that rests on the devices too."""
-    recollection, state_dir = nothing_to_do.Recollection(known.arguments), str(known.folder / ".ortdeploy")
+    recollection, state_dir = nothing_to_do.AnswerMemo(known.arguments), str(known.folder / ".ortdeploy")
     rests_on = next(_entries(known.folder))["rests_on"]
     assert isinstance(rests_on, dict)
     recollection.keep({**rests_on, "devices": True}, state_dir, "all done\n")
@@ -415,7 +415,7 @@ def test_code_that_is_another_makes_a_plan(
 )
 def test_another_command_line_has_no_answer(known: Known, options: list[str]) -> None:
     arguments = build_parser("apply").parse_args(["apply", str(known.folder / "m.yaml"), *options])
-    assert nothing_to_do.Recollection(arguments).answer() is None
+    assert nothing_to_do.AnswerMemo(arguments).answer() is None
 
 
 def test_a_terminal_of_another_width_has_no_answer(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -692,7 +692,7 @@ def test_of_a_library_beside_the_manifest_only_libraries_are_looked_at(
     device = DeviceFacts(provider="OtherExecutionProvider", index=0, kind="GPU", vendor="x", name="x", library=library)
     find = probe.probe_runtime
     monkeypatch.setattr(probe, "probe_runtime", lambda *asked: replace(find(*asked), devices=(device,)))
-    monkeypatch.setattr(rests_on, "sys", SimpleNamespace(platform="linux", modules=sys.modules))
+    monkeypatch.setattr(dependencies, "sys", SimpleNamespace(platform="linux", modules=sys.modules))
     for made in (1, 2, 2):
         assert cli("apply", folder / "m.yaml").code == 0
         assert plans.made == made
@@ -731,7 +731,7 @@ def test_an_accelerator_that_cannot_be_used_is_asked_for_each_time(
     find = probe.probe_runtime
     monkeypatch.setattr(probe, "probe_runtime", lambda *asked: replace(find(*asked), plugin_problems=problems))
     monkeypatch.setattr(
-        rests_on, "sys", SimpleNamespace(platform="linux" if problems else "win32", modules=sys.modules)
+        dependencies, "sys", SimpleNamespace(platform="linux" if problems else "win32", modules=sys.modules)
     )
     for made in (1, 2, 3):
         assert cli("apply", folder / "m.yaml").code == 0

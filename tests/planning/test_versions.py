@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ortdeploy.files.content_store import ContentStore, NotKeptError
+from ortdeploy.files.content_store import ContentStore, StoreFullError
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.planning.versions import dump_version, read_version, recall
 
@@ -42,5 +42,5 @@ def test_a_version_of_which_a_file_is_gone_is_not_recalled(tmp_path: Path) -> No
     store = ContentStore(tmp_path)
     version = read_version(old_record(store, tmp_path))
     store.prune(version.digests - {version.files["0/m.data"]})
-    with pytest.raises(NotKeptError):
+    with pytest.raises(StoreFullError):
         recall(version, tmp_path, "", LoadOptions())

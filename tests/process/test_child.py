@@ -139,7 +139,7 @@ def test_a_child_that_listens_gets_what_it_is_told_until_the_parent_is_silent() 
         for number in range(3):
             child.tell(number=number)
             assert next(answers) == {"heard": {"number": number}}
-        child.hush()
+        child.close_input()
         assert list(answers) == [{"silence": True}]
         assert child.wait() == 0
 

@@ -14,11 +14,11 @@ from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.rows import Block
-from ortdeploy.running.row_runner import RowRunner
 from ortdeploy.sessions import evidence
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sessions.runs import SessionRuns, are_equal
+from ortdeploy.streaming.row_runner import RowRunner
 from ortdeploy.tensors.columns import Array
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]

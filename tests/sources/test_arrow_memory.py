@@ -8,7 +8,7 @@ import pytest
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
-from ortdeploy.files.room import PROCESS
+from ortdeploy.files.memory_budget import PROCESS
 from ortdeploy.sources.arrow import PIECE_BYTES, open_source, probe
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array

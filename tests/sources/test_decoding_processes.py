@@ -14,10 +14,10 @@ from PIL import Image
 
 from ortdeploy.process.child import Child
 from ortdeploy.results.rows import Block, FailedRow
-from ortdeploy.sources import ahead, decoding_processes
-from ortdeploy.sources.ahead import DecodedAhead
+from ortdeploy.sources import decoding_processes, prefetch
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.decoding_processes import DecodingProcesses
+from ortdeploy.sources.prefetch import DecodedAhead
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.rows import TOO_LARGE, Found, RowError
@@ -29,7 +29,7 @@ FILES = 40
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let processes decode after a few rows, in small chunks, and as much as they can."""
     for name, value in {"ENOUGH": 3, "WORTH": 0.0, "BUSY": 0.0, "SLOW": 60.0}.items():
-        monkeypatch.setattr(ahead, name, value)
+        monkeypatch.setattr(prefetch, name, value)
     monkeypatch.setattr(decoding_processes, "_ROWS", 8)
 
 
@@ -247,7 +247,7 @@ def test_processes_are_asked_for_where_they_help(
     monkeypatch: pytest.MonkeyPatch, count: int, decoding: float, waiting: float, asked_after: int | None
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(ahead, "time", clock)
+    monkeypatch.setattr(prefetch, "time", clock)
     asked: list[tuple[int, float]] = []
     taken = 0
 
@@ -271,7 +271,7 @@ def test_processes_are_asked_for_where_they_help(
 
 def test_rows_that_seem_slow_now_and_then_do_not_hide_that_most_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(ahead, "time", clock)
+    monkeypatch.setattr(prefetch, "time", clock)
     asked: list[float] = []
 
     def decode(raw: RawRow) -> Found:
@@ -290,7 +290,7 @@ def test_rows_that_seem_slow_now_and_then_do_not_hide_that_most_are_quick(monkey
 
 def test_a_row_that_lacked_memory_beside_others_is_decoded_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(ahead, "time", clock)
+    monkeypatch.setattr(prefetch, "time", clock)
     lacking = {500, 1500}
 
     def decode(raw: RawRow) -> Found:

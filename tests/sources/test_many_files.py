@@ -11,15 +11,15 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.contents import ContentPacker
-from ortdeploy.files import packed, room
+from ortdeploy.files import compact_list, memory_budget
 from ortdeploy.files.digests import content_digest
-from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.files.gate import PathEscapesError, PathGuard
 from ortdeploy.files.urls import is_url
 from ortdeploy.results.rows import Block
 from ortdeploy.sources import whole_files
 from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.compression import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.files import file_states, find_changed, full_path, one_of_each_folder, shown, states_digest
-from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Wanted
 
 
@@ -28,7 +28,7 @@ def test_a_look_within_a_fence_tells_what_a_look_without_one_does(tmp_path: Path
     (tmp_path / "in/a").write_bytes(b"four")
     (tmp_path / "in/b").symlink_to(tmp_path / "in/a")
     paths = [f"{tmp_path}/in/{name}" for name in "ab"]
-    within = file_states(paths, str(tmp_path), (), Fence([str(tmp_path)]))
+    within = file_states(paths, str(tmp_path), (), PathGuard([str(tmp_path)]))
     assert within == file_states(paths, str(tmp_path))
     assert [(one.path, one.size) for one in within] == [("in/a", 4), ("in/b", 4)]
 
@@ -40,8 +40,8 @@ def test_what_leads_out_of_a_fence_is_refused(tmp_path: Path, name: str) -> None
     (tree / "link").symlink_to("/etc/passwd")
     (tree / "folder").symlink_to("/etc")
     (tmp_path / "x").touch()
-    with pytest.raises(LeadsOutError, match="leads out of the manifest's folder tree"):
-        file_states([f"{tree}/in/../in", f"{tree}/{name}"], str(tree), (), Fence([str(tree)]))
+    with pytest.raises(PathEscapesError, match="leads out of the manifest's folder tree"):
+        file_states([f"{tree}/in/../in", f"{tree}/{name}"], str(tree), (), PathGuard([str(tree)]))
 
 
 @given(
@@ -58,18 +58,18 @@ def test_one_path_of_each_folder_is_looked_at(parts: list[tuple[str, str]]) -> N
 
 def test_a_file_that_went_is_said_to_be_unreadable_within_a_fence_too(tmp_path: Path) -> None:
     with pytest.raises(OrtdeployError, match="gone cannot be read"):
-        file_states([f"{tmp_path}/gone"], str(tmp_path), (), Fence([str(tmp_path)]))
+        file_states([f"{tmp_path}/gone"], str(tmp_path), (), PathGuard([str(tmp_path)]))
 
 
 def test_many_looks_at_once_tell_what_each_alone_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "OF_A_BLOCK", 2)  # plain files fill blocks, and share them with each other kind
+    monkeypatch.setattr(compact_list, "OF_A_BLOCK", 2)  # plain files fill blocks, and share them with each other kind
     names = ["a", "b", "c", "deep/a", "deep/er/b", "e:f", "g", "my-url=h", "link", "z"]
     (tmp_path / "deep/er").mkdir(parents=True)
     for size, name in enumerate(set(names) - {"link"}):
         (tmp_path / name).write_bytes(b"." * size)
     (tmp_path / "link").symlink_to("deep/a")
     paths = [tmp_path / name for name in names]
-    fence = Fence([str(tmp_path)])
+    fence = PathGuard([str(tmp_path)])
     states = file_states([str(path) for path in paths], str(tmp_path), (), fence)
     assert list(states) == [
         (name, (tmp_path / name).stat().st_size, (tmp_path / name).stat().st_mtime_ns) for name in names
@@ -98,7 +98,7 @@ def test_many_looks_at_once_tell_what_each_alone_does(tmp_path: Path, monkeypatc
 )
 @pytest.mark.parametrize("block", [1, 2, 1024])
 def test_one_of_each_suffix_stands_for_all(names: list[str], monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(packed, "OF_A_BLOCK", block)
+    monkeypatch.setattr(compact_list, "OF_A_BLOCK", block)
     for at in range(len(names)):
         turned = names[at:] + names[:at]
         some = list(one_of_each_suffix(turned))
@@ -136,11 +136,11 @@ def test_paths_are_joined_and_shown_as_ever(folder: str, path: str) -> None:
 @pytest.mark.parametrize("name", ["data:x.png", "ab::c.png", "http::x"])
 def test_a_file_called_like_a_url_is_found_again(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    (state,) = file_states([str(tmp_path / name)], str(tmp_path), (), Fence([str(tmp_path)]))
+    (state,) = file_states([str(tmp_path / name)], str(tmp_path), (), PathGuard([str(tmp_path)]))
     assert state.path == f"./{name}"
     assert not is_url(state.path)
     assert Path(full_path(str(tmp_path), state.path)).exists()
-    assert find_changed([state], str(tmp_path), (), Fence([str(tmp_path)])) is None
+    assert find_changed([state], str(tmp_path), (), PathGuard([str(tmp_path)])) is None
 
 
 def test_the_digest_of_states_tells_any_difference(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_the_digest_of_states_tells_any_difference(tmp_path: Path) -> None:
 
 
 def test_for_what_always_has_room_the_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "room", lambda _limit: 8 * 1024 * 1024)
-    room.check_room(8 * 1024 * 1024, "a line", 1)
+    monkeypatch.setattr(memory_budget, "room", lambda _limit: 8 * 1024 * 1024)
+    memory_budget.check_room(8 * 1024 * 1024, "a line", 1)
     with pytest.raises(OrtdeployError, match="a long line takes"):
-        room.check_room(8 * 1024 * 1024 + 1, lambda: "a long line", 1)
+        memory_budget.check_room(8 * 1024 * 1024 + 1, lambda: "a long line", 1)
 
 
 @pytest.mark.parametrize("sides", [(), ("width",), ("height", "width")])
@@ -283,7 +283,7 @@ def test_what_is_no_picture_is_named_by_its_file(tmp_path: Path) -> None:
     (block,) = read_pictures([tmp_path / "a.png"], tmp_path)
     assert block.failed[0].source == "a.png"
     assert block.failed[0].message.endswith(
-        "Pillow cannot tell its format; it is text. Bring the right file; if all files of "
-        "the input are such, write format: csv, jsonl or text"
+        "Pillow cannot tell its format; it is text. Replace the file. If the whole input "
+        "is like this, write format: csv, jsonl or text"
     )
     assert [row.code for row in read_pictures([tmp_path / "gone.png"], tmp_path)[0].failed] == ["vanished-file"]

@@ -119,17 +119,23 @@ def test_scores_of_tokens_are_no_sentence(cli: Cli, tmp_path: Path, where: str) 
         (tmp_path / "config.json").write_text(json.dumps({"id2label": names}))
     (tmp_path / "t.txt").write_text("Where is my parcel\nIt rains\n")
     manifest, said = init(cli, tmp_path, "--from", tmp_path / "t.txt")
-    assert "a classifier of tokens: logits [batch, tokens, 5]" in said
-    assert "no step makes spans of text of them" in said
+    assert "[batch, tokens, 5]" in said
     assert steps_of(manifest)[:4] == ["tokenize", "m", "softmax", "argmax"]
     found = rows(cli, tmp_path)
-    assert [len(row["where"]) for row in found] == [4, 2], "a short text is not filled up"
     table = np.random.default_rng(6).standard_normal((40, 5)).astype(np.float32)
     ids = [5, 6, 7, 3]  # where is my parcel
     best = table[ids].argmax(axis=1)
     if where == "config.json":
-        assert found[0]["label"] == [["O", "B-PER", "I-PER", "B-LOC", "I-LOC"][one] for one in best]
+        assert "a model that names spans of texts" in said
+        labels = [["O", "B-PER", "I-PER", "B-LOC", "I-LOC"][one] for one in best]
+        named = [
+            label[2:] for place, label in enumerate(labels) if label[0] == "B" or label[1:] != labels[place - 1][1:]
+        ]
+        spans = found[0]["spans"]
+        assert [one["label"] for one in spans] == [name for name in named if name]
+        assert all("Where is my parcel"[one["start"] : one["end"]] == one["text"] for one in spans)
     else:
+        assert [len(row["where"]) for row in found] == [4, 2], "a short text is not filled up"
         assert found[0]["class"] == best.tolist()
 
 
@@ -156,8 +162,14 @@ def test_a_model_that_finds_answers_is_no_reranker_however_long_the_text_is_that
     (row,) = rows(cli, tmp_path)
     table = np.random.default_rng(7).standard_normal((40, 2)).astype(np.float32)
     ids = [5, 6, 7, 3, 7, 3, 4]
-    np.testing.assert_allclose(row["start"], table[ids, 0], rtol=1e-5)
-    np.testing.assert_allclose(row["end"], table[ids, 1], rtol=1e-5)
+    start, end = np.exp(table[ids, 0]), np.exp(table[ids, 1])
+    shares = np.outer(start, end) / start[[0, 4, 5, 6]].sum() / end[[0, 4, 5, 6]].sum()  # the first, and the context
+    pairs = {(first, last): shares[first, last] for first in range(4, 7) for last in range(first, 7)}
+    (answer,) = row["answers"]
+    first, last = max(pairs, key=lambda pair: pairs[pair])
+    words = ["my", "parcel", "arrived"]
+    assert answer["text"] == " ".join(words[first - 4 : last - 3])
+    assert answer["score"] == pytest.approx(pairs[first, last], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -263,29 +275,27 @@ def test_a_batch_of_items_that_memory_refuses_is_what_the_advice_is_about(cli: C
     )
 
 
-@pytest.mark.parametrize(
-    ("task", "left_out"), [("pose", "keypoints"), pytest.param("segment", "masks", marks=pytest.mark.slow)]
-)
-def test_what_a_task_gives_beside_boxes_is_said_to_be_left_out(
-    cli: Cli, tmp_path: Path, task: str, left_out: str
-) -> None:
+@pytest.mark.quick("segment")
+@pytest.mark.parametrize("task", ["pose", "segment", "obb"])
+def test_what_a_task_gives_beside_boxes_is_in_the_picture(cli: Cli, tmp_path: Path, task: str) -> None:
     families.ultralytics(tmp_path / "m.onnx", task)
     manifest, said = init(cli, tmp_path)
-    assert f"The boxes of task {task} are given, and its {left_out} are left out." in said
-    assert f"  # left out: {left_out}\n" in (tmp_path / "m.yaml").read_text()
+    assert f"an ultralytics export ({task}, YOLO v11)" in said
     assert "normalize" not in steps_of(manifest)
-    first = rows(cli, tmp_path)[0]
-    np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)
+    first, second = rows(cli, tmp_path)
     assert first["labels"] == ["dog"]
-
-
-@pytest.mark.slow
-def test_turned_boxes_are_given_as_the_network_does_and_that_is_said(cli: Cli, tmp_path: Path) -> None:
-    families.ultralytics(tmp_path / "m.onnx", "obb")
-    manifest, said = init(cli, tmp_path, code=1)
-    assert "The manifest cannot say turned boxes (task obb): no step reads their angle" in said
-    assert steps_of(manifest) == ["letterbox", "scale", "layout", "m"]
-    assert np.shape(rows(cli, tmp_path)[0]["raw"]) == (7, 84)
+    corners = [[24, 20], [40, 20], [40, 44], [24, 44]]
+    if task == "obb":
+        np.testing.assert_allclose(first["corners"], [corners], atol=1e-3)
+    else:
+        np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)
+    if task == "pose":
+        assert np.shape(first["keypoints"]) == (1, 17, 3)
+        np.testing.assert_allclose(first["keypoints"][0][0], [30, 25, 0.5], atol=1e-3)
+        np.testing.assert_allclose(second["keypoints"][0][0], [30 * 128 / 64, (25 - 6) * 2, 0.5], atol=1.5)
+    if task == "segment":
+        ((*outline,),) = first["outlines"]
+        assert sorted(outline) == sorted(corners), "a mask without factors above 0 ends at its box"
 
 
 @pytest.mark.slow

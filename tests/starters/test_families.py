@@ -27,7 +27,7 @@ from ortdeploy.cli.commands import init
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.runtime.trial_run import Ran
-from ortdeploy.starters import subject
+from ortdeploy.starters import model_info
 from ortdeploy.starters.samples import recording
 
 FLOAT = TensorProto.FLOAT
@@ -231,7 +231,7 @@ def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: 
     *_, told, made_up, check = said.splitlines()
     assert told == f"By convention in {tmp_path / 'm.yaml'}, and results depend on it: {assumed}."
     assert made_up == "Made up: sample rows (m-sample-*.png)."
-    assert check == "Check what is assumed: wrong values give wrong answers that look sure."
+    assert check == "The model file does not say. Check these values: wrong ones give confident but wrong results."
     assert "# by convention: nothing in the files tells\n" in (tmp_path / "m.yaml").read_text()
     quiet = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "quiet.yaml", "--quiet", "--no-color")
     assert (quiet.code, quiet.out) == (0, "")
@@ -265,7 +265,7 @@ def test_letters_that_cannot_be_read_are_unknown(cli: Cli, tmp_path: Path, monke
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return read_text(path)
 
-    monkeypatch.setattr(subject, "read_text", refuse)
+    monkeypatch.setattr(model_info, "read_text", refuse)
     _, said = made(cli, tmp_path)
     assert "its letters are unknown" in said
 
@@ -833,3 +833,47 @@ def test_a_model_that_ends_every_process_is_told_and_not_run_in_this_one(
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
     assert said.code == 1
     assert "running it ends the process" in said.out
+
+
+def test_a_detector_like_detr_gives_boxes_in_the_picture(cli: Cli, tmp_path: Path) -> None:
+    families.detr(tmp_path / "m.onnx")
+    (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
+    manifest, said = made(cli, tmp_path)
+    assert "a detector like DETR" in said
+    assert steps_of(manifest) == ["m", "softmax", "Slice", "boxes", "nms", "labels"]
+    first, second = rows(cli, tmp_path)  # pictures of 64 x 64, and of 104 x 128
+    np.testing.assert_allclose(first["boxes"], [[16, 8, 48, 24]], atol=1e-3)
+    np.testing.assert_allclose(second["boxes"], [[32, 13, 96, 39]], atol=1e-3)
+    assert first["labels"] == ["dog"]
+
+
+@pytest.mark.slow
+def test_a_relative_of_detr_that_config_json_names_has_no_class_for_none(cli: Cli, tmp_path: Path) -> None:
+    families.detr(tmp_path / "m.onnx")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["RTDetrForObjectDetection"]}))
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest) == ["m", "sigmoid", "boxes", "nms"]
+
+
+@pytest.mark.quick("True")
+@pytest.mark.parametrize("with_rows", [True, False])
+def test_a_detector_like_torchvisions_runs_picture_by_picture(cli: Cli, tmp_path: Path, *, with_rows: bool) -> None:
+    families.torchvision_detector(tmp_path / "m.onnx", rows=with_rows)
+    _, said = made(cli, tmp_path)
+    assert "a detector like torchvision's" in said
+    first, second = rows(cli, tmp_path)
+    np.testing.assert_allclose(first["boxes"], [[1, 2, 30, 40]], atol=1e-3)
+    assert first["classes"] == [17]
+    wanted = [1, 2, 30, 40] if with_rows else [2, 2 * 104 / 64, 60, 40 * 104 / 64]
+    np.testing.assert_allclose(second["boxes"], [wanted], atol=1e-3)
+
+
+def test_a_segmenter_gives_a_picture_of_classes(cli: Cli, tmp_path: Path) -> None:
+    families.segmenter(tmp_path / "m.onnx")
+    manifest, said = made(cli, tmp_path)
+    assert "a segmenter of pictures" in said
+    assert steps_of(manifest) == ["m", "ArgMax", "cast"]
+    first, _ = rows(cli, tmp_path)
+    picture = np.asarray(Image.open(tmp_path / "outbox/m" / first["classes"]))
+    assert picture.shape == (32, 48)
+    assert set(np.unique(picture)) <= {0, 1, 2}

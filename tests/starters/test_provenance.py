@@ -37,7 +37,10 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "open classifier": partial(families.classifier, open_sizes=True),
     "reader": families.text_recogniser,
     "table": families.table,
+    "detr": families.detr,
+    "segmenter": families.segmenter,
     "tags": families.token_classifier,
+    "torchvision": families.torchvision_detector,
     "text classifier": partial(families.encoder, output="logits", width=3),
     "reranker": partial(families.encoder, output="logits", width=1),
     "text detector": families.text_detector,
@@ -134,7 +137,7 @@ def test_what_is_made_up_is_printed_and_commented_and_ends_with_1(cli: Cli, tmp_
         f"Made up in {tmp_path / 'm.yaml'}, and results depend on it: low in line {commented['low']}, high in line "
         f"{commented['high']} (nothing tells its value; write what the model was made for)."
     )
-    assert check.startswith("Check what is assumed")
+    assert check.startswith("The model file does not say.")
     assert cli("init", tmp_path / "m.onnx", "-o", tmp_path / "quiet.yaml", "-q").out.endswith(check + "\n")
 
 

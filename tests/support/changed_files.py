@@ -29,9 +29,9 @@ from ortdeploy.cli.commands import apply
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.files import content_store
+from ortdeploy.jobs.job import JobRun
+from ortdeploy.jobs.pinned_files import PinnedFiles
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.running.held_files import HeldFiles
-from ortdeploy.running.job import JobRun
 from ortdeploy.runtime import session as runtime
 from support.models import make_adapter, save_model
 
@@ -249,7 +249,7 @@ class Change:
 
 _HOOKS: dict[str, tuple[Any, str, bool, int]] = {
     "planned": (apply, "run_plan", True, 1),
-    "held": (HeldFiles, "hold", False, 1),
+    "held": (PinnedFiles, "hold", False, 1),
     "opening": (runtime, "_open", True, 1),
     "opened": (runtime, "_open", False, 1),
     "composed": (JobRun, "run", True, 1),

@@ -53,6 +53,12 @@ def element_type(array: np.ndarray) -> str:
 def setting(attribute: Attribute, folder: Path) -> Any:
     if attribute.path == "folder":
         return str(REPOSITORY / "deployments/models/painter/tokenizer")
+    if attribute.name == "of":
+        np.savez(folder / "vectors.npz", vectors=np.eye(4, 5, dtype=np.float32))
+        return str(folder / "vectors.npz")
+    if attribute.name == "map":
+        (folder / "letters.json").write_text('{"s": 1, "e": 2, "a": 3}')
+        return str(folder / "letters.json")
     if attribute.path == "file":
         (folder / "tokenizer.json").write_text(TOKENIZER)
         return str(folder / "tokenizer.json")
@@ -121,6 +127,10 @@ def _case(contract: Contract, options: dict[str, Any], forms: dict[str, Form], r
         sizes["classes"] = len(options["alphabet"]) + 1
     if contract.name == "yolo_decode":
         sizes["second"] = 4 + options["classes"]
+    if contract.name == "neighbours":
+        sizes["numbers"] = 5
+    if contract.name == "center_decode":
+        sizes["numbers"] = 6
     if contract.name == "yolo_heads":
         sizes |= {"anchors": 5, "channels": 5 * sizes["values"]}
     chosen = {one.name: forms.get(one.name, one.forms[0]) for one in contract.inputs}

@@ -1,18 +1,18 @@
-"""A crew of workers in this process: each part is made for real when its answer is asked for, and faults are scripted."""
+"""A pool of workers in this process: each part is made for real when its answer is asked for, and faults are scripted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.application.driver import Answer, Driver
+from ortdeploy.jobs.environment_check import facts_of_this_worker
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import copy_of_ledger
+from ortdeploy.parts.assigned_parts import AssignedParts
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.shards.alike import facts_of_this_worker
-from ortdeploy.running.shards.drive import Answer, Drive
-from ortdeploy.running.shards.told import Told
 from support.fakes import Counter, FakeRuntime, double
 
 Fault = Callable[[int, int | None], Answer | None]
@@ -71,7 +71,7 @@ class FakeCrew:
                 ledger=ledger,
                 observer=Counter(),
                 stop=lambda: False,
-                shard=Told(f"fake {worker}", iter([part]), answer=answer),
+                shard=AssignedParts(f"fake {worker}", iter([part]), answer=answer),
             )
             (result,) = execution.run()
         return {"kind": "decided", **said[0]} if said else {"kind": "failed", "reason": result.reason}
@@ -91,19 +91,19 @@ class Clock:
 def drive(
     folder: Path,
     plan: Plan,
-    crew: FakeCrew,
+    pool: FakeCrew,
     *,
     stop: Callable[[], bool] = lambda: False,
     observer: Counter | None = None,
     clock: Clock | None = None,
 ) -> JobResult:
     (step,) = run_jobs(plan)
-    return Drive(
+    return Driver(
         plan=plan,
         step=step,
         state_dir=folder / ".ortdeploy",
         run_id="d1",
-        hire=crew.hired,
+        hire=pool.hired,
         observer=observer or Counter(),
         stop=stop,
         clock=clock or Clock(),

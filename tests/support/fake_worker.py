@@ -5,7 +5,7 @@ import signal
 import time
 
 from ortdeploy.process.child import Asked
-from ortdeploy.running.fatal_runs import decode_fatal_runs
+from ortdeploy.streaming.crashed_runs import decode_crashed_runs
 
 _CRASHING = ([4, 5], [5])
 """The rows that crash, one after the other, until they are known."""
@@ -17,7 +17,7 @@ def main(asked: Asked) -> None:
         say(kind=request["begin"], reason="not here")
         return
     say(kind="log", line="opened")
-    fatal = [(sorted(one.rows), one.crash) for one in decode_fatal_runs(request["fatal"]).get("j", ())]
+    fatal = [(sorted(one.rows), one.crash) for one in decode_crashed_runs(request["fatal"]).get("j", ())]
     say(kind="ready", facts={"fatal": fatal, "closely": request["closely"]})
     for message in asked.told():
         part = message["make"]

@@ -364,6 +364,10 @@ def ultralytics(path: Path, task: str) -> Path:
     further = {"segment": 32, "pose": 51, "obb": 1}[task]
     head = np.zeros((1, 6 + further, 84), np.float32)
     head[0, :4, 0], head[0, 5, 0] = (32, 32, 16, 24), 0.9
+    if task == "pose":
+        head[0, 6:9, 0] = 30, 25, 0.5
+    if task == "segment":
+        head[0, 6, 0] = 1
     nodes = [
         Node("ReduceMin", ["images"], ["least"], axes=[1, 2, 3], keepdims=0),
         Node("Mul", ["least", "zero"], ["nothing"]),
@@ -375,7 +379,7 @@ def ultralytics(path: Path, task: str) -> Path:
     if task == "segment":
         nodes += [Node("Unsqueeze", ["column", "axes"], ["plane"]), Node("Add", ["plane", "protos"], ["output1"])]
         nodes[-2].input[1] = "third"
-        weights |= {"third": np.array([3], np.int64), "protos": np.zeros((1, 32, 16, 16), np.float32)}
+        weights |= {"third": np.array([3], np.int64), "protos": np.ones((1, 32, 16, 16), np.float32)}
         outputs["output1"] = (FLOAT, ["batch", 32, 16, 16])
     save_model(path, nodes, {"images": (FLOAT, ["batch", 3, 64, 64])}, outputs, weights)
     points = {"kpt_shape": "[17, 3]"} if task == "pose" else {}
@@ -387,3 +391,57 @@ def fixed_batch(path: Path, rows: int = 8) -> Path:
     """Twice the values of exactly some rows, [rows, 4]."""
     nodes = [Node("Add", ["x", "x"], ["y"])]
     return save_model(path, nodes, {"x": (FLOAT, [rows, 4])}, {"y": (FLOAT, [rows, 4])})
+
+
+def detr(path: Path, classes: int = 3) -> Path:
+    """Five boxes with scores of some classes and none, the third of them sure of the second class, as DETR has them."""
+    logits, boxes = np.zeros((1, 5, classes + 1), np.float32), np.full((1, 5, 4), 0.5, np.float32)
+    logits[..., classes] = 9
+    logits[0, 2] = [0, 9] + [0] * (classes - 1)
+    boxes[0, 2] = [0.5, 0.25, 0.5, 0.25]
+    nodes = [
+        *_nothing("pixel_values"),
+        Node("Add", ["column", "scores"], ["logits"]),
+        Node("Add", ["column", "places"], ["pred_boxes"]),
+    ]
+    weights: Weights = {**_NOTHING, "axes": np.array([1, 2], np.int64), "scores": logits, "places": boxes}
+    outputs: Tensors = {"logits": (FLOAT, ["n", 5, classes + 1]), "pred_boxes": (FLOAT, ["n", 5, 4])}
+    return save_model(path, nodes, {"pixel_values": (FLOAT, ["n", 3, 64, 64])}, outputs, weights)
+
+
+def torchvision_detector(path: Path, *, rows: bool = True) -> Path:
+    """Two boxes of one picture, the first of them sure, as torchvision's detectors give them."""
+    nodes = [
+        Node("ReduceMin", ["x"], ["least"], keepdims=0),
+        Node("Mul", ["least", "zero"], ["nothing"]),
+        *(Node("Add", ["nothing", f"{name}_"], [name]) for name in ("boxes", "scores")),
+        Node("Identity", ["labels_"], ["labels"]),
+    ]
+    weights: Weights = {
+        "zero": np.zeros((), np.float32),
+        "boxes_": np.array([[1, 2, 30, 40], [0, 0, 9, 9]], np.float32),
+        "scores_": np.array([0.9, 0.2], np.float32),
+        "labels_": np.array([17, 3], np.int64),
+    }
+    shape: list[int | str | None] = [1, 3, "h", "w"] if rows else [3, 64, 64]
+    outputs: Tensors = {"boxes": (FLOAT, ["d", 4]), "labels": (INT64, ["d"]), "scores": (FLOAT, ["d"])}
+    return save_model(path, nodes, {"x": (FLOAT, shape)}, outputs, weights)
+
+
+def segmenter(path: Path) -> Path:
+    """Scores of three classes for each pixel: its red, green and blue, as torchvision calls them."""
+    nodes = [Node("Identity", ["x"], ["out"])]
+    shape: list[int | str | None] = ["n", 3, 32, 48]
+    return save_model(path, nodes, {"x": (FLOAT, shape)}, {"out": (FLOAT, shape)})
+
+
+_NOTHING: Weights = {"zero": np.zeros(1, np.float32)}
+
+
+def _nothing(picture: str) -> list[onnx.NodeProto]:
+    """Return nodes that make `column`, a zero for each row with more axes, which are `axes`."""
+    return [
+        Node("ReduceMin", [picture], ["least"], axes=[1, 2, 3], keepdims=0),
+        Node("Mul", ["least", "zero"], ["nothing"]),
+        Node("Unsqueeze", ["nothing", "axes"], ["column"]),
+    ]

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import ArrivalPolicy, FileState, FileStates, KnownFiles
 from ortdeploy.ledger.check import find_contradiction
+from ortdeploy.ledger.integrity import committed_rows
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.ledger.written import committed_rows
+from ortdeploy.parts.compaction import CompactionTarget
 from ortdeploy.plan.steps import Plan, PlannedFiles
 from ortdeploy.results.results import Status
-from ortdeploy.running.compaction import Small
-from ortdeploy.sources.arrivals import Arrivals, KnownContents, Progress, sort_arrivals
+from ortdeploy.sources.file_selection import Arrivals, KnownContents, Progress, sort_arrivals
 from ortdeploy.sources.files import file_states
 from support.carriers import delivered, rows_of
 from support.fakes import FakeRuntime, refuse_negative
@@ -146,7 +146,7 @@ class Inbox:
         if not self.out.is_dir():
             return 0, 0
         with open_ledger(self.at / STATE) as ledger:
-            small = Small(
+            small = CompactionTarget(
                 ledger=ledger,
                 output=ledger.key(self.out),
                 folder=self.out,

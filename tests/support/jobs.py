@@ -14,16 +14,16 @@ from pyarrow import parquet
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.facts.facts import Facts
 from ortdeploy.files.names import REPORT
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
+from ortdeploy.reports.report import FAILED
 from ortdeploy.results.results import JobResult
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.fatal_runs import FatalRun
-from ortdeploy.running.report import FAILED
 from ortdeploy.sources.files import file_states
+from ortdeploy.streaming.crashed_runs import CrashedRun
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, without_row_checks
 from support.specs import make_spec
@@ -95,7 +95,7 @@ def execute(
             ledger=ledger,
             observer=observer or Counter(),
             stop=stop,
-            fatal={"run": tuple(FatalRun(rows=rows) for rows in stuck)},
+            fatal={"run": tuple(CrashedRun(rows=rows) for rows in stuck)},
             on_run=on_run,
         )
         (result,) = execution.run()

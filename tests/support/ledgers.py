@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.opening import open_ledger
+from ortdeploy.parts import begun_part, recovery
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.running import begun_part, recovery
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import (
     Killed,

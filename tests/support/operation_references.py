@@ -37,6 +37,65 @@ def ultralytics() -> Arrays:
     return found
 
 
+def detection() -> Arrays:
+    """Return turned boxes, masks and points, and what ultralytics makes of them."""
+    import torch  # noqa: PLC0415
+    from ultralytics.utils import ops  # noqa: PLC0415
+    from ultralytics.utils.nms import non_max_suppression  # noqa: PLC0415
+
+    random = np.random.default_rng(11)
+    middles, sides = random.uniform(20, 70, (2, 2, 40)), random.uniform(4, 40, (2, 2, 40))
+    turned = np.concatenate(
+        [middles, sides, random.beta(1, 3, (2, 2, 40)), random.uniform(-0.7, 2.3, (2, 1, 40))], axis=1
+    ).astype(np.float32)
+    found: Arrays = {"turned": turned}
+    for row, one in enumerate(non_max_suppression(torch.tensor(turned), 0.25, 0.3, nc=2, rotated=True)):
+        found |= {f"kept_{row}": one.numpy(), f"corners_{row}": ops.xywhr2xyxyxyxy(one[:, [0, 1, 2, 3, -1]]).numpy()}
+    protos, factors = random.normal(size=(4, 24, 32)).astype(np.float32), random.normal(size=(3, 4)).astype(np.float32)
+    low = random.uniform(0, 30, (3, 2))
+    boxes = np.concatenate([low, low + random.uniform(10, 40, (3, 2))], axis=1).astype(np.float32)
+    found |= {"protos": protos, "factors": factors, "boxes": boxes}
+    for height, width in MASK_SIZES:
+        made = ops.process_mask_native(
+            torch.tensor(protos), torch.tensor(factors), torch.tensor(boxes), (height, width)
+        )
+        found[f"masks_{height}_{width}"] = np.packbits(made.numpy().astype(bool))
+    points = random.uniform(-5, 130, (2, 3, 3)).astype(np.float32)
+    found |= {"points": points, "scaled": ops.scale_coords((96, 128), torch.tensor(points.copy()), (37, 61)).numpy()}
+    return found
+
+
+def sound() -> Arrays:
+    """Return what librosa and transformers make of a recording: loudness in bands of mel, standardized samples."""
+    import librosa  # noqa: PLC0415
+    from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor  # noqa: PLC0415
+
+    samples = recording()
+    found: Arrays = {}
+    whisper = WhisperFeatureExtractor(feature_size=80, chunk_length=1)
+    found["whisper"] = whisper(samples, sampling_rate=16000, return_tensors="np", padding="do_not_pad").input_features[
+        0
+    ]
+    given = {"y": samples, "sr": 16000, "n_fft": 512, "hop_length": 200, "n_mels": 24}
+    found["slaney"] = librosa.feature.melspectrogram(**given)
+    found["db"] = librosa.power_to_db(found["slaney"])
+    found["htk"] = librosa.feature.melspectrogram(
+        **given, htk=True, norm=None, fmin=50, fmax=7000, power=1, center=False
+    )
+    found["standardized"] = Wav2Vec2FeatureExtractor()(samples, sampling_rate=16000).input_values[0]
+    return {name: np.asarray(one, np.float32) for name, one in found.items()}
+
+
+def recording() -> np.ndarray:
+    """Return float32 [4000]: a tone that rises, and noise."""
+    time = np.arange(4000) / 16000
+    noise = np.random.default_rng(9).normal(0, 0.02, 4000)
+    return (0.4 * np.sin(2 * np.pi * (300 + 3000 * time) * time) + noise + 0.01).astype(np.float32)
+
+
+MASK_SIZES = ((37, 61), (50, 40), (96, 128))
+
+
 NMS_SETTINGS: Mapping[str, Mapping[str, float | bool | list[int]]] = {
     "best": {"conf_thres": 0.25, "iou_thres": 0.45},
     "all": {"conf_thres": 0.2, "iou_thres": 0.6, "multi_label": True},
@@ -78,7 +137,7 @@ def opencv() -> Arrays:
 
     image = picture(26, 44)
     found: Arrays = {"image": image}
-    for method, number in (("nearest", 0), ("bilinear", 1), ("bicubic", 2), ("area", 3)):
+    for method, number in (("nearest", 0), ("bilinear", 1), ("bicubic", 2), ("area", 3), ("lanczos", 4)):
         for height, width in SIZES:
             found[f"{method}_{height}_{width}"] = cv2.resize(image, (width, height), interpolation=number)
             floating = cv2.resize(image.astype(np.float32), (width, height), interpolation=number)
@@ -153,8 +212,10 @@ def text_map(seed: int) -> np.ndarray:
 
 
 MAKERS: dict[str, Callable[[], Arrays]] = {
+    "detection": detection,
     "opencv": opencv,
     "rapidocr": rapidocr,
+    "sound": sound,
     "torchvision": torchvision,
     "ultralytics": ultralytics,
 }

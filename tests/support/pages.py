@@ -6,6 +6,7 @@ block with a title is a file. Blocks of `bash` install something and are not run
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_DOCS = Path(__file__).parent.parent.parent / "docs"
+_DEPLOYMENTS = _DOCS.parent / "deployments"
 
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TRIES = 200
@@ -92,6 +96,44 @@ def _run_all(body: str, shell: Shell, until: Callable[[str, str], bool]) -> Iter
     for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
         command, _, written = part.partition("\n")
         yield f"$ {command}\n{shell.run(command, lambda printed, written=written: until(printed, written))}"  # type: ignore[misc]
+
+
+EXAMPLES = (
+    "bundles.md",
+    "failed-rows.md",
+    "how-to/broken-file.md",
+    "how-to/cluster.md",
+    "how-to/from-a-script.md",
+    "how-to/inbox.md",
+    "how-to/monitoring.md",
+    "how-to/next-model.md",
+    "how-to/two-boards.md",
+    "plans.md",
+    "recurring.md",
+    "results.md",
+)
+"""Pages whose blocks with `$` run in a copy of the folder of digits.yaml."""
+
+
+def copy_digits(folder: Path) -> None:
+    """Put digits.yaml, its model and its pictures into a folder."""
+    for name in ("digits", "models"):
+        shutil.copytree(_DEPLOYMENTS / name, folder / name)
+    shutil.copy(_DEPLOYMENTS / "digits.yaml", folder)
+
+
+def run_examples(text: str, shell: Shell, until: Callable[[str, str], bool]) -> str:
+    """Run the blocks of a page that are files or begin with `$`, and return it with what they print."""
+
+    def runs(found: re.Match[str]) -> bool:
+        return found[2] is not None or found[3].startswith("$ ")
+
+    return _BLOCK.sub(lambda found: run_page(found[0], shell, until) if runs(found) else found[0], text)
+
+
+def manual() -> str:
+    """Return all pages that describe the manifest, as one text."""
+    return "\n".join(path.read_text("utf-8") for path in [_DOCS / "manifest.md", *sorted(_DOCS.glob("reference/*.md"))])
 
 
 def snippets(text: str) -> list[tuple[str, str | None, str]]:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
-from ortdeploy.running.executor import Execution
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import changed, plan_for, retrying, run_id_of, save
 

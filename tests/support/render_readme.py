@@ -10,7 +10,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests"))
-from support.pages import carry_over, run_page, shell  # noqa: E402  this script is started by its path
+from support.pages import EXAMPLES, carry_over, copy_digits, run_examples, run_page, shell  # noqa: E402  this script is started by its path
 
 PAGES = ("docs/tutorial.md", "docs/editors.md")
 TRANSLATIONS = {"README.md": "README.zh-CN.md", "docs/tutorial.md": "docs/tutorial.zh-CN.md"}
@@ -51,6 +51,8 @@ def main() -> None:
     readme.write_text(text, encoding="utf-8")
     for page in PAGES:
         _render_page(REPOSITORY / page)
+    for name in EXAMPLES:
+        _render_example(REPOSITORY / "docs" / name)
     for original, translation in TRANSLATIONS.items():
         text = (REPOSITORY / translation).read_text(encoding="utf-8")
         carried = carry_over((REPOSITORY / original).read_text(encoding="utf-8"), text)
@@ -63,6 +65,14 @@ def _render_page(path: Path) -> None:
         folder.mkdir()
         with shell(folder) as opened:
             text = run_page(path.read_text(encoding="utf-8"), opened, lambda printed, _: "No such file" not in printed)
+    path.write_text(text, encoding="utf-8")
+
+
+def _render_example(path: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        copy_digits(Path(temporary))
+        with shell(Path(temporary)) as opened:
+            text = run_examples(path.read_text(encoding="utf-8"), opened, lambda *_: True)
     path.write_text(text, encoding="utf-8")
 
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from ortdeploy.application.finish import Finish
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.records import Part
+from ortdeploy.parts.commit_log import CommitLog
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.shards.commit_log import CommitLog
-from ortdeploy.running.shards.finish import Finish
 from support.fakes import Counter, FakeRuntime, double
 from support.models import gather_model, lora_model, make_adapter
 

@@ -34,7 +34,7 @@ os._exit(code)
 """
 _OF_MOST_COMMANDS = (
     "onnx", "onnxruntime", "ortdeploy.cli.children.apply", "ortdeploy.cli.commands.plan", "ortdeploy.graph.model",
-    "ortdeploy.planning.workflow", "ortdeploy.running.executor", "ortdeploy.runtime.probe", "ortdeploy.runtime.session",
+    "ortdeploy.planning.workflow", "ortdeploy.jobs.executor", "ortdeploy.runtime.probe", "ortdeploy.runtime.session",
 )  # fmt: skip
 _PLAIN = '#!/bin/sh\nexec "{python}" -m ortdeploy "$@"\n'
 

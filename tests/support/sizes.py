@@ -15,6 +15,9 @@ TOLERANCE = 0.1
 """The share by which sizes may differ from the README's, which are those of one version of each package."""
 
 
+_BLOCK = 4096
+
+
 def closure(name: str) -> set[str]:
     """Return a distribution and all that it needs, by normalized names, without extras."""
     found: set[str] = set()
@@ -29,20 +32,21 @@ def closure(name: str) -> set[str]:
 
 
 def megabytes(names: set[str]) -> float:
-    """Return the size of the files of distributions, without bytecode, in MB."""
-    files = (file for name in names for file in distribution(name).files or () if file.suffix != ".pyc")
-    return sum(path.stat().st_size for path in (Path(str(file.locate())) for file in files) if path.is_file()) / 1e6
+    """Return what the files of distributions take on the disk in MB, with bytecode, as `du` counts."""
+    files = (file for name in names for file in distribution(name).files or ())
+    found = (path for path in (Path(str(file.locate())) for file in files) if path.is_file())
+    return sum(-(-path.stat().st_size // _BLOCK) * _BLOCK for path in found) / 1e6
 
 
 def main(readme: str) -> None:
     """Measure and compare. Raises SystemExit if the README says something else."""
-    text = Path(readme).read_text(encoding="utf-8")
-    said = re.search(r"(\d+) packages with what they need, (\d+) MB\. .+? are (\d+) packages and (\d+) MB", text)
+    text = " ".join(Path(readme).read_text(encoding="utf-8").split())
+    said = re.search(r"(\d+) packages with what they need, (\d+) MB .+? has (\d+) packages and (\d+) MB", text)
     if said is None:
         sys.exit("The README does not say how large the base install is.")
     packages, size, own_packages, own_size = map(int, said.groups())
     everything, own = closure("ortdeploy"), closure("onnxruntime")
-    measured, own_measured = megabytes(everything), megabytes(own)
+    measured, own_measured = (megabytes(names | {"pip"}) for names in (everything, own))
     sys.stdout.write(
         f"base install: {len(everything)} packages, {measured:.0f} MB; onnxruntime: {len(own)}, {own_measured:.0f} MB; "
         f"added: {len(everything - own)}, {measured - own_measured:.0f} MB\n"

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.files.shared_store import SharedStore
-from ortdeploy.ledger.open_parts import tidy
+from ortdeploy.ledger.open_plans import tidy
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
 from support.shards import on_store

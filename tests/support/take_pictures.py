@@ -92,6 +92,9 @@ PAGES = {
     for scheme in ("light", "dark")
 } | {"diff-1200-light": Page(size=(1200, 1700), scheme="light", file="diff.html", commands=_TWO)}
 
+DRAWN = {"try-ocr": "ocr"}
+"""Pictures that `try` draws, with the manifest of the gallery; they need rapidocr and scikit-image."""
+
 _END = "the picture may be taken"
 _PATIENCE = 60.0
 _QUALITY = 80
@@ -185,9 +188,29 @@ def take_pages(names: list[str]) -> None:
                 photograph(PAGES[name], folder / PAGES[name].file, PICTURES / f"{name}.webp")
 
 
+def take_drawn(name: str) -> None:
+    """Take a picture that `try` draws: a photograph of a page, with the lines of text that two networks read in it."""
+    from skimage import data  # noqa: PLC0415  not for the other pictures
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "gallery"
+        shutil.copytree(REPOSITORY / "deployments/gallery", folder, ignore=shutil.ignore_patterns("outbox", "inbox"))
+        inbox = folder / "inbox" / DRAWN[name]
+        inbox.mkdir(parents=True)
+        photo = Image.fromarray(data.page()).convert("RGB")
+        photo.resize((photo.width * 3, photo.height * 3), Image.Resampling.LANCZOS).save(inbox / "page.png")
+        tried = f"python fetch.py {DRAWN[name]} && python -m ortdeploy try {DRAWN[name]}.yaml --format json"
+        done = subprocess.run(in_shell(tried), shell=True, cwd=folder, check=True, capture_output=True, text=True)  # noqa: S602
+        (drawn,) = re.findall(r"[^\s\"]+/drawn/[^\"]+\.png", done.stdout)
+        with Image.open(drawn) as picture:
+            picture.convert("RGB").save(PICTURES / f"{name}.webp", quality=_QUALITY, method=6)
+
+
 def main(names: list[str]) -> None:
     """Take the pictures, all or those that are named."""
     PICTURES.mkdir(exist_ok=True)
+    for name in (name for name in names or DRAWN if name in DRAWN):
+        take_drawn(name)
     for name in names or SCREENS:
         if name in SCREENS:
             take_screen(name)

@@ -23,19 +23,19 @@ from pyarrow import parquet
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.facts import Facts
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.changes import rows_in
-from ortdeploy.ledger.deliveries import deliveries, reader_of, unread
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import open_ledger, read_ledger
+from ortdeploy.ledger.published_files import deliveries, reader_of, unread
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
 from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.parts.compaction import CompactionTarget
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
 from ortdeploy.planning import probe
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult
-from ortdeploy.running.compaction import Small
-from ortdeploy.running.executor import Execution
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sources.files import file_states
 from ortdeploy.tensors.columns import Array
@@ -346,7 +346,7 @@ class Site:
         if self.record(job) is None or not (self.folder / "out" / job).is_dir():
             return
         with open_ledger(self.state_dir) as ledger, suppress(Killed), killing(kill_at):
-            Small(
+            CompactionTarget(
                 ledger=ledger,
                 output=ledger.key(self.folder / "out" / job),
                 folder=self.folder / "out" / job,

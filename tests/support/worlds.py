@@ -10,18 +10,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ortdeploy.application.finish import Finish
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import SharedPlace
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.open_parts import open_plans, tidy
+from ortdeploy.ledger.open_plans import open_plans, tidy
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.plan.part_table import Shard, bound_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan, UpstreamJob
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.shards.finish import Finish
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.inbox import Inbox
 from support.jobs import changed, plan_for, retrying

@@ -44,7 +44,11 @@ def run(step: HeldOperation | HeldTransform, case: Case, values: Mapping[str, An
     values = case.arrays if values is None else values
     if isinstance(step, HeldTransform):
         return step.build(named(step, case.options), case.types["x"])(values["x"])
-    return step.build(case.options, case.types)(values)
+    call = step.build(case.options, case.types)
+    if step.state is None:
+        return call(values)
+    found: tuple[Any, ...] = call(values, np.zeros([size or 1 for size in step.state.shape or ()]))[0]
+    return found
 
 
 def named(step: HeldTransform, options: Mapping[str, Any]) -> dict[str, Any]:

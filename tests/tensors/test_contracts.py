@@ -44,7 +44,7 @@ def refusal(name: str, options: dict[str, Any], **types: TensorType) -> str:
 
 def test_boxes_have_four_numbers() -> None:
     text = refusal("nms", {}, boxes=floats(10, 2), scores=floats(10))
-    assert text.startswith("it takes boxes [rows, n, 4] and gets float32 [rows, 10, 2]")
+    assert text.startswith("it takes boxes [rows, n, 4] or [rows, n, 5] and gets float32 [rows, 10, 2]")
     assert "[rows, 3]" in refusal("unletterbox", {}, boxes=floats(10, 4), how=floats(4))
     assert "[rows, n, 4]" in refusal("unletterbox", {}, boxes=floats(10, 5), how=floats(3))
 

@@ -147,8 +147,12 @@ def test_the_page_of_contracts_is_written_from_them() -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), "run python tests/support/render_contracts.py"
 
 
-def test_the_manifests_page_names_every_step_with_its_inputs_and_settings() -> None:
-    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
+def page(name: str) -> str:
+    return (REPOSITORY / f"docs/reference/{name}.md").read_text(encoding="utf-8")
+
+
+def test_the_reference_names_every_step_with_its_inputs_and_settings() -> None:
+    text = page("operations")
     for name, operation in OPERATIONS.items():
         row = next(line for line in text.splitlines() if line.startswith("|") and f"`{name}`" in line)
         if name in PREPARE or name in POSTPROCESS:
@@ -157,6 +161,7 @@ def test_the_manifests_page_names_every_step_with_its_inputs_and_settings() -> N
         assert all(f"`{word}" in row for word in words), (name, words)
         defaults = {one.name: one.default for one in operation.contract.attributes if one.default not in {None, 0, 1}}
         assert all(str(value) in row for value in defaults.values()), (name, defaults)
+    text = page("prepare") + page("postprocess")
     for name, step in {**PREPARE, **POSTPROCESS}.items():
         row = next(line for line in text.splitlines() if line.startswith("|") and f"{{{name}:" in line)
         assert all(one.name.rpartition(".")[2] in row for one in step.contract.attributes), name

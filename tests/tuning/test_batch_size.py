@@ -13,11 +13,11 @@ from support.logs import capture_logs
 from support.memo_files import memo_files, rewrite
 
 from ortdeploy.diagnostics import OutOfMemoryError
-from ortdeploy.files.remembered import KIND, TuningCache
+from ortdeploy.files.tuning_cache import KIND, TuningCache
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
 from ortdeploy.state import memo
 from ortdeploy.tuning import batch_size
 from ortdeploy.tuning.batch_size import SIZES

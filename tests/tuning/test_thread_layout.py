@@ -21,14 +21,14 @@ from ortdeploy.deployment.threads import thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.files.names import REPORT
-from ortdeploy.files.remembered import TuningCache
+from ortdeploy.files.tuning_cache import TuningCache
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tuning import thread_layout

@@ -18,7 +18,7 @@ from ortdeploy.planning.refused_applies import RefusedApply
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.views import github, sarif
 from ortdeploy.views import json as json_view
-from ortdeploy.views.job_status import JobStatus
+from ortdeploy.views.status_model import JobStatus
 
 GOLDEN = Path(__file__).parent / "golden"
 DIAGNOSTICS = (

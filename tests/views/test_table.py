@@ -2,7 +2,7 @@
 
 import pytest
 
-from ortdeploy.views.frame import columns
+from ortdeploy.views.panel import columns
 from ortdeploy.views.table import Cell, Column, render_columns
 from ortdeploy.views.text import GREEN, painter
 

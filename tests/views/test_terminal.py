@@ -15,7 +15,7 @@ from support.terminals import Clock, shown_of_job
 
 from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.checks.run import CheckResult
-from ortdeploy.cli.plain_signs import ERRORS
+from ortdeploy.cli.ascii_fallback import ERRORS
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.ledger.records import OutputRecord, Part
@@ -23,17 +23,17 @@ from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedProvider
 from ortdeploy.planning.differences import NOTHING, Difference
 from ortdeploy.planning.last_run import Changes
 from ortdeploy.planning.overlay_search import Bounds, Setting, Trial
+from ortdeploy.reports.comparison import figures
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.reports.comparison import figures
 from ortdeploy.versions import package_version
-from ortdeploy.views import closing_table
+from ortdeploy.views import summary_table
 from ortdeploy.views.checks import render_checks
 from ortdeploy.views.doctor import Examination, render_text
-from ortdeploy.views.job_status import JobStatus
 from ortdeploy.views.plan_tree import render_plan
 from ortdeploy.views.progress import LogLines
 from ortdeploy.views.report_diff import render_report_diff
 from ortdeploy.views.status import render_status
+from ortdeploy.views.status_model import JobStatus
 from ortdeploy.views.text import render_changes, render_diagnostics, render_results, render_unchecked
 from ortdeploy.views.tuning import render_table
 
@@ -237,9 +237,9 @@ CASES: dict[str, Callable[[Path], str]] = {
     "live-line.txt": lambda _: live(),
     "live-line-ascii.txt": lambda _: live("ascii"),
     "live-line-color.txt": lambda _: f"{shown_of_job(120, color=True)}\n",
-    "table.txt": lambda _: closing_table.render_table(RESULTS, color=False, width=110),
-    "table-60.txt": lambda _: closing_table.render_table(RESULTS, color=False, width=60),
-    "table-color.txt": lambda _: closing_table.render_table(RESULTS, color=True, width=110),
+    "table.txt": lambda _: summary_table.render_table(RESULTS, color=False, width=110),
+    "table-60.txt": lambda _: summary_table.render_table(RESULTS, color=False, width=60),
+    "table-color.txt": lambda _: summary_table.render_table(RESULTS, color=True, width=110),
     "results.txt": lambda _: render_results(RESULTS, color=False),
     "tune.txt": lambda _: tuned(),
     "tune-60.txt": lambda _: tuned(width=60),

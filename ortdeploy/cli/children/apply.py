@@ -14,7 +14,13 @@ from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError
 from ortdeploy.events import bound, log
 from ortdeploy.files.names import COMPILED
-from ortdeploy.files.remembered import TuningCache
+from ortdeploy.files.tuning_cache import TuningCache
+from ortdeploy.jobs.ending import Ending
+from ortdeploy.jobs.executor import Execution
+from ortdeploy.jobs.job_report import recorded_result
+from ortdeploy.jobs.pinned_files import cut_files, held_in, hold_files, may_be_cut
+from ortdeploy.jobs.pinned_runtime import PinnedRuntime
+from ortdeploy.jobs.row_independence import may_end_its_process
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
@@ -28,21 +34,15 @@ from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.results.results import JobResult, Observer, Status
-from ortdeploy.running.ending import Ending
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_cut
-from ortdeploy.running.held_runtime import HeldRuntime
-from ortdeploy.running.job_report import recorded_result
-from ortdeploy.running.row_proofs import may_end_its_process
-from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.generated_models import make_model
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 if TYPE_CHECKING:
+    from ortdeploy.parts.assigned_parts import AssignedParts
     from ortdeploy.plan.part_table import Shard
     from ortdeploy.process.child import Asked, Say
-    from ortdeploy.running.fatal_runs import FatalRuns
-    from ortdeploy.running.shards.told import Told
+    from ortdeploy.streaming.crashed_runs import CrashedRuns
 
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
 
@@ -63,18 +63,18 @@ def run_plan(
     arguments: argparse.Namespace,
     stopped: StopFlag,
     *,
-    most_rows: int | None = None,
+    row_limit: int | None = None,
     shard: "Shard | None" = None,
 ) -> tuple[JobResult, ...]:
     """Run a plan in a child if a provider, a proof or a file that is cut might end the process, else in this process.
 
     So is a plan with an output, or a shard of one, whose last run was ended by a crash of native code.
 
-    With `most_rows`, only that many rows of each job run, and models and other files are used in place instead of from
+    With `row_limit`, only that many rows of each job run, and models and other files are used in place instead of from
     the content store. With `shard`, only its parts of each job run, and the ledger is only read.
     """
     crash = _last_crash(plan, state_dir, shard)
-    in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
+    in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=row_limit is not None)
     may_trap = sys.platform != "win32" and may_end_its_process(plan, TuningCache(state_dir))
     if crash is None and not in_child and not may_trap:
         with closing(NativeOutput()) as native, native.taking():
@@ -87,13 +87,13 @@ def run_plan(
                     stopped=stopped,
                     native=native,
                     on_native_call=lambda what: last_words.doing(**what),
-                    most_rows=most_rows,
+                    row_limit=row_limit,
                     shard=shard,
                 )
             )
-    from ortdeploy.running.supervisor import Supervisor  # noqa: PLC0415  few plans need one
+    from ortdeploy.application.supervisor import Supervisor  # noqa: PLC0415  few plans need one
 
-    request = _request(state_dir, run_id, arguments, most_rows, shard)
+    request = _request(state_dir, run_id, arguments, row_limit, shard)
     if not in_child:  # later runs need no child, and a part does not tell who has read the plan
         request["digests"] = {step.job: plan_digest(plan, step.job) for step in run_jobs(plan)}
     supervisor = Supervisor(
@@ -109,13 +109,13 @@ def run_plan(
 
 
 def _request(
-    state_dir: Path, run_id: str, arguments: argparse.Namespace, most_rows: int | None, shard: "Shard | None"
+    state_dir: Path, run_id: str, arguments: argparse.Namespace, row_limit: int | None, shard: "Shard | None"
 ) -> dict[str, Any]:
     """Return what a child is told beside its plan, as JSON; `_serve` reads it."""
     return {
         "state_dir": str(state_dir),
         "run_id": run_id,
-        "most_rows": most_rows,
+        "row_limit": row_limit,
         "shard": None if shard is None else [shard.index, shard.count],
         "logging": {name: getattr(arguments, name) for name in _LOGGING},
     }
@@ -131,9 +131,9 @@ def execute(
     native: NativeOutput,
     on_native_call: OnNativeCall = lambda _doing: None,
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
-    most_rows: int | None = None,
-    shard: "Shard | Told | None" = None,
-    fatal: "Mapping[str, FatalRuns] | None" = None,
+    row_limit: int | None = None,
+    shard: "Shard | AssignedParts | None" = None,
+    fatal: "Mapping[str, CrashedRuns] | None" = None,
     on_run: Callable[[str, Sequence[int]], None] | None = None,
     began: Mapping[str, float] | None = None,
     on_proof: Callable[[str, bool], None] | None = None,
@@ -148,23 +148,23 @@ def execute(
         bound(run=run_id, deployment=plan.deployment),
         _held(plan, state_dir, shard) as holders,
         crashes_noted_in(holders[0] if holders else None),
-        held_in(None, state_dir, Path(plan.folder)) if most_rows is not None else hold_files(plan, state_dir) as files,
+        held_in(None, state_dir, Path(plan.folder)) if row_limit is not None else hold_files(plan, state_dir) as files,
         open_ledger(state_dir) if shard is None else copy_of_ledger(state_dir) as ledger,
     ):
         log.info("run.started", manifest=plan.manifest)
         execution = Execution(
             plan=plan,
             run_id=run_id,
-            runtime=HeldRuntime(OrtRuntime(cache=state_dir / COMPILED, make_model=make_model), files),
+            runtime=PinnedRuntime(OrtRuntime(cache=state_dir / COMPILED, make_model=make_model), files),
             ledger=ledger,
             observer=observer,
             stop=stopped,
             on_native_call=on_native_call,
-            native_text=lambda: files.in_own_words(native.take()),
+            native_text=lambda: files.with_manifest_paths(native.take()),
             skipped=skipped or {},
             tuning_cache=TuningCache(state_dir),
             files=files,
-            most_rows=most_rows,
+            row_limit=row_limit,
             shard=shard,
             fatal=fatal or {},
             on_run=on_run,
@@ -205,7 +205,7 @@ def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
     return not for_a_look and sys.platform != "win32" and may_be_cut(plan, state_dir)
 
 
-def _held(plan: Plan, state_dir: Path, shard: "Shard | Told | None") -> AbstractContextManager[list[Path]]:
+def _held(plan: Plan, state_dir: Path, shard: "Shard | AssignedParts | None") -> AbstractContextManager[list[Path]]:
     """Lock the outputs of a plan, unless this process shares them; yield the files for notes of a crash.
 
     A worker of an engine needs none: its parent sees how it ends.
@@ -275,9 +275,9 @@ def main(asked: "Asked") -> None:
 
 
 def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:
+    from ortdeploy.application.supervisor import result_message  # noqa: PLC0415
     from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only in a child
-    from ortdeploy.running.fatal_runs import decode_fatal_runs  # noqa: PLC0415
-    from ortdeploy.running.supervisor import result_message  # noqa: PLC0415
+    from ortdeploy.streaming.crashed_runs import decode_crashed_runs  # noqa: PLC0415
 
     stopped = StopFlag()
     skipped = {
@@ -301,9 +301,9 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             native=native,
             on_native_call=lambda doing: say(kind="doing", **doing),
             skipped=skipped,
-            most_rows=request["most_rows"],
+            row_limit=request["row_limit"],
             shard=None if request["shard"] is None else Shard(index=request["shard"][0], count=request["shard"][1]),
-            fatal=decode_fatal_runs(request["fatal"]),
+            fatal=decode_crashed_runs(request["fatal"]),
             on_run=(lambda job, rows: say(kind="running", job=job, rows=list(rows))) if request["closely"] else None,
             began=request["began"],
             on_proof=lambda job, begins: say(kind="proving", job=job, begins=begins),

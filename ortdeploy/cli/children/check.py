@@ -11,12 +11,12 @@ from msgspec import to_builtins
 
 from ortdeploy.checks.run import CheckResult, run_check
 from ortdeploy.cli.streams import private_streams
+from ortdeploy.jobs.pinned_files import hold_for_check
+from ortdeploy.jobs.pinned_runtime import PinnedRuntime
 from ortdeploy.plan.plan_file import decode_check
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.process.child import Asked
 from ortdeploy.process.native_output import NativeOutput
-from ortdeploy.running.held_files import hold_for_check
-from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.sessions.opening import ModelOpener
 
 
@@ -35,8 +35,10 @@ def _run(check: PlannedCheck, state_dir: Path, roots: Sequence[str], native: Nat
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  importing may print
 
     with hold_for_check(check, state_dir) as files:
-        runtime = HeldRuntime(OrtRuntime(), files)
+        runtime = PinnedRuntime(OrtRuntime(), files)
         opener = ModelOpener(
-            runtime=runtime, on_native_call=lambda _doing: None, native_text=lambda: files.in_own_words(native.take())
+            runtime=runtime,
+            on_native_call=lambda _doing: None,
+            native_text=lambda: files.with_manifest_paths(native.take()),
         )
         yield from run_check(check, opener, roots)

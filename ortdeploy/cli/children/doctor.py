@@ -10,7 +10,7 @@ from ortdeploy.cli.streams import private_streams
 from ortdeploy.plan.plan_file import decode
 from ortdeploy.plan.steps import PlannedProvider
 from ortdeploy.process.child import Asked
-from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.generated_models import make_model
 from ortdeploy.sessions.opening import ModelOpener
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ortdeploy.cli.faults import fault_of_the_machine
+from ortdeploy.cli.os_errors import fault_of_the_machine
 from ortdeploy.diagnostics import OrtdeployError
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import OrtdeployError, Severity
 from ortdeploy.files.names import REPORT
 from ortdeploy.files.opening import read_text
+from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import Plan, RunJob
@@ -21,7 +22,6 @@ from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.process.child import Asked
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.results.results import Status
-from ortdeploy.running.executor import Execution
 from ortdeploy.views.progress import Silent
 
 
@@ -38,7 +38,7 @@ def main(asked: Asked) -> None:
 def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
     """Return speed and memory of the job, which runs until its time is over. Raises OrtdeployError if it cannot run."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
-    from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
+    from ortdeploy.sessions.generated_models import make_model  # noqa: PLC0415  not before the plan stands
 
     folder = Path(request["folder"])
     plan = _plan_of(request, folder)

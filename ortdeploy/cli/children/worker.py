@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from ortdeploy.application.supervisor import result_message
 from ortdeploy.cli.children.apply import execute
 from ortdeploy.cli.children.endings import told_to_the_parent
 from ortdeploy.cli.commands.apply import refused_by_gates
@@ -17,6 +18,9 @@ from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import OrtdeployError, Severity
+from ortdeploy.jobs.environment_check import facts_of_this_worker
+from ortdeploy.parts.assigned_parts import AssignedParts
+from ortdeploy.parts.receipt import Receipt
 from ortdeploy.plan.part_table import PlannedPart, bound_digest
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan
@@ -25,11 +29,7 @@ from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.process.child import Asked, Say
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
-from ortdeploy.running.fatal_runs import decode_fatal_runs
-from ortdeploy.running.shards.alike import facts_of_this_worker
-from ortdeploy.running.shards.receipt import Receipt
-from ortdeploy.running.shards.told import Told
-from ortdeploy.running.supervisor import result_message
+from ortdeploy.streaming.crashed_runs import decode_crashed_runs
 from ortdeploy.views.progress import Silent
 
 
@@ -69,7 +69,7 @@ def _serve(asked: Asked, native: NativeOutput) -> None:
         gated = refused_by_gates(plan, request["state_dir"])
         if gated is not None:
             raise OrtdeployError(gated[0].reason or "")
-        told = Told(
+        told = AssignedParts(
             request["name"],
             _numbers(asked),
             on_ready=lambda: asked.say(kind="ready", facts=facts_of_this_worker(plan, *run_jobs(plan))),
@@ -83,7 +83,7 @@ def _serve(asked: Asked, native: NativeOutput) -> None:
             stopped=stopped,
             native=native,
             shard=told,
-            fatal=decode_fatal_runs(request["fatal"]),
+            fatal=decode_crashed_runs(request["fatal"]),
             cores=request.get("cores"),
             on_run=(lambda _job, rows: asked.say(kind="running", rows=list(rows))) if request["closely"] else None,
         ):

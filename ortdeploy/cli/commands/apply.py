@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import (
+    planning,
     result_from_here,
     start_logging,
     terminal_width,
@@ -31,29 +32,31 @@ from ortdeploy.cli.exit_codes import (
     EXIT_USAGE,
     worst_of,
 )
-from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.manifest_options import load_options
+from ortdeploy.cli.os_errors import fault_of_the_machine
+from ortdeploy.cli.self_report import Outcome, report
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import LockedError, OrtdeployError, Severity, UsageError, has_errors
+from ortdeploy.diagnostics import Diagnostic, LockedError, OrtdeployError, Severity, UsageError, has_errors
 from ortdeploy.events import log
+from ortdeploy.fleet.this_device import files_of_commit
+from ortdeploy.jobs.executor import Execution
+from ortdeploy.jobs.gone_files import note_gone_files
+from ortdeploy.jobs.job_report import not_begun
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.checked_plan import KIND, recall_plan
-from ortdeploy.planning.nothing_to_do import Recollection
+from ortdeploy.planning.last_manifest import keep_text
+from ortdeploy.planning.nothing_to_do import AnswerMemo
+from ortdeploy.planning.plan_cache import KIND, recall_plan
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.refused_applies import forget_refusal, note_refusal, refused_applies
-from ortdeploy.planning.run_text import keep_text
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.secrets import masked_document
 from ortdeploy.redaction import shown_arguments, without_secrets
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.gone_files import note_gone_files
-from ortdeploy.running.job_report import not_begun
 from ortdeploy.state import memo
 from ortdeploy.terminal_text import safe
 from ortdeploy.views import text
@@ -61,6 +64,7 @@ from ortdeploy.views import text
 if TYPE_CHECKING:
     from ortdeploy.cli.engines import Engine
     from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.manifest.spec import Spec
     from ortdeploy.plan.part_table import Shard
     from ortdeploy.planning.keep_checked import ToKeep
 
@@ -74,24 +78,40 @@ def run(arguments: argparse.Namespace) -> int:
 
     A manifest that is refused does not stop the others.
     """
-    recollection = Recollection(arguments)
+    recollection = AnswerMemo(arguments)
     with overheard() as said:
-        planned, code, to_keep = _run(arguments, recollection)
-    if code == EXIT_OK and planned.deployments:
-        from ortdeploy.planning.rests_on import rests_on  # noqa: PLC0415
+        applied = _run(arguments, recollection)
+    planned, to_keep = applied.planned, applied.to_keep
+    if applied.code == EXIT_OK and planned.deployments:
+        from ortdeploy.planning.dependencies import rests_on  # noqa: PLC0415
 
         with suppress(OrtdeployError):  # a state folder that has come to lead elsewhere keeps nothing
             state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
             memo.put_waiting(state_dir)
             if to_keep is not None:
                 to_keep.keep()
-            if not any(plan.steps for plan in planned.plans):
+            if applied.documents is not None and not any(plan.steps for plan in planned.plans):
                 rested_on = rests_on(planned.deployments, arguments.paths, state_dir)
-                recollection.keep(rested_on, str(state_dir), said.text())
-    return code
+                if rested_on is not None:  # and what is said of this device rests on the commit
+                    commit = files_of_commit(Path(planned.plans[0].folder))
+                    rested_on = {**rested_on, "files": sorted({*rested_on["files"], *commit})}
+                recollection.keep(rested_on, str(state_dir), said.text(), applied.documents)
+    return applied.code
 
 
-def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Planned, int, ToKeep | None]":
+class _Applied(Struct, frozen=True, kw_only=True):
+    """What was planned, the exit code, what is to be remembered, and the files that say how the device is.
+
+    `documents` are None if one could not be written.
+    """
+
+    planned: Planned
+    code: int
+    to_keep: "ToKeep | None"
+    documents: list[str] | None
+
+
+def _run(arguments: argparse.Namespace, recollection: AnswerMemo) -> _Applied:
     with ExitStack() as stack:
         kept = start_logging(arguments, stack)
         engine = _engine_of(arguments)
@@ -99,23 +119,25 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
         in_shards = shard is not None or engine is not None
         planned, to_keep = _recall_or_plan(arguments, recollection, in_shards=in_shards)
         rejected = has_errors(planned.diagnostics)
-        if arguments.format != "json":
-            write_diagnostics(planned.diagnostics, arguments)
-        if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
-            write_plan(planned.plans, arguments)
-            sys.stdout.flush()
+        _show(planned, arguments)
         ended: list[_Ended] = []
         stopped = StopFlag()
         if kept is not None and any(plan.steps for plan in planned.plans):
             kept.keep_in(state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots))
+        reports = arguments.command == "apply" and not in_shards  # the workers of a cluster are no devices
+        if reports:
+            report(_begun(planned), arguments)
         if planned.plans or planned.stand_ins:
             with stopped.installed():
                 runner = _Runner(planned=planned, arguments=arguments, stopped=stopped, shard=shard, engine=engine)
                 ended = list(runner.run())
         results = tuple(result for one in ended for result in one.results)
+        documents: list[str] | None = []
         if arguments.command == "apply":
-            _tell_others(planned, ended, arguments)
+            outcomes = tuple(_outcomes(planned, ended, arguments))
+            _tell_others(planned, outcomes, ended, arguments.state_dir)
             _note_refusals(planned, ended, arguments)
+            documents = report(outcomes if reports else (), arguments)
     if results or all(one.error is None for one in ended):
         _tell(planned, ended, arguments)
     _complain(ended)
@@ -130,7 +152,17 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
     if shard is not None and lasting:
         codes = [EXIT_USAGE if code == EXIT_REJECTED else code for code in codes]  # running it again changes nothing
     code = worst_of(codes)
-    return planned, code, to_keep if code == EXIT_OK else None
+    return _Applied(planned=planned, code=code, to_keep=to_keep if code == EXIT_OK else None, documents=documents)
+
+
+def _show(planned: Planned, arguments: argparse.Namespace) -> None:
+    """Print what was found, and the plans."""
+    if arguments.format != "json":
+        write_diagnostics(planned.diagnostics, arguments)
+    is_shown = planned.plans or not has_errors(planned.diagnostics)
+    if arguments.format == "text" and is_shown and not arguments.quiet:
+        write_plan(planned.plans, arguments)
+        sys.stdout.flush()
 
 
 def _tell(planned: Planned, ended: "Sequence[_Ended]", arguments: argparse.Namespace) -> None:
@@ -147,7 +179,7 @@ def _tell(planned: Planned, ended: "Sequence[_Ended]", arguments: argparse.Names
     told = [one for one in here if not arguments.quiet or one.status in _BAD]
     width = terminal_width(sys.stdout)
     if width is not None:
-        from ortdeploy.views.closing_table import render_table  # noqa: PLC0415  only on a terminal
+        from ortdeploy.views.summary_table import render_table  # noqa: PLC0415  only on a terminal
 
         sys.stdout.write(render_table(told, color=use_color(arguments), width=width))
     else:
@@ -172,7 +204,7 @@ def _engine_of(arguments: argparse.Namespace) -> "Engine | None":
 
 
 def _recall_or_plan(
-    arguments: argparse.Namespace, recollection: Recollection, *, in_shards: bool
+    arguments: argparse.Namespace, recollection: AnswerMemo, *, in_shards: bool
 ) -> "tuple[Planned, ToKeep | None]":
     """Return the plan, and what is to be remembered of it. If it is remembered already, look at the data alone."""
     if arguments.command != "apply" or in_shards or arguments.last_good or arguments.root is not None:
@@ -195,7 +227,8 @@ def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
     from ortdeploy.cli.plans import load_or_plan  # noqa: PLC0415  not where the plan is remembered
 
     computes = getattr(arguments, "engine", None) is None  # else its workers do
-    return load_or_plan(arguments, in_shards=in_shards, computes=computes)
+    with planning(arguments):
+        return load_or_plan(arguments, in_shards=in_shards, computes=computes)
 
 
 class _Ended(Struct, frozen=True, kw_only=True):
@@ -349,36 +382,31 @@ def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> No
         keep_text(document, plan, state_dir, run_id)
 
 
-def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: Recollection) -> None:
+def _forget_failed(planned: Planned, ended: Sequence[_Ended], recollection: AnswerMemo) -> None:
     """Let a remembered plan that has failed be made again: a broken device shows in nothing that is compared."""
     if planned.documents and any(one.has_failed for one in ended):
         recollection.forget(KIND)
 
 
-def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
-    """Call what `on_end:` of each manifest names, unless its apply went well or was interrupted."""
+def _tell_others(planned: Planned, outcomes: Sequence[Outcome], ended: Sequence[_Ended], state_dir: str | None) -> None:
+    """Call what `on_end:` of each manifest names, unless its apply was interrupted."""
+    of_manifests = {one.manifest: one for one in outcomes}
     for spec in planned.specs:
-        if spec.on_end is None:
+        outcome = of_manifests.get(os.path.abspath(spec.path))  # noqa: PTH100  keeps links
+        if spec.on_end is None or outcome is None:
             continue
         from ortdeploy.cli import on_end  # noqa: PLC0415  only where somebody is told
 
-        own = [one for one in ended if _manifest_of(one.plan) == os.path.abspath(spec.path)]  # noqa: PTH100  keeps links
-        statuses = {result.status for one in own for result in one.results}
+        own = [one for one in ended if _manifest_of(one.plan) == outcome.manifest]
         errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR and one.span.path == spec.path]
         refusals = [f"{one.rule}: {one.summary}. {one.detail}" for one in errors]
         refusals += [f"{one.why or one.error}." for one in own if one.error is not None and not one.is_locked]
-        if Status.INTERRUPTED in statuses:
+        if Status.INTERRUPTED in {result.status for result in outcome.results}:
             continue
-        try:
-            state_dir = state_folder(spec.folder, arguments.state_dir, spec.roots)
-        except OrtdeployError:  # it is among what the manifest is refused for
-            continue
-        if refusals or statuses & {Status.FAILED, Status.PAUSED}:
-            code = EXIT_REJECTED if refusals or Status.FAILED in statuses else EXIT_PAUSED
+        with suppress(OrtdeployError):  # of the state folder, which is among what the manifest is refused for
+            folder = state_folder(spec.folder, state_dir, spec.roots)
             jobs = [(one.plan, one.results) for one in own]
-            on_end.tell_news(spec, on_end.message(spec, code, refusals, jobs), state_dir)
-        elif not any(one.is_locked for one in own):
-            on_end.forget(spec, state_dir)
+            on_end.tell(spec, on_end.message(spec, outcome.state, refusals, jobs), folder)
 
 
 def _note_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:
@@ -398,20 +426,81 @@ def _note_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argpars
 
 def _reasons_of_refusals(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> dict[str, str]:
     """Return why manifests were refused, by their full paths; one whose output is locked is not."""
-    errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
-    named = _manifests_of(arguments) if errors else ()
-    accepted = {_manifest_of(plan) for plan in (*planned.plans, *planned.stand_ins)}
-    reasons: dict[str, str] = {}
-    for path in map(os.path.abspath, named):
-        own = [one for one in errors if os.path.abspath(one.span.path) == path or len(named) == 1]  # noqa: PTH100  keeps links
-        if own and path not in accepted:
-            reasons[path] = f"{own[0].rule}: {own[0].detail}"
+    stand_ins = set(map(_manifest_of, planned.stand_ins))
+    errors = _errors_of_refusals(planned, arguments)
+    reasons = {path: f"{one.rule}: {one.detail}" for path, one in errors.items() if path not in stand_ins}
     for one in ended:
-        refused = next((each.reason for each in one.results if one.by_gate or each.refused), None)
+        refused = _refused(one)
         reason = (refused or _unrecorded_failure(one, arguments)) if one.why is None or one.is_locked else one.why
         if reason is not None:
             reasons.setdefault(_manifest_of(one.plan), reason)
     return reasons
+
+
+def _errors_of_refusals(planned: Planned, arguments: argparse.Namespace) -> dict[str, Diagnostic]:
+    """Return the first error of each manifest without a plan, by their full paths."""
+    errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
+    named = _manifests_of(arguments) if errors else ()
+    accepted = set(map(_manifest_of, planned.plans))
+    found: dict[str, Diagnostic] = {}
+    for path in map(os.path.abspath, named):
+        own = [one for one in errors if os.path.abspath(one.span.path) == path or len(named) == 1]  # noqa: PTH100  keeps links
+        if own and path not in accepted:
+            found[path] = own[0]
+    return found
+
+
+def _refused(ended: _Ended) -> str | None:
+    """Return why the jobs of a plan are refused here: by a golden check, or by the machine."""
+    return next((each.reason for each in ended.results if ended.by_gate or each.refused), None)
+
+
+def _outcomes(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> Iterator[Outcome]:
+    """Yield how the apply of each manifest ended, unless another one holds what it writes, for the status documents."""
+    errors, specs = _errors_of_refusals(planned, arguments), _specs_of(planned)
+    plans = {_manifest_of(plan): plan for plan in (*planned.stand_ins, *planned.plans)}
+    for manifest in dict.fromkeys((*plans, *errors)):
+        own = [one for one in ended if _manifest_of(one.plan) == manifest]
+        if manifest not in errors and own and all(one.is_locked for one in own):
+            continue
+        plan = plans.get(manifest)
+        outcome = Outcome(
+            manifest=manifest,
+            state="current",
+            plan=plan,
+            spec=specs.get(manifest),
+            document=None if plan is None else planned.documents.get(plan.manifest),
+            results=tuple(result for one in own for result in one.results),
+        )
+        yield _with_state(outcome, own, errors.get(manifest))
+
+
+def _with_state(outcome: Outcome, ended: Sequence[_Ended], error: Diagnostic | None) -> Outcome:
+    """Return an outcome with the state that follows from it."""
+    statuses = {result.status for result in outcome.results}
+    if error is not None:
+        return replace(outcome, state="refused", diagnostic=error, reached="described")
+    if any(one.by_gate for one in ended):
+        return replace(outcome, state="refused", summary="A golden check did not pass", reached="planned")
+    if any(map(_refused, ended)):
+        return replace(outcome, state="refused", summary="A job cannot run on this machine", reached="checked")
+    if Status.FAILED in statuses or any(one.error is not None and not one.is_locked for one in ended):
+        return replace(outcome, state="failed")
+    return replace(outcome, state="paused") if statuses & {Status.PAUSED, Status.INTERRUPTED} else outcome
+
+
+def _begun(planned: Planned) -> Iterator[Outcome]:
+    """Yield the manifests of which something is about to run."""
+    specs = _specs_of(planned)
+    for plan in planned.plans:
+        if plan.steps:
+            manifest = _manifest_of(plan)
+            document = planned.documents.get(plan.manifest)
+            yield Outcome(manifest=manifest, state="running", plan=plan, spec=specs.get(manifest), document=document)
+
+
+def _specs_of(planned: Planned) -> "dict[str, Spec]":
+    return {os.path.abspath(spec.path): spec for spec in planned.specs}  # noqa: PTH100  keeps links
 
 
 def _unrecorded_failure(ended: _Ended, arguments: argparse.Namespace) -> str | None:

@@ -11,14 +11,14 @@ from ortdeploy.cli.commands.shared import chosen_jobs, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.urls import path_from_here
-from ortdeploy.ledger import open_parts
+from ortdeploy.ledger import open_plans
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.job_order import readers_of
 from ortdeploy.manifest.spec import ROW, JobSpec, Spec
+from ortdeploy.parts.compaction import CompactionResult, CompactionTarget
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.running.compaction import Compacted, Small
 from ortdeploy.views import json, text
 
 
@@ -37,28 +37,28 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_REJECTED if rejected else EXIT_OK
 
 
-def _compact(spec: Spec, job: JobSpec, state: Path) -> Compacted:
+def _compact(spec: Spec, job: JobSpec, state: Path) -> CompactionResult:
     """Put the parts of one job together. Raises OrtdeployError, LockedError."""
     shown, folder = job.output.shown, Path(spec.folder) / job.output.path
     output = output_key(folder, state)
     if job.output.url is not None:
-        return Compacted(job=job.name, output=shown, why_not="it lies on an object store")
+        return CompactionResult(job=job.name, output=shown, why_not="it lies on an object store")
     readers = readers_of(job.name, spec.jobs)
     if readers:
         why_not = f"job {readers[0]} reads its parts, and knows them by their names"
-        return Compacted(job=job.name, output=shown, why_not=why_not)
+        return CompactionResult(job=job.name, output=shown, why_not=why_not)
     if not state.is_dir():
-        return Compacted(job=job.name, output=shown, why_not="no part is committed")
+        return CompactionResult(job=job.name, output=shown, why_not="no part is committed")
     with hold_output(state, output), open_ledger(state) as ledger:
-        if (folder / open_parts.FOLDER).is_dir():
+        if (folder / open_plans.FOLDER).is_dir():
             why_not = "shards have made parts of it, whose numbers plans have"
-            return Compacted(job=job.name, output=shown, why_not=why_not)
+            return CompactionResult(job=job.name, output=shown, why_not=why_not)
         record = ledger.output(output)
         if record is None or (record.deployment, record.job) != (spec.name, job.name) or not record.parts:
-            return Compacted(job=job.name, output=shown, why_not="no part is committed")
+            return CompactionResult(job=job.name, output=shown, why_not="no part is committed")
         if not folder.is_dir():
-            return Compacted(job=job.name, output=shown, why_not="the folder is not there")
-        small = Small(
+            return CompactionResult(job=job.name, output=shown, why_not="the folder is not there")
+        small = CompactionTarget(
             ledger=ledger,
             output=output,
             folder=folder,
@@ -73,4 +73,4 @@ def _compact(spec: Spec, job: JobSpec, state: Path) -> Compacted:
             before, after = small.compact()
         except (OSError, ValueError) as error:
             raise OrtdeployError(f"the parts of {shown} cannot be put together: {error}") from error
-    return Compacted(job=job.name, output=shown, before=before, after=after)
+    return CompactionResult(job=job.name, output=shown, before=before, after=after)

@@ -16,7 +16,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import read_whole
-from ortdeploy.planning.comparable import MANIFEST, REPORT, Comparable, read_comparable
+from ortdeploy.planning.diff_sources import MANIFEST, REPORT, Comparable, read_comparable
 from ortdeploy.planning.differences import Difference, find_differences
 from ortdeploy.planning.workflow import compare_with_last_run
 from ortdeploy.views import json, text
@@ -78,7 +78,7 @@ def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
 
 def _write_reports(paths: tuple[str, str], found: Sequence[Difference], arguments: argparse.Namespace) -> None:
     """Print two reports side by side; of one that lacks some numbers, only the differences."""
-    from ortdeploy.running.reports.comparison import Figure, figures  # noqa: PLC0415  only for reports
+    from ortdeploy.reports.comparison import Figure, figures  # noqa: PLC0415  only for reports
     from ortdeploy.views.report_diff import render_report_diff  # noqa: PLC0415
 
     told: Sequence[Figure] = ()
@@ -95,7 +95,7 @@ _NO_REPORT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 
 def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str) -> None:
     """Write two reports side by side. Raises OrtdeployError."""
-    from ortdeploy.running.reports.comparison import render  # noqa: PLC0415  only for a page
+    from ortdeploy.reports.comparison import render  # noqa: PLC0415  only for a page
 
     old, new = (_read_report(path) for path in paths)
     differences = [(one.path, text.shown_value(one.old), text.shown_value(one.new)) for one in found]

@@ -12,11 +12,12 @@ from ortdeploy.providers.catalogue import (
     PROVIDERS,
     find_provider,
     provider_spellings,
+    providers_of,
     render_page,
     short_name,
 )
-from ortdeploy.providers.gone import find_gone, render_gone
 from ortdeploy.providers.options import render_options
+from ortdeploy.providers.removed import find_gone, render_gone
 from ortdeploy.rules.catalogue import RULES, Area, load_rule, rules_of
 from ortdeploy.rules.pages import page_of
 from ortdeploy.views.text import wrapped
@@ -63,6 +64,9 @@ def _step_page(name: str) -> str:
     page = step_page(name)
     if page is None:
         names = (*RULES, *PAGES, *provider_spellings(), *step_names())
+        meant = providers_of(name)
+        if meant is not None:
+            raise UsageError(f'"{name}" is no execution provider. For it, write {meant}')
         found = nearest(name, _LISTS) or nearest(name, names)
         advice = "ortdeploy explain lists all" if found is None else f'Did you mean "{found}"?'
         raise UsageError(f'there is no rule, provider or step "{name}". {advice}')

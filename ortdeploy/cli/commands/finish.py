@@ -8,11 +8,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ortdeploy.application.finish import Finish
 from ortdeploy.cli.commands.shared import result_from_here, start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.events import bound
+from ortdeploy.jobs.finished_jobs import completed, nothing_to_do
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
@@ -21,8 +23,6 @@ from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.redaction import shown_arguments
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.finished_jobs import completed, nothing_to_do
-from ortdeploy.running.shards.finish import Finish
 from ortdeploy.views import json, text
 
 

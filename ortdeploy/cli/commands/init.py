@@ -30,11 +30,11 @@ from ortdeploy.planning.tryout import Tryout
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.shell import command
 from ortdeploy.starters.catalogue import starters_for
-from ortdeploy.starters.given import look_at_data
+from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import run_on_synthetic
 from ortdeploy.starters.output_sizes import sizes_of
 from ortdeploy.starters.provenance import assumptions, smaller_batches
-from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.starters.user_data import look_at_data
 from ortdeploy.terminal_text import safe
 from ortdeploy.views.text import count
 from ortdeploy.views.tryout import is_hollow, is_null, render_failed, render_hollow, result_names

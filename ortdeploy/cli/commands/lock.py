@@ -10,9 +10,10 @@ from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.opening import read_whole
+from ortdeploy.manifest.pipelines import CONSTANT
 from ortdeploy.manifest.rewrite import set_beside
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.known_graphs import remembered_in
+from ortdeploy.planning.graph_cache import remembered_in
 from ortdeploy.planning.lock import Digested, probe_digests
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import validate
@@ -55,7 +56,8 @@ def _write(spec: Spec, files: list[Digested]) -> None:
     path = Path(spec.path)
     before = read_whole(path).decode("utf-8")
     digests = {file.at: file.sha256 for file in files}
-    beside = {file.at: "path" if (*file.at, "path") in spec.document.spans else "from" for file in files}
+    keys = ("path", CONSTANT, "from")
+    beside = {file.at: next(key for key in keys if (*file.at, key) in spec.document.spans) for file in files}
     mark = "\ufeff" if before.startswith("\ufeff") else ""
     after = mark + set_beside(before.removeprefix("\ufeff"), spec.document, "sha256", beside, digests)
     try:

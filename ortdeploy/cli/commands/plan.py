@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.commands.shared import log_outcome, start_logging, use_color, write_diagnostics, write_plan
+from ortdeploy.cli.commands.shared import log_outcome, planning, start_logging, use_color, write_diagnostics, write_plan
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.manifest_options import plan_root
 from ortdeploy.cli.plans import plan_as_asked
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check_flags(arguments)
     is_bound = arguments.bound or arguments.device is None
     counting = Counting.READ if arguments.out is not None and is_bound else Counting.NOT
-    planned = plan_as_asked(arguments, device=arguments.device, counting=counting)
+    with planning(arguments):
+        planned = plan_as_asked(arguments, device=arguments.device, counting=counting)
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
         sys.stdout.write(json.render_plan(planned.diagnostics, planned.plans, planned.changes))
@@ -117,7 +118,7 @@ def _save(plans: Sequence[PlanToSave], kind: str, arguments: argparse.Namespace)
 
 def _tell_what_is_not_shared(planned: Planned, arguments: argparse.Namespace) -> None:
     """Warn of jobs that --shard and --engine would refuse. Whether the place can decide, each process tries itself."""
-    from ortdeploy.running.shards.shard_run import why_not_shared  # noqa: PLC0415  only for a plan that is saved
+    from ortdeploy.jobs.shard_run import why_not_shared  # noqa: PLC0415  only for a plan that is saved
 
     steps = [step for plan in planned.plans for step in run_jobs(plan)]
     reasons = [(step.job, reason) for step in steps if (reason := why_not_shared(step)) is not None]

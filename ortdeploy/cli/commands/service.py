@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         program_folders=(sys.prefix, sys.base_prefix, str(Path(__file__).parents[3])),
         every=arguments.every,
     )
-    units = systemd.render_units(service, needs_of(validated.specs, full.state_dir))
+    units = systemd.render_units(service, needs_of(validated.specs, full.state_dir, full.metrics))
     if arguments.output is None:
         sys.stdout.write(safe("\n".join(f"# /etc/systemd/system/{name}\n{unit}" for name, unit in units.items())))
         return EXIT_OK
@@ -54,7 +54,7 @@ def _with_full_paths(arguments: argparse.Namespace) -> argparse.Namespace:
     full = {**vars(arguments)}
     for name in ("paths", "overlays", "roots"):
         full[name] = [os.path.abspath(one) for one in full[name]]  # noqa: PTH100  keeps links
-    for name in ("state_dir", "log_file"):
+    for name in ("state_dir", "log_file", "metrics"):
         full[name] = None if full[name] is None else os.path.abspath(full[name])  # noqa: PTH100
     return argparse.Namespace(**full)
 

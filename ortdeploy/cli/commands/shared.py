@@ -74,8 +74,9 @@ def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespa
     from ortdeploy.cli.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
 
     color = wants_color(stream, arguments.color)
-    lines = SourceLines(getattr(arguments, "texts", {}))
-    return text.render_diagnostics(diagnostics, color=color, line_of=lines, width=terminal_width(stream))
+    width, lines = terminal_width(stream), SourceLines(getattr(arguments, "texts", {}))
+    shown = text.render_diagnostics(diagnostics, color=color, line_of=lines, width=width)
+    return shown if width is None else f"{shown}\n"  # a table, a plan or a summary follows
 
 
 def chosen_jobs(arguments: argparse.Namespace) -> "tuple[list[tuple[Spec, JobSpec]], bool]":
@@ -141,6 +142,18 @@ def live_line(arguments: argparse.Namespace, pieces: "Callable[[bool], Iterable[
         yield
     finally:
         line.close()
+
+
+@contextmanager
+def planning(arguments: argparse.Namespace) -> Iterator[None]:
+    """Say on a terminal that the block plans, if it takes a while."""
+    if arguments.quiet or not can_move(sys.stderr):
+        yield
+        return
+    from ortdeploy.views.live_line import Notice  # noqa: PLC0415  only on a terminal
+
+    with Notice(sys.stderr, "planning \u2026"):
+        yield
 
 
 def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog | None":

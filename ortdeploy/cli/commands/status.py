@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,31 +15,33 @@ from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.facts.data import KnownFile
+from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.gate import decides
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
 from ortdeploy.files.urls import is_url, path_from_here
-from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
+from ortdeploy.ledger.archived_outputs import put_aside_before
+from ortdeploy.ledger.integrity import damages
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.live_progress import read_live
-from ortdeploy.ledger.open_parts import FOLDER as PARTS
+from ortdeploy.ledger.open_plans import FOLDER as PARTS
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live
-from ortdeploy.ledger.put_aside import put_aside_before
+from ortdeploy.ledger.published_files import Reader, deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.manifest.job_order import readers_of
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
-from ortdeploy.planning.nothing_to_do import Recollection
+from ortdeploy.planning.dependencies import escaped_outputs, text_rests_on
+from ortdeploy.planning.nothing_to_do import AnswerMemo
+from ortdeploy.planning.pending_reruns import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
-from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_of_changed_files
-from ortdeploy.planning.rests_on import escaped_outputs, text_rests_on
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import select_jobs, unworkable, validate
 from ortdeploy.sources.files import full_path, shown
 from ortdeploy.views import json
-from ortdeploy.views.job_status import DeliveredFile, JobStatus
 from ortdeploy.views.status import render_status
+from ortdeploy.views.status_model import DeliveredFile, JobStatus
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     A manifest that is refused does not hide the others.
     """
-    recollection = Recollection(arguments)
+    recollection = AnswerMemo(arguments)
     with overheard() as said:
         specs, jobs, code = _show(arguments)
     if code == EXIT_OK and specs and all(map(_stays, jobs)):
@@ -135,8 +137,8 @@ def _all_records(specs: Sequence[Spec], state_dir: str | None) -> tuple[list[Job
 
 
 def _is_bad(one: JobStatus) -> bool:
-    """Return whether a job has failed rows, or its last run did not come to a good end."""
-    return one.record is not None and (bool(one.failed) or one.record.status not in _GOOD)
+    """Return whether a job has failed rows or damaged parts, or its last run did not come to a good end."""
+    return one.record is not None and (bool(one.failed or one.damaged) or one.record.status not in _GOOD)
 
 
 def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":
@@ -189,12 +191,26 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             unread=unread,
             asked=asked,
             changed_rows=rows_of_changed_files(spec.folder, files),
-            looked_at=tuple(local_files(spec.folder, files)),
+            looked_at=(*local_files(spec.folder, files), *_files_of_parts(spec, job, record)),
+            damaged={} if record is None or running_now else _damaged(spec, job, record, folder),
             keep=job.output.keep,
             held_up_by=None if record is None else _held_up_by(spec, job, record, own),
         )
         found.append(status)
     return found
+
+
+def _damaged(spec: Spec, job: JobSpec, record: OutputRecord, state_dir: Path) -> Mapping[str, str]:
+    """Return the committed files that are not as they were written; a file of a store may have no copy here."""
+    output, may_be_gone = path_from_manifest(spec, job.output.path), job.output.removable or job.output.url is not None
+    digest = DigestCache(state_dir).digest
+    return dict(damages(output, record.parts, digest, rewrites=record.rewrites, removable=may_be_gone))
+
+
+def _files_of_parts(spec: Spec, job: JobSpec, record: OutputRecord | None) -> Iterator[str]:
+    """Yield the committed files of an output: what `status` says of it rests on them."""
+    output = path_from_manifest(spec, job.output.path)
+    yield from (str(output / str(file.file)) for part in (record.parts if record else ()) for file in part.files)
 
 
 def _held_up_by(spec: Spec, job: JobSpec, record: OutputRecord, inputs: Sequence[KnownFile]) -> str | None:
@@ -233,7 +249,7 @@ def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
 
 def _shares(place: "SharedPlace") -> "tuple[Shares | None, str | None]":
     """Return how far the workers are that share an output, without the ledger, which they only read; or why not."""
-    from ortdeploy.running.shards.counted_shares import open_shares  # noqa: PLC0415  only where somebody has run shards
+    from ortdeploy.parts.worker_progress import open_shares  # noqa: PLC0415  only where somebody has run shards
 
     try:
         return open_shares(place), None

@@ -20,8 +20,8 @@ from ortdeploy.diagnostics import has_errors
 from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.tryout import Tryout
+from ortdeploy.reports.report import FAILED
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.report import FAILED
 from ortdeploy.sinks.drawn import draw, drawing_of
 from ortdeploy.sinks.png import FOLDER as IMAGES
 from ortdeploy.sources.image import EXIF

@@ -1,9 +1,11 @@
 """`ortdeploy watch`: apply when a manifest changes, when input arrives, and at intervals, until a signal comes."""
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,10 +18,11 @@ from ortdeploy.events import log
 from ortdeploy.files.names import STATE_DIR
 from ortdeploy.ledger.live_progress import live_states
 from ortdeploy.manifest.loader import find_manifests
-from ortdeploy.planning.arrivals import Arrivals
+from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.workflow import select_jobs
 from ortdeploy.process.program import Program
 from ortdeploy.process.supervision import notify, watchdog_seconds
+from ortdeploy.terminal_text import printable
 
 _BREATH = 0.5
 """Seconds within which a signal is noticed, and between two messages to systemd."""
@@ -47,9 +50,17 @@ def run(arguments: argparse.Namespace) -> int:
         heart = Heart(lambda: _progress_of(arguments))
         log.info("watch.started", paths=arguments.paths, every=arguments.every)
         notify(READY=1)
+        told = AssignedParts(arguments)
+        told.begin()
+
+        def apply() -> bool:
+            stops = apply_once(arguments, stopped, heart)
+            told.waits(stops=stops)
+            return stops
+
         watch = Watch(
             look=arrivals.look,
-            apply=lambda: apply_once(arguments, stopped, heart),
+            apply=apply,
             wait=lambda seconds: _wait(seconds, stopped, heart),
             clock=time.monotonic,
             settle=lambda: arrivals.stable_for,
@@ -57,7 +68,37 @@ def run(arguments: argparse.Namespace) -> int:
         watch.until_stopped(arguments.every)
         notify(STOPPING=1)
         log.info("watch.stopped")
+        told.end()
     return EXIT_OK
+
+
+class AssignedParts:
+    """What a person at a terminal is told of a watch; elsewhere the log has it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Take the flags."""
+        self._paths = ", ".join(map(printable, arguments.paths))
+        self._every = arguments.every
+        self._is_shown = sys.stderr.isatty() and not arguments.quiet
+
+    def begin(self) -> None:
+        """Say what is watched."""
+        self._say(f"Watching {self._paths} and the inputs. Ctrl-C stops after the current batch.")
+
+    def waits(self, *, stops: bool) -> None:
+        """Say when the next apply comes at the latest."""
+        if not stops:
+            due = datetime.now(UTC).astimezone() + timedelta(seconds=self._every)
+            self._say(f"Waiting: the next apply is when a file changes, or at {due:%H:%M:%S}.")
+
+    def end(self) -> None:
+        """Say goodbye."""
+        self._say(f"Stopped watching {self._paths}. Finished rows are kept; the next apply continues.")
+
+    def _say(self, text: str) -> None:
+        if self._is_shown:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
 
 class Watch(Struct, frozen=True, kw_only=True):
@@ -182,7 +223,7 @@ def _progress_of(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
     return {path: state for folder in folders for path, state in live_states(folder).items()}
 
 
-_ONE_VALUE = ("profile", "state_dir", "log_format", "log_file", "color", "format")
+_ONE_VALUE = ("profile", "state_dir", "metrics", "log_format", "log_file", "color", "format")
 _SEVERAL = {"overlays": "--overlay", "sets": "--set", "roots": "--allow-root", "jobs": "--job", "excluded": "--exclude"}
 _SWITCHES = ("quiet", "verbose")
 
@@ -193,6 +234,7 @@ def apply_arguments(arguments: argparse.Namespace) -> list[str]:
     one = [f"--{name.replace('_', '-')}={given[name]}" for name in _ONE_VALUE if given[name] is not None]
     several = [f"{flag}={value}" for name, flag in _SEVERAL.items() for value in given[name] or ()]
     switches = [f"--{name}" for name in _SWITCHES if given[name]]
+    every = [] if given["every"] is None else [f"--every={given['every']:g}s"]
     taken = getattr(arguments, "taken", None)
     paths, own = ([taken.path], taken.flags) if taken else (arguments.paths, ())
-    return ["apply", "--last-good", *one, *several, *switches, *own, "--", *paths]
+    return ["apply", "--last-good", *every, *one, *several, *switches, *own, "--", *paths]

@@ -1,6 +1,6 @@
 """Writes down a value that the manifest feeds to an input of a model."""
 
-from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.plan.constants import PlannedConstant
 
 

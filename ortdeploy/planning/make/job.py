@@ -151,7 +151,7 @@ def _row_check(job: ResolvedJob) -> RowCheck:
         return RowCheck(counts=False, why_not="each row is one run", declared=declared)
     if free:
         return RowCheck(counts=True, why_not=f"row_independence: false of {' and '.join(free)}", declared=declared)
-    tolerances = [_row_tolerance(model) for model in job.models]
+    tolerances = [_row_tolerance(model) for model in job.models or (job.model,)]
     agree = (max(rtol for rtol, _ in tolerances), max(atol for _, atol in tolerances))
     may_trap = any(_divides_integers(node) for model in job.models for node in model.facts.nodes)
     return RowCheck(counts=True, agree=agree, declared=declared, may_trap=may_trap)

@@ -9,13 +9,15 @@ from ortdeploy.deployment.resolved import ResolvedModel, ResolvedPipeline
 from ortdeploy.facts.data import FileFacts
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.document import Path as Place
-from ortdeploy.manifest.pipelines import FILES
 from ortdeploy.manifest.pipelines import walk as walk_specs
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep, walk
 from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.fusions import FusedStep
 from ortdeploy.planning.make.op_lines import OpLine, planned_line
 from ortdeploy.tensors.types import TensorType
+
+_OPENED = frozenset({"letters", "tokenizer", "vectors", "vocabulary"})
+"""The files that a run opens; of others, the plan holds what is in them."""
 
 
 def plan_pipeline(
@@ -52,8 +54,7 @@ def _places(pipeline: ResolvedPipeline, folder: str, resources: Mapping[str, Fil
         yield PlannedPlace(path=str(Path(folder) / preset.folder), files=pipeline.diffusion.files, single=False)
     named = [preset.latents] if preset is not None and preset.latents else []
     for step in walk_specs(pipeline.spec.steps):
-        options = FILES.get(step.name, {}) if step.kind == "do" else {}
-        named += [step.options[name] for name, kind in options.items() if name in step.options and kind != "lines"]
+        named += [step.options[name] for name, kind in step.files.items() if name in step.options and kind in _OPENED]
     for path in dict.fromkeys(named):
         facts, full = resources[path], Path(folder) / path
         single = len(facts.files) == 1 and facts.files[0].path == facts.path
@@ -93,8 +94,7 @@ def _plan_steps(
             yield ops[spec.at]
         if spec.at in ops or spec.kind == "op":
             continue
-        paths = FILES.get(spec.name, {}) if spec.kind == "do" else {}
-        opened = [name for name, kind in paths.items() if name in step.options and kind != "lines"]
+        opened = [name for name, kind in spec.files.items() if name in step.options and kind in _OPENED]
         full = {name: str(Path(folder) / step.options[name]) for name in opened}
         yield PlannedWireStep(
             kind=spec.kind,

@@ -21,11 +21,11 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.models import FoldedConstants
 from ortdeploy.facts.preflight import ROOMY, MemoryForecast, MemoryPart
-from ortdeploy.files.room import PROCESS
+from ortdeploy.files.memory_budget import PROCESS
 from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.plan.thread_layout import ThreadLayout
-from ortdeploy.planning.known_graphs import Running, Runs, buffer_bytes, folded_constants
+from ortdeploy.planning.graph_cache import Running, Runs, buffer_bytes, folded_constants
 from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes

@@ -24,7 +24,7 @@ from ortdeploy.planning.make.sessions import planned_opening
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
-from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.generated_models import make_model
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.tensors.columns import OpRunners
 

@@ -1,0 +1,71 @@
+"""Makes lost ledgers again before a plan file is planned anew: what is planned follows from what the ledger knows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import OrtdeployError, failure_at
+from ortdeploy.files.gate import decides, outside
+from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.jobs.rebuild import rebuild
+from ortdeploy.ledger.open_plans import FOLDER
+from ortdeploy.ledger.opening import open_ledger, read_ledger
+from ortdeploy.ledger.output_lock import hold_output
+from ortdeploy.ledger.records import output_key
+from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.manifest.named_paths import path_from_manifest
+from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.planning.saved_plan import SavedPlan
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import validate
+from ortdeploy.sinks.catalogue import SINKS
+
+if TYPE_CHECKING:
+    from ortdeploy.files.shared_place import SharedPlace
+
+
+def make_lost_ledgers(saved: Sequence[SavedPlan], roots: Sequence[str], state_dir: str | None) -> None:
+    """Make the ledger know the outputs of the plans' jobs that shards have made and that it does not know.
+
+    A manifest may be a stranger's: nothing is done for one that is refused, or whose places lie elsewhere by a link.
+    Planning says what is wrong with it. Raises OrtdeployError, LockedError.
+    """
+    for one in saved:
+        options = LoadOptions(profile=one.profile, sets=one.sets, roots=tuple(roots), overlays=one.overlays)
+        for spec in validate([one.manifest], options).specs:
+            for job in spec.jobs:
+                if one.jobs is None or job.name in one.jobs:
+                    _make_lost_ledger(spec, job, state_dir)
+
+
+def _make_lost_ledger(spec: Spec, job: JobSpec, state_dir: str | None) -> None:
+    folder = path_from_manifest(spec, job.output.path)
+    try:
+        state = state_folder(spec.folder, state_dir, spec.roots)
+    except OrtdeployError:
+        return
+    if outside(str(folder), (spec.folder, *spec.roots)):
+        return
+    output = output_key(folder, state)
+    with read_ledger(state) as ledger:
+        if ledger is not None and ledger.output(output) is not None:
+            return
+    place = _place(folder, job.output.url, (spec.folder, *spec.roots))
+    try:
+        if place is None or not any(place.names(FOLDER)):
+            return
+        with hold_output(state, output), open_ledger(state) as ledger:
+            rebuild(place, ledger, output, suffix=SINKS[job.output.format].SUFFIX, removable=job.output.removable)
+    except OSError as error:
+        raise OrtdeployError(failure_at(place, error)) from error
+
+
+def _place(folder: Path, url: str | None, roots: tuple[str, ...]) -> "SharedPlace | None":
+    """Return where shards may have made an output; None if they cannot have."""
+    if url is None:
+        return SharedFolder(folder, roots)
+    if not decides(url):
+        return None
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
+
+    return SharedStore(url)

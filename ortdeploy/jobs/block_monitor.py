@@ -1,0 +1,107 @@
+"""Counts and logs the blocks that come out of a job's stream, and ends the job early if it must."""
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
+from ortdeploy.events import log
+from ortdeploy.facts.data import FileStates
+from ortdeploy.jobs.error_budget import ErrorBudget
+from ortdeploy.jobs.failed_row_details import DeadLetters
+from ortdeploy.jobs.job_context import JobContext
+from ortdeploy.jobs.job_report import JobReport
+from ortdeploy.jobs.unverified_inputs import InputVerifier
+from ortdeploy.parts.position import Position
+from ortdeploy.process.leaks import LeakWatch
+from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.streaming.member import Finished
+from ortdeploy.streaming.stream import Stream
+from ortdeploy.units import format_size
+
+if TYPE_CHECKING:
+    from ortdeploy.ledger.live_progress import Live
+    from ortdeploy.results.rows import FailedRow
+
+
+class BlockMonitor:
+    """Counts the blocks of one job. `done` is the number of finished rows, `state` what the last of them passes on.
+
+    `pending` are the failed rows that are not in the ledger yet, `vouched` the files that the blocks vouch for.
+    """
+
+    def __init__(
+        self, context: JobContext, position: Position, stream: Stream, memory: MemoryWatch, report: JobReport
+    ) -> None:
+        """Begin where the job continues; `live` shows its progress to other processes."""
+        self._observer = context.observer
+        self._stream = stream
+        self._memory = memory
+        self._report = report
+        self._leak = LeakWatch()
+        self._letters = DeadLetters(context, context.step.input.files)
+        self.done = position.done
+        self.state = position.state
+        self.pending: list[FailedRow] = []
+        self.vouched = InputVerifier(FileStates.of(context.step.input.files))
+        self.budget = ErrorBudget(context.step, position.failed, position.failed_last)
+        self.live: Live | None = None
+
+    def count(self, finished: Iterator[Finished]) -> Generator[Finished]:
+        """Yield blocks and count them. Raises what ends the job before its input does.
+
+        A block whose failed rows are too many for the budget is not passed on: the next run tries it again.
+        """
+        try:
+            for one in finished:
+                self._note(one)
+                yield one
+                del one  # its memory is for other blocks
+                if self._memory.is_near():
+                    self._keep_to_memory()
+                self._watch_for_leak()
+        finally:
+            finished.close()  # type: ignore[attr-defined]  # it is a generator
+        if self._stream.stopped:
+            raise StoppedError
+
+    def _note(self, finished: Finished) -> None:
+        """Count a block. Raises BudgetError if its failed rows are too many."""
+        self._log_block(finished)
+        self._report.note_first_rows()
+        self._report.gauges.look()
+        self.state = finished.outcome.state or self.state
+        self.pending += self._letters.completed(finished.outcome.failed)
+        self.budget.note(finished.block, finished.outcome.failed)
+        self.done += finished.block.count
+        if finished.block.contents is not None:
+            self.vouched.add(finished.block.contents)
+        self._report.statistics.look(self.done)
+        self._observer.rows_done(self.done, self.budget.failed)
+        if self.live is not None:
+            self.live.rows_done(self.done, self.budget.failed)
+
+    def _log_block(self, finished: Finished) -> None:
+        block = finished.block
+        for row in finished.outcome.failed:
+            log.warning(
+                "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
+            )
+        log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
+
+    def _keep_to_memory(self) -> None:
+        """Run smaller batches near the memory limit. Raises OrtdeployError beyond it, if nothing else helps."""
+        smaller = [member.rows.run_smaller() for member in self._stream.members]
+        taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
+        if any(smaller):
+            self._report.statistics.note("near the memory limit: smaller batches")
+        log.warning("job.near_limit", resident=taken, limit=limit)
+        if self._memory.is_over and not any(smaller):
+            raise OrtdeployError(
+                f"the process takes {taken} of memory and may take {limit}, with batches that cannot be smaller. Raise "
+                "limits: {memory: …}, or write memory: lean for the model"
+            )
+
+    def _watch_for_leak(self) -> None:
+        verdict = self._leak.look(sum(member.rows.run_times.count for member in self._stream.members))
+        if verdict is not None:
+            log.warning("job.leaks", verdict=verdict.text)

@@ -1,0 +1,68 @@
+"""How many rows of a job may fail: in all, and one after the other."""
+
+from collections.abc import Sequence
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.results.rows import Block, FailedRow
+from ortdeploy.units import allowed_count
+
+
+class BudgetError(OrtdeployError):
+    """More rows failed than the job's `errors:` allow."""
+
+
+class ErrorBudget:
+    """Counts a job's failed rows over all its runs."""
+
+    def __init__(self, job: RunJob, failed: int, in_a_row: int = 0) -> None:
+        """Begin with the rows that failed in earlier runs; the last `in_a_row` of them one after the other."""
+        self._job = job
+        self._in_a_row = in_a_row
+        self.failed = failed
+
+    def note(self, block: Block, failed: Sequence[FailedRow]) -> None:
+        """Count a block's failed rows, in their order. Raises BudgetError if they are too many."""
+        self.failed += len(failed)
+        longest = self._longest_row_of(block, failed)
+        if not failed:
+            return
+        last = failed[-1]
+        limit = self._limit(self._job.input.rows)
+        if limit is not None and self.failed > limit:
+            rows, allowed = f"{self.failed} row{'' if self.failed == 1 else 's'}", self._job.errors.max_failed
+            raise BudgetError(
+                f"{rows} failed and errors: {{max_failed: {allowed}}} allows {limit}. "
+                f"The last: {last.source}: {last.message}"
+            )
+        most = self._job.errors.max_consecutive
+        if most is not None and longest > most:
+            raise BudgetError(
+                f"{longest} rows failed one after the other and errors: {{max_consecutive: {most}}} allows {most}. "
+                f"The last: {last.source}: {last.message}"
+            )
+
+    def _longest_row_of(self, block: Block, failed: Sequence[FailedRow]) -> int:
+        """Return the longest series of failed rows, up to the end of this block."""
+        longest, before = self._in_a_row, block.start - 1
+        for row in failed:
+            self._in_a_row = self._in_a_row + 1 if row.row == before + 1 else 1
+            longest, before = max(longest, self._in_a_row), row.row
+        if before != block.start + block.count - 1:
+            self._in_a_row = 0
+        return longest
+
+    def judge(self, done: int) -> None:
+        """Judge the whole job, whose number of rows is now known. Raises BudgetError."""
+        limit = self._limit(done)
+        if limit is not None and self.failed > limit:
+            raise BudgetError(
+                f"{self.failed} of {done} rows failed; max_failed {self._job.errors.max_failed} allows {limit}"
+            )
+
+    def _limit(self, rows: int | None) -> int | None:
+        """Return how many rows may fail; a share of an unknown number of rows is judged at the end."""
+        allowed = self._job.errors.max_failed
+        if rows is None:
+            return allowed if isinstance(allowed, int) else None
+        return allowed_count(allowed, rows)

@@ -1,0 +1,279 @@
+"""Runs the rows of changed input files again, and puts the results into their parts.
+
+A file with as many rows as before keeps its row numbers: part by part, new results replace the old ones. A file with
+another number of rows counts as a new file, whose rows come after all others; once they are committed, the old rows
+are removed from their parts. The ledger notes each step before it is done, so that the next run continues after a kill.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
+from ortdeploy.events import log
+from ortdeploy.facts.data import FileState, KnownFile
+from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.files.atomic import TEMPORARY
+from ortdeploy.jobs.ending import Ending, carry_out
+from ortdeploy.jobs.error_budget import ErrorBudget
+from ortdeploy.jobs.failed_row_details import DeadLetters
+from ortdeploy.jobs.input_contents import InputContents
+from ortdeploy.jobs.job_context import JobContext
+from ortdeploy.jobs.job_report import JobReport, log_end
+from ortdeploy.jobs.job_statistics import JobStatistics
+from ortdeploy.jobs.locate_rows import Segment, open_segments
+from ortdeploy.jobs.provenance import provenance
+from ortdeploy.jobs.reconcile_inputs import cut_off, plan_again
+from ortdeploy.ledger.changes import as_spans, rows_in
+from ortdeploy.ledger.records import ChangedFiles, OutputRecord, Part, Rerun, Span
+from ortdeploy.parts.committed import check_inputs
+from ortdeploy.parts.output_owner import write_marker
+from ortdeploy.parts.part_writer import PartWriter
+from ortdeploy.parts.replaced_rows import NewRows
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.results.rows import FailedRow
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sources.file_selection import rows_before
+from ortdeploy.streaming.member import Finished
+
+
+class _Again(Struct):
+    """The outcome of a part's rows that ran again."""
+
+    rows: list[int] = field(default_factory=list)
+    failed: list[FailedRow] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+
+    def note(self, finished: Finished) -> Finished:
+        """Add a block."""
+        missing = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
+        self.rows += [row for row in finished.block.rows if row not in missing]
+        self.failed += finished.outcome.failed
+        self.skipped += finished.outcome.skipped
+        return finished
+
+
+class RerunRun:
+    """The changed files of one job. `step` is the rest of the job, which runs after them."""
+
+    def __init__(self, context: JobContext) -> None:
+        """Take what the job needs from outside; nothing is read or written yet."""
+        step, opened = context.step, context.opened
+        self._context = context = context.for_rewrite()
+        self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
+        stream = context.stream()
+        self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
+        statistics = JobStatistics({}, stream, self._writer)
+        self._report = JobReport(context, stream.members, statistics)
+        self._taken_up = False
+        self.step = step
+
+    def run(self) -> JobResult | None:
+        """Run the rows again; return how the job ended, or None if it continues with new files."""
+        ending = carry_out(self._context, self._memory, self._work)
+        if ending.status is Status.DONE:
+            return None
+        try:
+            if self._taken_up:
+                self._context.output.ledger.end(self._context.output.name, ending.status, ending.reason)
+                self._report.write()
+        except (OSError, OrtdeployError) as error:
+            ending = Ending(status=Status.FAILED, reason=ending.reason or str(error))
+        result = self._report.result(ending)
+        log_end(result)
+        return result
+
+    def _work(self) -> Status:
+        context = self._context
+        changes = self._sorted(self._own_record())
+        known = self._take_up(changes)
+        context.output.ledger.note_contents(
+            context.output.name, InputContents.for_job(context).of(context.step.input.rerun)
+        )
+        parts = [part for part in known.parts if any(_rows_of(one, part) for one in known.reruns)]
+        self._announce(known, parts)
+        for part in parts:
+            if context.stop():
+                raise StoppedError
+            self._run_part(known, part)
+        return Status.DONE
+
+    def _own_record(self) -> OutputRecord:
+        """Recover the output, and return what the ledger knows of it. Raises OrtdeployError."""
+        context, step = self._context, self._context.step
+        known = context.output.record()
+        if known is None or (dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue"):
+            raise plan_again(step)
+        return cut_off(context, context.recover())
+
+    def _sorted(self, known: OutputRecord) -> ChangedFiles:
+        """Return what becomes of the changed files. Raises OrtdeployError if one cannot be counted."""
+        inputs = self._context.output.ledger.inputs(known.output)
+        files = {one.state.path: one for one in inputs}
+        changed = self._context.step.input.rerun
+        through = _through(inputs)
+        again: list[FileState] = []
+        anew: list[FileState] = []
+        for state in changed:
+            one = files.get(state.path)
+            if one is None or (one.done and one.span is None):
+                raise OrtdeployError(f"which rows {state.path} has is not noted; apply with --new-run")
+            is_whole = one.span is not None and (one.done or state.path in through)
+            is_alike = is_whole and one.span is not None and self._count(state) == one.span[1]
+            (again if is_alike else anew).append(state)
+        check_inputs(self._reading(changed), self._context.plan.folder)
+        within = any(not files[state.path].done for state in changed)
+        return ChangedFiles(
+            again=tuple(again),
+            anew=tuple(anew),
+            through=tuple(through) if within else (),
+            first_row=known.rows if within else None,
+        )
+
+    def _count(self, state: FileState) -> int:
+        """Return how many rows a file has now. Raises OrtdeployError if it cannot be read."""
+        sizes = repeat(self._context.step.batching.read_size)
+        with open_rows(self._reading([state]), self._context.plan.folder) as source:
+            return sum(block.count for block in source.blocks(0, sizes))
+
+    def _reading(self, states: Sequence[FileState]) -> RunJob:
+        step = self._context.step
+        return replace(step, input=replace(step.input, files=tuple(states), first_row=0, rows_before=0))
+
+    def _take_up(self, changes: ChangedFiles) -> OutputRecord:
+        """Note in the ledger what is to be done; return what the ledger knows then."""
+        context, step = self._context, self._context.step
+        context.output.ledger.begin(
+            context.output.name, made_by=context.made_by, job=step.job, run=context.run_id, gone=step.input.gone
+        )
+        context.output.ledger.take_up_changes(context.output.name, changes, context.run_id)
+        self._taken_up = True
+        write_marker(context.output.folder, context.output.ledger.state_dir, context.plan.deployment, step.job)
+        known = context.output.record()
+        if known is None:
+            raise OrtdeployError(f"the ledger does not know {step.output.shown} any more")
+        inputs = context.output.ledger.inputs(context.output.name)
+        unfinished = {one.state.path: one.state for one in inputs if not one.done}
+        now = {state.path: state for state in (*step.input.files, *changes.anew)}
+        is_through = {one.state.path for one in inputs if one.done}.intersection(changes.through)
+        new = [state for path, state in now.items() if path not in unfinished and path not in is_through]
+        files = (*(now.get(path, state) for path, state in unfinished.items()), *new)
+        source = replace(
+            step.input,
+            files=files,
+            rerun=(),
+            first_row=known.first_row,
+            rows_before=rows_before(files, inputs, known.first_row),
+            rows=None if changes.anew or changes.through else step.input.rows,
+        )
+        self.step = replace(step, input=source)
+        return known
+
+    def _announce(self, known: OutputRecord, parts: Sequence[Part]) -> None:
+        """Log that rows run again, and which neighbours they run without if that matters."""
+        step, models = self._context.step, list(self._context.step.row_check.declared)
+        rows = [row for part in parts for one in known.reruns for row in _rows_of(one, part)]
+        log.info("job.rerun", files=len(step.input.rerun), rows=len(rows), output=step.output.shown)
+        if models and rows:
+            reason = "rows of changed files are run without those that stood beside them"
+            log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
+
+    def _run_part(self, known: OutputRecord, part: Part) -> None:
+        """Run the rows of changed files that a part holds, and replace them in it."""
+        began = time.perf_counter()
+        context, again, stream = self._context, _Again(), self._context.stream()
+        self._report.members = stream.members
+        segments = list(_segments(known.reruns, part))
+        suffix = SINKS[context.step.output.format].SUFFIX
+        new = context.output.folder / f".rerun-{part.number:05d}{suffix}{TEMPORARY}"
+        read = partial(open_segments, context.step, context.plan.folder, segments, context.output.ledger.state_dir)
+        blocks = stream.run(read, segments[0].rows[0])
+        self._writer.write_file(new, map(again.note, blocks))
+        if stream.stopped:
+            raise StoppedError
+        context.files.check()  # before what was found goes into the part
+        states = [state for segment in segments for state in segment.states]
+        check_inputs(self._reading(states), context.plan.folder)
+        wanted = [row for segment in segments for row in segment.rows]
+        if len(wanted) != len(again.rows) + len(again.failed) + len(again.skipped):
+            raise OrtdeployError(f"{states[0].path} has other rows than when they were counted; it changed meanwhile")
+        failed_before = context.output.ledger.failed_rows(context.output.name).get(part.number, {})
+        self._judge(len([row for row in failed_before if row in {*wanted}]), len(again.failed))
+        rows = NewRows(
+            spans=as_spans(wanted),
+            path=new if again.rows else None,
+            rows=tuple(again.rows),
+            failed=tuple(DeadLetters(context, states).completed(again.failed)),
+            skipped=tuple(again.skipped),
+            through=part.end,
+        )
+        _replace(context, known, part, failed_before, rows)
+        new.unlink(missing_ok=True)
+        if context.trace is not None:
+            context.trace.part(began, part=part.number, rows=len(wanted), failed=len(again.failed), file=part.file)
+
+    def _judge(self, failed_before: int, failed: int) -> None:
+        """Raise BudgetError, before anything is replaced, if more rows would have failed than may."""
+        record = self._context.output.record()
+        if record is not None and failed > failed_before:
+            ErrorBudget(self._context.step, record.failed - failed_before + failed).judge(record.rows)
+
+
+def _through(inputs: Sequence[KnownFile]) -> list[str]:
+    """Return the files of an unfinished run whose rows are all committed, because rows of later files are."""
+    unfinished = [one for one in inputs if not one.done]
+    begun = [place for place, one in enumerate(unfinished) if one.span is not None and one.span[1]]
+    return [one.state.path for one in unfinished[: begun[-1] if begun else 0]]
+
+
+def _rows_of(one: Rerun, part: Part) -> range:
+    """Return the rows of a changed file that a part holds and that have not run again yet."""
+    return range(max(one.through, part.start), min(one.end, part.end))
+
+
+def _segments(reruns: Sequence[Rerun], part: Part) -> Iterator[Segment]:
+    """Yield the rows of a part that run again; files that follow each other are one segment."""
+    group: list[tuple[Rerun, range]] = []
+    for one in (one for one in reruns if _rows_of(one, part)):
+        if group and one.first_row != group[-1][0].end:
+            yield _segment(group)
+            group = []
+        group.append((one, _rows_of(one, part)))
+    if group:
+        yield _segment(group)
+
+
+def _segment(group: Sequence[tuple[Rerun, range]]) -> Segment:
+    rows = tuple(row for _, some in group for row in some)
+    return Segment(states=tuple(one.state for one, _ in group), first_row=group[0][0].first_row, rows=rows)
+
+
+def withdraw_rows(context: JobContext) -> None:
+    """Remove the old rows of changed files from their parts, now that the new ones are committed."""
+    record = context.output.record()
+    if record is not None and record.leaving:
+        take_out(context, record, record.leaving)
+        context.output.ledger.end_leaving(context.output.name)
+
+
+def take_out(context: JobContext, record: OutputRecord, spans: Sequence[Span]) -> None:
+    """Remove rows from their parts, unless they were removed before; other parts are not touched."""
+    failed = context.output.ledger.failed_rows(context.output.name)
+    for part in record.parts:
+        left = {*rows_in(part.withdrawn, part.start, part.end)}
+        goes = [row for row in rows_in(spans, part.start, part.end) if row not in left]
+        if goes:
+            new = NewRows(spans=as_spans(goes), withdrawn=True)
+            _replace(context, record, part, failed.get(part.number, ()), new)
+
+
+def _replace(context: JobContext, record: OutputRecord, part: Part, failed: Iterable[int], new: NewRows) -> None:
+    one = context.replaced_rows(record.part_digits).replace(part, failed, new)
+    rows = sum(rows for _, rows in new.spans)
+    log.info("part.replaced", part=part.number, rows=rows, file=one.part.file)

@@ -1,0 +1,279 @@
+"""Runs the failed rows of a job again, and puts those that give a result into their places in their parts.
+
+Parts are written again as `replaced_rows` does it, so a row is in its part if and only if the ledger says so.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ortdeploy.diagnostics import OrtdeployError, StoppedError
+from ortdeploy.events import log
+from ortdeploy.files.atomic import TEMPORARY
+from ortdeploy.jobs.ending import carry_out
+from ortdeploy.jobs.failed_row_details import DeadLetters
+from ortdeploy.jobs.job_context import JobContext
+from ortdeploy.jobs.job_report import JobReport, log_end
+from ortdeploy.jobs.job_statistics import JobStatistics
+from ortdeploy.jobs.locate_rows import Found, RowLocator, Segment, open_segments
+from ortdeploy.jobs.provenance import provenance
+from ortdeploy.jobs.row_numbers import hold_place
+from ortdeploy.ledger.changes import as_spans
+from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, OutputRecord, Part
+from ortdeploy.parts.committed import check_inputs, check_record, committed_parts
+from ortdeploy.parts.part_writer import PartWriter
+from ortdeploy.parts.replaced_rows import NewRows
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.reports.report import report_due
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.results.rows import FailedRow
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.streaming.member import Finished
+
+
+class _Again(Struct):
+    """Results of a part's failed rows by number, and the rows that failed again."""
+
+    recovered: list[int] = field(default_factory=list)
+    failed: list[FailedRow] = field(default_factory=list)
+
+
+class RetryRun:
+    """The failed rows of one job."""
+
+    def __init__(self, context: JobContext) -> None:
+        """Take what the job needs from outside; nothing is read or written yet."""
+        self._context = context = replace(context.for_rewrite(), step=_without_dropping(context.step))
+        self._step = step = context.step
+        self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
+        self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
+        stream = context.stream()
+        statistics = JobStatistics({}, stream, self._writer)
+        self._report = JobReport(context, stream.members, statistics)
+        self._found = False  # a result of this job, whose report is renewed
+        self._digits = PART_DIGITS
+        self._done = 0
+        self._left: Mapping[tuple[str, str], int] = {}
+        self._asked: frozenset[int] | None = None  # the rows to run; None: all that have failed
+
+    def run(self) -> JobResult:
+        """Run the failed rows of every part. The status of the job itself does not change."""
+        ending = carry_out(self._context, self._memory, self._work)
+        if ending.status is Status.NOTHING_TO_DO:
+            ending = replace(ending, reason=self._why_nothing())
+        elif ending.status is Status.DONE:
+            ending = replace(ending, reason=self._why_left())
+        try:
+            if self._found:
+                if ending.status is not Status.NOTHING_TO_DO:
+                    self._context.output.ledger.note_retried(self._context.output.name)
+                self._report.write()
+        except (OSError, OrtdeployError) as error:
+            ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
+        result = self._report.result(ending)
+        log_end(result)
+        return result
+
+    def _why_nothing(self) -> str:
+        """Say why no row is to be run, and what becomes of rows that have failed in a part that is not committed."""
+        if self._step.letters is not None:
+            return "no row of the file is to be run here"
+        known = self._context.output.record()
+        outside = 0 if known is None else known.failed_outside
+        if not outside:
+            return f"no row in {self._step.output.shown} has failed"
+        rows = "1 failed row is" if outside == 1 else f"{outside:,} failed rows are"
+        return f"{rows} in no committed part: repair or remove what failed, and apply goes on"
+
+    def _why_left(self) -> str | None:
+        """Say which rows stay failed and why, by the first file of them; None if all have run."""
+        left = self._left
+        if not left:
+            return None
+        (path, reason), rows = next(iter(left.items()))
+        stay = "1 failed row of it has" if rows == 1 else f"{rows:,} failed rows of it have"
+        others = len(left) - 1
+        return f"{path}: {reason}. {stay} not run" + (f", and rows of {others:,} other files" if others else "")
+
+    def _work(self) -> Status:
+        """Run the failed rows of every part."""
+        context = self._context
+        if self._step.letters is not None:
+            self._take_letters_over()
+            if not self._asked and context.output.record() is None:
+                return Status.NOTHING_TO_DO
+        self._own_record()
+        self._digits = context.recover().part_digits
+        report_due(context.output.folder)
+        attempts = context.output.ledger.failed_rows(context.output.name)
+        wanted = {number: self._wanted(failed) for number, failed in attempts.items()}
+        parts = [part for part in committed_parts(context.output) if wanted.get(part.number)]
+        self._found = True  # a retry that was killed may have left a report from before
+        if not parts:
+            tried = any(self._was_tried(one) for failed in attempts.values() for one in failed.values())
+            return Status.DONE if tried else Status.NOTHING_TO_DO
+        self._places = RowLocator(context)
+        self._left = self._places.left
+        rows = [row for part in parts for row in wanted[part.number]]
+        self._announce(rows, len(rows))
+        for part in parts:
+            if context.stop():
+                raise StoppedError
+            self._retry_part(part, attempts[part.number])
+        return Status.DONE
+
+    def _take_letters_over(self) -> None:
+        """Find out which rows to retry, and take over those of files that no run has read here."""
+        self._check_stateless()
+        if self._context.output.record() is not None:
+            check_record(self._context.output, self._context.step.output, self._own_record())
+        from ortdeploy.jobs.letters import Letters  # noqa: PLC0415  only if there are some
+
+        self._asked = Letters(self._context).take_over()
+
+    def _wanted(self, failed: Mapping[int, FailedBefore]) -> dict[int, FailedBefore]:
+        """Return the failed rows that are to run: those that were asked for, and that this run has not tried yet."""
+        return {
+            row: one
+            for row, one in failed.items()
+            if (self._asked is None or row in self._asked) and not self._was_tried(one)
+        }
+
+    def _was_tried(self, row: FailedBefore) -> bool:
+        """Return whether a row has failed in this run already.
+
+        A run begins anew after its process was ended, or its provider failed. A row that was taken over from another
+        machine in this run has no attempt yet.
+        """
+        return row.run == self._context.run_id and row.attempts > 0
+
+    def _check_stateless(self) -> None:
+        if self._step.pipeline is not None and self._step.pipeline.state:
+            raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
+
+    def _own_record(self) -> OutputRecord:
+        """Return what the ledger knows of the output. Raises OrtdeployError if its rows cannot be run again."""
+        self._check_stateless()
+        context, step = self._context, self._step
+        known = context.output.record()
+        is_there = step.output.removable or context.output.folder.exists()
+        may_run = known is not None and (dict(known.identity) == dict(step.identity) or _continues(step))
+        if known is None or not is_there or not may_run:
+            raise OrtdeployError(f"{step.output.shown} holds no result of this job as it is now; apply it first")
+        return known
+
+    def _find(self, failed: Mapping[int, FailedBefore]) -> Found:
+        """Return where the failed rows of a part are now; those that have had all their attempts are left out.
+
+        The attempts are those with the present content of a file: after a repair, they begin anew.
+        """
+        most, wanted = self._step.errors.attempts, self._wanted(failed)
+        over = {} if most is None else {row: one for row, one in wanted.items() if one.attempts >= most}
+        unread = [row for row, one in wanted.items() if one.unreadable]
+        if unread:
+            self._places.leave(
+                unread, failed[unread[0]].path, "the file could not be read; apply runs its rows once it has changed"
+            )
+        tired = [row for row, one in over.items() if row not in unread and not self._places.holds_else(one)]
+        if tired:
+            self._places.leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
+        wanted = {row: one for row, one in wanted.items() if row not in tired and row not in unread}
+        if all(one.file_row is not None for one in wanted.values()):
+            return self._places.find(wanted)
+        return self._found_by_number(wanted)
+
+    def _found_by_number(self, failed: Mapping[int, FailedBefore]) -> Found:
+        """Return where rows are by their number in the job, if the ledger notes no file for them.
+
+        So it is for rows from before ledger version 4. Every file must be unchanged. Raises OrtdeployError.
+        """
+        inputs = self._context.output.ledger.inputs(self._context.output.name)
+        source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0, rows_before=0)
+        check_inputs(replace(self._step, input=source), self._context.plan.folder)
+        return Found([Segment(states=source.files, first_row=0, rows=tuple(sorted(failed)))])
+
+    def _announce(self, rows: Sequence[int], count: int) -> None:
+        """Log that failed rows run, and which neighbours they run without if that matters."""
+        step, models = self._step, list(self._step.row_check.declared)
+        log.info("job.started", rows=count, done=0, output=step.output.shown)
+        self._context.observer.job_started(step.job, 0, count)
+        if models:
+            reason = "failed rows are run once more, without those that stood beside them"
+            log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
+
+    def _retry_part(self, part: Part, failed: Mapping[int, FailedBefore]) -> None:
+        """Run a part's failed rows, and put those that now give a result into the part."""
+        found = self._find(failed)
+        if not found.segments:
+            return
+        context, stream = self._context, self._context.stream()
+        self._report.members = stream.members
+        again = _Again()
+
+        def noted(finished: Finished) -> Finished:
+            missing = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
+            again.recovered += [row for row in finished.block.rows if row not in missing]
+            again.failed += finished.outcome.failed
+            self._hold_places(finished, failed, found)
+            self._done += finished.block.count
+            context.observer.rows_done(self._done, len(again.failed))
+            return finished
+
+        state_dir = context.output.ledger.state_dir
+        rows = partial(open_segments, self._step, context.plan.folder, found.segments, state_dir)
+        blocks = stream.run(rows, found.rows[0])
+        new = context.output.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
+        self._writer.write_file(new, map(noted, blocks))
+        if stream.stopped:
+            raise StoppedError
+        context.files.check()  # before what was found goes into the part
+        check_inputs(replace(self._step, input=replace(self._step.input, files=found.states)), context.plan.folder)
+        context.output.ledger.note_repairs(context.output.name, found.repairs.values(), context.run_id)
+        if again.recovered:
+            self._merge(part, failed, again.recovered, new)
+        lost = sorted({*found.rows}.difference(again.recovered, (row.row for row in again.failed)))
+        if lost:
+            self._places.leave(lost, failed[lost[0]].path, "the file has no such row any more, or it gives no result")
+        letters = DeadLetters(context, found.states)
+        context.output.ledger.note_failures(
+            context.output.name,
+            part.number,
+            [_counted_on(row, failed[row.row]) for row in letters.completed(again.failed)],
+        )
+
+    def _hold_places(self, finished: Finished, failed: Mapping[int, FailedBefore], found: Found) -> None:
+        """Raise OrtdeployError if a row of a file that is as it was is another one than that which failed."""
+        block, repaired = finished.block, {state.path for state in found.repairs}
+        now = {row: block.source(place) for place, row in enumerate(block.rows)}
+        now |= {one.row: one.source for one in block.failed}
+        for row, source in now.items():
+            if failed[row].path not in {"", *repaired}:
+                hold_place(row, failed[row].source, source)
+
+    def _merge(self, part: Part, failed: Iterable[int], recovered: Sequence[int], new: Path) -> None:
+        """Put new rows into a part, or beside it."""
+        rows = NewRows(spans=as_spans(recovered), path=new, rows=tuple(recovered), adds=True)
+        one = self._context.replaced_rows(self._digits).replace(part, failed, rows)
+        new.unlink(missing_ok=True)
+        log.info("part.merged", part=part.number, rows=len(recovered), file=one.files[0].file)
+
+
+def _counted_on(row: FailedRow, before: FailedBefore) -> FailedRow:
+    """Return a row that failed again with the attempts of before, unless its file has other content now."""
+    is_repaired = None not in {row.sha256, before.sha256} and row.sha256 != before.sha256
+    return row if is_repaired else replace(row, attempts=row.attempts + before.attempts)
+
+
+def _without_dropping(step: RunJob) -> RunJob:
+    """Return the job with short batches; rows at the input's end were dropped already."""
+    last = "short" if step.batching.last == "drop" else step.batching.last
+    return replace(step, batching=replace(step.batching, last=last))
+
+
+def _continues(step: RunJob) -> bool:
+    """Return whether this deployment may make rows of an output whose other rows another deployment made."""
+    return step.output.on_upgrade == "continue"
