@@ -1,8 +1,8 @@
-"""What `plan` predicts of a job's memory against what the job takes; limits that hold; memory over varying shapes.
+"""What `plan --measure` says of a job's memory against what the job takes; limits that hold; varying shapes.
 
-With `--seed N` it compares forty networks that are drawn from the seed instead (`random_networks.py`), which no
-forecast was fitted to. Their memory is measured by a parent of a few megabytes: the peak that the system tells of a
-process is never less than what its parent held when it was started.
+With `--seed N` it compares forty networks that are drawn from the seed instead (`random_networks.py`). Their memory is
+measured by a parent of a few megabytes: the peak that the system tells of a process is never less than what its parent
+held when it was started.
 """
 
 import argparse
@@ -29,12 +29,13 @@ BATCHES = 6
 FILES, LONGEST, ROUNDS, WIDTH = 2000, 384, 3, 256
 
 NETWORKS = 40
-LOWEST, HIGHEST = 0.93, 1.10
+LOWEST, HIGHEST = 0.90, 1.15
 
 CASES = [
     *(("mlp", (512,), size) for size in (32, 256, 1024, 4096, 16384)),
     *(("cnn", (3, 96, 96), size) for size in (1, 8, 32, 64, 128)),
     *(("transformer", (192, 384), size) for size in (1, 4, 16, 32, 64)),
+    *(("table", (64,), size) for size in (32, 1024)),
 ]
 
 MANIFEST = """\
@@ -72,7 +73,8 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def prepare(folder: Path) -> None:
-    """Make the three models, and files of varying shapes for the transformer."""
+    """Make the models, and files of varying shapes for the transformer."""
+    save_table(folder / "table.onnx", 1024 * 1024, 128)
     save_mlp(folder / "mlp.onnx", 512, 2048)
     save_cnn(folder / "cnn.onnx", 96)
     save_transformer(folder / "transformer.onnx", 192, 384)
@@ -97,37 +99,78 @@ def _take_samples(path: Path) -> None:
     onnx.save(model, str(path))
 
 
-def apply(folder: Path, **manifest: Any) -> tuple[int, str, Mapping[str, Any]]:
-    """Apply a job; return its exit code, what it said, and its report."""
+def save_table(path: Path, words: int, width: int) -> None:
+    """Save a model that looks words up in a large table in another file, and adds them up."""
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Cast", ["x"], ["word"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["table", "word"], ["found"]),
+        helper.make_node("ReduceMean", ["found"], ["y"], axes=[1], keepdims=0),
+    ]
+    values = [
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 64]),
+        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", width]),
+    ]
+    table = onnx.numpy_helper.from_array(np.ones((words, width), np.float32), "table")
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [table])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path), save_as_external_data=True, location="table.data", size_threshold=0)
+
+
+def forget(folder: Path) -> None:
+    """Delete results and everything that is remembered."""
     for place in (folder / "out", folder / ".ortdeploy"):
         shutil.rmtree(place, ignore_errors=True)
+
+
+def write_manifest(folder: Path, **manifest: Any) -> None:
+    """Forget everything, and write the manifest of a job."""
+    forget(folder)
     (folder / "m.yaml").write_text(MANIFEST.format(**({"more": "", "limits": "{}"} | manifest)))
+
+
+def measured_before(folder: Path) -> int:
+    """Return the bytes that a job takes as its first rows tell."""
+    command = ortdeploy("plan", "--measure", "--format", "json", "m.yaml")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    (forecast,) = (step["limits"]["forecast"] for step in json.loads(done.stdout)["steps"] if "limits" in step)
+    return int(forecast["measured"][0]["size"])
+
+
+def apply(folder: Path, **manifest: Any) -> tuple[int, str, Mapping[str, Any]]:
+    """Apply a job; return its exit code, what it said, and its report."""
+    write_manifest(folder, **manifest)
     done = subprocess.run(ortdeploy("apply", "-q", "m.yaml"), cwd=folder, capture_output=True, text=True, check=False)
     report = folder / "out/_run.json"
     return done.returncode, done.stdout + done.stderr, json.loads(report.read_text()) if report.is_file() else {}
 
 
 def predictions(folder: Path) -> None:
-    """Print predicted over measured for every case, and what becomes of jobs with limits around the prediction."""
-    good = 0
+    """Print measured before over measured in the run for every case, and what becomes of jobs with limits around it."""
+    good, kept = 0, 0
     for model, shape, size in CASES:
         np.save(folder / "data.npy", np.zeros((size * BATCHES, *shape), dtype=np.float32))
-        _, _, report = apply(folder, model=model, data="data.npy", size=size)
-        predicted, measured = report["memory"]["predicted_bytes"], report["peak_memory_bytes"]
-        ratio = predicted / measured
-        good += 0.95 <= ratio <= 1.10
+        job = {"model": model, "data": "data.npy", "size": size}
+        write_manifest(folder, **job)
+        before = measured_before(folder)
+        _, _, report = apply(folder, **job)
+        taken = report["peak_memory_bytes"]
+        good += LOWEST <= before / taken <= HIGHEST
         ends = []
         for share in (1.2, 0.8):
-            code, said, limited = apply(
-                folder, model=model, data="data.npy", size=size, limits=f"{{memory: {int(predicted * share)}}}"
-            )
+            limit = int(taken * share)
+            code, said, limited = apply(folder, **job, limits=f"{{memory: {limit}}}")
             refused = "over-memory-limit" in said
-            ends.append("refused" if refused else f"exit {code}, batch {limited['sessions'][0]['batch_size']}")
+            kept += refused or limited["peak_memory_bytes"] <= limit
+            ends.append(
+                "refused" if refused else f"exit {code}, {limited['peak_memory_bytes'] / limit:.2f} of it taken"
+            )
         print(
-            f"{model} of {size} rows: predicted {predicted / MIB:.0f} MiB, measured {measured / MIB:.0f}, ratio "
-            f"{ratio:.2f}; with 1.2 times that {ends[0]}, with 0.8 {ends[1]}"
+            f"{model} of {size} rows: first rows {before / MIB:.0f} MiB, all {taken / MIB:.0f}, ratio "
+            f"{before / taken:.2f}; with a limit of 1.2 times that {ends[0]}, of 0.8 {ends[1]}",
+            flush=True,
         )
-    print(f"{good} of {len(CASES)} within -5 % and +10 %")
+    print(f"{good} of {len(CASES)} within {LOWEST} and {HIGHEST}; {kept} of {2 * len(CASES)} limits kept")
 
 
 def varying(folder: Path) -> None:
@@ -150,20 +193,20 @@ def varying(folder: Path) -> None:
 
 
 def drawn(folder: Path, seed: int, only: int | None) -> None:
-    """Print predicted over measured for each network of a seed, and how many are within the bounds."""
+    """Print measured before over measured in the run for each network of a seed, and how many are within the bounds."""
     random = np.random.default_rng(seed)
     good = 0
     for number in range(NETWORKS):
         case = draw(random, number, folder)
         if only in {None, number}:
-            predicted, measured = _measured(folder, number, case)
-            ratio = predicted / measured
+            before, taken = _measured(folder, number, case)
+            ratio = before / taken
             is_good = LOWEST <= ratio <= HIGHEST
             good += is_good
             print(
                 f"{number:2} {case.name}: {case.rows} rows of {case.row}, batch {case.batch}, {case.read} to "
-                f"{case.written}, parts of {case.rows_per_part}{case.sessions}: predicted {predicted / MIB:.0f} MiB "
-                f"measured {measured / MIB:.0f}, ratio {ratio:.2f}{'' if is_good else ' OUTSIDE'}",
+                f"{case.written}, parts of {case.rows_per_part}{case.sessions}: first rows {before / MIB:.0f} MiB "
+                f"all {taken / MIB:.0f}, ratio {ratio:.2f}{'' if is_good else ' OUTSIDE'}",
                 flush=True,
             )
         (folder / f"{number}.onnx").unlink()
@@ -171,17 +214,16 @@ def drawn(folder: Path, seed: int, only: int | None) -> None:
 
 
 def _measured(folder: Path, number: int, case: Case) -> tuple[int, int]:
-    """Return what a job is predicted to take, and what its process took at most, in bytes."""
-    for place in (folder / "out", folder / ".ortdeploy"):
-        shutil.rmtree(place, ignore_errors=True)
+    """Return what the first rows of a job took, and what its process took at most, in bytes."""
+    forget(folder)
     save_rows(folder / f"rows.{case.read}", case)
     (folder / "m.yaml").write_text(DRAWN_MANIFEST.format(number=number, case=case))
+    before = measured_before(folder)
     command = [sys.executable, "-I", "-S", "-c", PARENT, *ortdeploy("apply", "-q", "m.yaml")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"network {number} ended with {done.returncode}: {done.stdout}{done.stderr}")
-    report = json.loads((folder / "out/_run.json").read_text())
-    return report["memory"]["predicted_bytes"], int(done.stdout.split()[-1])
+    return before, int(done.stdout.split()[-1])
 
 
 def main() -> None:

@@ -67,7 +67,8 @@ class Span(Struct, frozen=True, kw_only=True, eq=False):
 class Diagnostic(Struct, frozen=True, kw_only=True):
     """One complaint: a fixed summary that people learn to recognise, and full sentences about this case.
 
-    What it says holds no secret, however it came by its words.
+    What it says holds no secret, however it came by its words. `devices` are those that it is about, of several that
+    were planned for; none: all.
     """
 
     rule: str
@@ -78,6 +79,7 @@ class Diagnostic(Struct, frozen=True, kw_only=True):
     certainty: Certainty = Certainty.FILES
     model: str | None = None
     job: str | None = None
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Take secrets out of the sentences."""

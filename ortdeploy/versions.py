@@ -19,7 +19,7 @@ OPTIONAL = ("onnxruntime-extensions",)
 """Packages that compute results where they are installed."""
 
 TESTED_WITH = ("1.31", "1.32")
-"""The versions of ONNX Runtime whose choice of kernels and use of memory are imitated and were compared with."""
+"""The versions of ONNX Runtime whose choice of kernels is imitated and was compared with."""
 
 _MISSING = "not installed"
 

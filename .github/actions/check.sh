@@ -1,5 +1,5 @@
-# Validates manifests and plans them for each device, as action.yml says: annotations to stdout, numbers to GITHUB_OUTPUT, a
-# table to GITHUB_STEP_SUMMARY. It ends with 1 if anything was refused.
+# Validates manifests and plans them for all devices, as action.yml says: annotations to stdout, numbers to GITHUB_OUTPUT, what
+# each job does on each device to GITHUB_STEP_SUMMARY. It ends with 1 if anything was refused.
 set -euo pipefail
 shopt -s nullglob
 
@@ -25,17 +25,18 @@ if (( ${#manifests[@]} == 0 )); then
   exit 1
 fi
 
-shown=$(mktemp) bad=0
-trap 'rm -f "$shown"' EXIT
+shown=$(mktemp) table=$(mktemp) bad=0
+trap 'rm -f "$shown" "$table"' EXIT
 
-# Runs one command, shows each annotation once, and adds a row to the summary.
+# Runs one command, shows each annotation once, and adds a row to the summary. The lines of a table are kept for its end.
 check() {
   local title=$1 lines verdict=passed
   shift
   echo "::group::$title"
   lines=$("$@") || { verdict=refused bad=1; }
-  printf '%s\n' "$lines" | awk -v shown="$shown" '
+  printf '%s\n' "$lines" | awk -v shown="$shown" -v table="$table" '
     BEGIN { while ((getline line < shown) > 0) seen[line] = 1 }
+    /^\|/ { print > table; next }
     NF && !seen[$0]++ { print; print >> shown }'
   echo "::endgroup::"
   printf '| %s | %s |\n' "$title" "$verdict" >> "$GITHUB_STEP_SUMMARY"
@@ -44,9 +45,10 @@ check() {
 printf '| ortdeploy | |\n| --- | --- |\n' >> "$GITHUB_STEP_SUMMARY"
 check "validate" ortdeploy validate --quiet --format github "${flags[@]}" "${manifests[@]}"
 if (( ! bad )); then
-  for device in "${devices[@]}"; do
-    check "plan for $device" ortdeploy plan --quiet --format github "${flags[@]}" --device "$device" "${manifests[@]}"
-  done
+  if (( ${#devices[@]} )); then
+    check "plan" ortdeploy plan --quiet --format github "${flags[@]}" "${devices[@]/#/--device=}" "${manifests[@]}"
+    { echo; cat "$table"; } >> "$GITHUB_STEP_SUMMARY"
+  fi
 fi
 {
   echo "errors=$(grep -c '^::error' "$shown" || true)"

@@ -293,6 +293,8 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
     setting = "replace one value, as in --set jobs.read.batch.size=16; may be given several times"
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", type=_key_value, help=setting)
+    label = "a label of this device, for when: of profiles; may be given several times (also: ORTDEPLOY_LABELS)"
+    add("--label", metavar="KEY=VALUE", action="append", default=[], dest="labels", type=_key_value, help=label)
     root = "allow paths into this folder; may be given several times"
     add("--allow-root", metavar="DIR", action="append", default=[], dest="roots", help=root)
     state = "folder of the ledger and the caches (default: .ortdeploy beside the manifest; also: ORTDEPLOY_STATE_DIR)"
@@ -344,7 +346,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add("--state-dir", metavar="DIR", help="folder of the caches (default: .ortdeploy beside the manifest)")
     add("--format", choices=("text", "json"), help="form of the results (default: text; also: ORTDEPLOY_FORMAT)")
     _add_common(parser, "print only what is wrong")
-    parser.set_defaults(sets=[], roots=[], profile=None)
+    parser.set_defaults(sets=[], roots=[], labels=[], profile=None)
 
 
 def _number(text: str) -> int:
@@ -359,7 +361,8 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_validate(parser)
-    parser.add_argument("--device", metavar="FILE", help="plan for the machine that a device file describes")
+    device = "plan for the device that this file describes; a pattern, or given several times: show what runs where"
+    parser.add_argument("--device", metavar="FILE", action="append", dest="devices", help=device)
     bound = "with --device: fix files, rows and parts, from data that is here (default: apply finds them there)"
     parser.add_argument("--bound", action="store_true", help=bound)
     parser.add_argument("--out", metavar="PLAN", help="save the plan to a file, for ortdeploy apply PLAN")
@@ -367,6 +370,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_policy(parser)
     _add_jobs(parser)
     _add_new_run(parser)
+    measure = "run the first rows of each job in a scratch folder, to learn what memory it takes"
+    parser.add_argument("--measure", action="store_true", help=measure)
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 if something would run")
 
 
@@ -382,6 +387,8 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_policy(parser)
     _add_jobs(parser)
     _add_new_run(parser)
+    meaning = "take the profile that holds now, even if the device has lost what the last one was chosen for"
+    parser.add_argument("--choose", action="store_true", help=meaning)
     meaning = "keep the last version of a manifest that ran well, and run it while a later version is refused"
     parser.add_argument("--last-good", action="store_true", help=meaning)
     every = "how often somebody calls this command; the status document then says when it is due: 30s, 5min, 1h"
@@ -704,7 +711,12 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", metavar="NAME", help="the device's name (default: the host's)")
+    name = "the device's name (default: ORTDEPLOY_DEVICE, or the host's name)"
+    parser.add_argument("--name", metavar="NAME", help=name)
+    label = "a label of the device, for when: of profiles; may be given several times (also: ORTDEPLOY_LABELS)"
+    parser.add_argument(
+        "--label", metavar="KEY=VALUE", action="append", default=[], dest="labels", type=_key_value, help=label
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
     _add_common(parser)
 

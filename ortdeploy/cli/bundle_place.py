@@ -21,6 +21,7 @@ from ortdeploy.plan.steps import Plan
 from ortdeploy.planning import installed as record
 from ortdeploy.planning.installed import CHECKED
 from ortdeploy.planning.policy_file import key_of
+from ortdeploy.planning.variants import on_this_machine
 from ortdeploy.planning.versions import Version
 from ortdeploy.planning.workflow import plan_checks, probe_host, validate
 from ortdeploy.versions import versions
@@ -86,7 +87,7 @@ class Place:
         from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
 
         own, state_dir = options(self.own_options()), self.arguments.state_dir
-        specs = validate([manifest], own).specs
+        specs = validate([manifest], own, choose=on_this_machine(own, state_dir)).specs
         if not any(_has_checks(spec) for spec in specs):
             return
         checks, diagnostics = plan_checks([manifest], own, state_dir=state_dir)

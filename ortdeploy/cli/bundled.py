@@ -101,7 +101,7 @@ def _refuse_unfit(arguments: argparse.Namespace) -> None:
             )
     if getattr(arguments, "record", False):
         raise UsageError("--record writes golden outputs, and those of an installed deployment are as they were signed")
-    if getattr(arguments, "device", None) is not None:
+    if getattr(arguments, "devices", None):
         raise UsageError("--device is for manifests: ortdeploy bundle --device FILE says whether a device takes it")
     if is_installed and getattr(arguments, "tag", None) is not None:
         raise UsageError("--tag chooses in a layout, and an installed deployment has one version that runs")

@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,25 @@ if TYPE_CHECKING:
     from ortdeploy.manifest.loader import LoadOptions
     from ortdeploy.planning.installed import Installed
 
+_LABEL = "[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
+"""The key of a label, as the schemas have it."""
+
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "LoadOptions":
     """Return the options for reading manifests that the command line gives."""
     from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  brings yaml
 
-    sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
-    options = LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
+    options = LoadOptions(
+        digest=digest,
+        profile=arguments.profile,
+        from_environment=getattr(arguments, "environment_profile", False),
+        device_name=device_name(),
+        labels=labels_of(arguments.labels),
+        choose_anew=getattr(arguments, "choose", False),
+        sets=tuple(arguments.sets),
+        roots=tuple(arguments.roots),
+        overlays=tuple(arguments.overlays),
+    )
     taken: Taken | None = getattr(arguments, "taken", None)
     if taken is None and arguments.command in _ROOT_OF_INSTALLED and arguments.root is not None:
         raise UsageError("--root says where an installed deployment lies: name it as @NAME")
@@ -45,6 +59,27 @@ class Taken(Struct, frozen=True, kw_only=True):
     passed: bool = False
     arrivals: Any = None
     installed: "Installed | None" = None
+
+
+def device_name() -> str | None:
+    """Return what the environment calls this machine."""
+    return os.environ.get("ORTDEPLOY_DEVICE") or None
+
+
+def labels_of(flags: Sequence[str]) -> dict[str, str]:
+    """Return the labels of --label, or of ORTDEPLOY_LABELS if none is given. Raises UsageError."""
+    variable = "ORTDEPLOY_LABELS"
+    said = flags or list(filter(None, map(str.strip, os.environ.get(variable, "").split(","))))
+    found: dict[str, str] = {}
+    for text in said:
+        key, equals, value = text.partition("=")
+        source = "--label" if flags else variable
+        if not equals or re.fullmatch(_LABEL, key) is None:
+            raise UsageError(f'{source}: "{text}" is not KEY=VALUE, with a key of letters, digits and . _ - /')
+        if key in found:
+            raise UsageError(f'{source} gives the label "{key}" twice')
+        found[key] = value
+    return found
 
 
 def plan_root(root: str | None, plan: Path) -> Path:

@@ -15,9 +15,10 @@ from ortdeploy.files.listing import as_name, expand
 from ortdeploy.files.names import STATE_DIR, is_folder, is_there, relative
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.damage import FILE
-from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest
+from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_variants
 from ortdeploy.manifest.named_paths import NamedPath, named_paths, path_from_manifest, pattern_from_manifest
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.planning.workflow import options_of
 
 _MADE = ("part-", "_", ".")
 """How the names of what a job writes into its output folder begin."""
@@ -32,9 +33,8 @@ def role_of(path: str, arguments: argparse.Namespace) -> str | None:
     for manifest, options in _manifests(arguments):
         if any(map(target.is_at, (manifest, *options.overlays))):
             return "a manifest or an overlay"
-        spec = load_manifest(manifest, options).spec
-        role = None if spec is None else _role_in(spec, target, arguments.state_dir)
-        if role is not None:
+        roles = (_role_in(spec, target, arguments.state_dir) for spec in load_variants(manifest, options))
+        if (role := next(filter(None, roles), None)) is not None:
             return role
     return None
 
@@ -73,10 +73,7 @@ class _Target:
 def _manifests(arguments: argparse.Namespace) -> Iterator[tuple[str, LoadOptions]]:
     """Yield the manifests of a command line with how each is read; a saved plan says both. Raises OrtdeployError."""
     for one in saved_plans(arguments):
-        yield (
-            one.manifest,
-            LoadOptions(digest=False, profile=one.profile, sets=one.sets, roots=one.roots, overlays=one.overlays),
-        )
+        yield one.manifest, options_of(one, LoadOptions(digest=False, roots=one.roots))
     for manifest in find_manifests(arguments.paths)[0]:
         yield manifest, load_options(arguments, digest=False)
 

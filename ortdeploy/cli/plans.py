@@ -13,6 +13,7 @@ from ortdeploy.facts.counting import Counting
 from ortdeploy.files.names import is_file
 from ortdeploy.files.opening import open_regular
 from ortdeploy.ledger.ledger import now
+from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter
 from ortdeploy.planning.planned import Planned
@@ -121,7 +122,8 @@ def load_plan_file(
         from ortdeploy.cli.rebuild_ledgers import make_lost_ledgers  # noqa: PLC0415  only for who writes them
 
         make_lost_ledgers(saved, roots, arguments.state_dir)
-    planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards, computes=computes)
+    options = LoadOptions(roots=roots) if in_shards else replace(load_options(arguments), roots=roots)
+    planned = plan_again(saved, options, arguments.state_dir, in_shards=in_shards, computes=computes)
     return replace(planned, plans=()) if has_errors(planned.diagnostics) else _with_wanted_jobs(planned, arguments)
 
 

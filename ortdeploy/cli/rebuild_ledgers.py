@@ -17,7 +17,7 @@ from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.saved_plan import SavedPlan
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import validate
+from ortdeploy.planning.workflow import options_of, validate
 from ortdeploy.sinks.catalogue import SINKS
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def make_lost_ledgers(saved: Sequence[SavedPlan], roots: Sequence[str], state_di
     Planning says what is wrong with it. Raises OrtdeployError, LockedError.
     """
     for one in saved:
-        options = LoadOptions(profile=one.profile, sets=one.sets, roots=tuple(roots), overlays=one.overlays)
-        for spec in validate([one.manifest], options).specs:
+        for spec in validate([one.manifest], options_of(one, LoadOptions(roots=tuple(roots)))).specs:
             for job in spec.jobs:
                 if one.jobs is None or job.name in one.jobs:
                     _make_lost_ledger(spec, job, state_dir)

@@ -27,13 +27,11 @@ Kernels = Mapping[str, Mapping[str, Sequence[Kernel]]]
 class Prediction(Struct, frozen=True, kw_only=True):
     """Nodes by provider, operator types on the CPU, and nodes that no provider of the chain can run, with the reason.
 
-    Nodes that would be replaced by the body of their function are in none of them. Operators `in_float`, each with its
-    domain, compute float16 in float32, because the CPU has no kernel for it.
+    Nodes that would be replaced by the body of their function are in none of them.
     """
 
     nodes: Mapping[str, int] = field(default_factory=dict)
     cpu_operators: tuple[str, ...] = ()
-    in_float: tuple[str, ...] = ()
     impossible: tuple[tuple[NodeFacts, str], ...] = ()
 
 
@@ -60,7 +58,6 @@ def predict_placement(
     placer = _Placer([name for name in providers if _oldest_opset(name) <= opset], kernels, attributes or {})
     counts: dict[str, int] = {}
     on_cpu: list[str] = []
-    in_float: list[str] = []
     impossible: list[tuple[NodeFacts, str]] = []
     for node in model.nodes:
         taker, refusal = placer.place(node)
@@ -69,11 +66,9 @@ def predict_placement(
         elif taker is not None:
             counts[taker] = counts.get(taker, 0) + 1
             on_cpu += [node.operator] if taker == CPU else []
-            in_float += [f"{node.domain}.{node.operator}"] if taker == CPU and placer.casts(node) else []
     return Prediction(
         nodes=counts,
         cpu_operators=tuple(dict.fromkeys(on_cpu)),
-        in_float=tuple(dict.fromkeys(in_float)),
         impossible=tuple(impossible),
     )
 
@@ -101,11 +96,6 @@ class _Placer:
         if node.expandable and node.domain in self._domains:
             return None, self._refused_body(node)
         return None, _why_not(node, self._kernels[CPU])
-
-    def casts(self, node: NodeFacts) -> bool:
-        """Return whether a node on the CPU computes in float32 what it reads in float16."""
-        node = self._as_known(node)
-        return bool(_why_not(node, self._kernels[CPU])) and _runs_as_float(node, self._kernels[CPU])
 
     def _takes(self, name: str, node: NodeFacts) -> bool:
         """Return whether a provider takes a node; one with a memory of its own leaves what has to do with sizes."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.facts.variants import OfferedDevice, Traits
 from ortdeploy.process.cores import within_quota
 
 DEFAULT_LOCALE = "en_US.UTF-8"
@@ -38,6 +39,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
 class MachineFacts(Struct, frozen=True, kw_only=True):
     """A machine: what this process may use of it, and the processor features that kernels care about.
 
+    `total_memory_bytes` and `online_cores` are the system's, whatever this process may use of them.
     `sensors` are those that can be read: temperature, battery; None: not known.
     """
 
@@ -49,6 +51,8 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None
     cpu_flags: tuple[str, ...]
     sensors: frozenset[str] | None = None
+    total_memory_bytes: int | None = None
+    online_cores: int | None = None
 
     @property
     def usable_cores(self) -> int:
@@ -96,7 +100,12 @@ class RuntimeFacts(Struct, frozen=True, kw_only=True):
 
 
 class HostFacts(Struct, frozen=True, kw_only=True):
-    """What a plan is made for: an ONNX Runtime and its machine; this one, or one that a device file describes."""
+    """What a plan is made for: an ONNX Runtime and its machine; this one, or one that a device file describes.
+
+    `traits` and `offered` are what decides the profile on a device that is described.
+    """
 
     runtime: RuntimeFacts
     machine: MachineFacts | None
+    traits: Traits = Traits()
+    offered: tuple[OfferedDevice, ...] = ()

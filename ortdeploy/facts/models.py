@@ -51,42 +51,11 @@ class ValueFacts(Struct, frozen=True, kw_only=True):
         return self.default is not None
 
 
-class FilterFacts(Struct, frozen=True, kw_only=True):
-    """The filters of convolutions over images, as float32: their bytes, those of the largest, and what is `filled_up`.
-
-    ONNX Runtime keeps them in blocks of channels on the CPU, the last of which is filled up.
-    """
-
-    size: int = 0
-    largest: int = 0
-    filled_up: int = 0
-
-
-class FoldedConstants(Struct, frozen=True, kw_only=True):
-    """Bytes of constants that are replaced by what follows from them when a graph is opened, and of what is `made`.
-
-    `largest` is the largest that is made.
-    """
-
-    replaced: int = 0
-    made: int = 0
-    largest: int = 0
-
-
 class WeightFacts(Struct, frozen=True, kw_only=True):
-    """How many bytes a model's weights take, and whether they lie in other files.
-
-    Among them are those of convolutions, those in branches and bodies inside of nodes, and those in Constant nodes of
-    the graph itself. `largest` is the largest of them. `filters` are those of convolutions that are kept in blocks.
-    """
+    """How many bytes a model's weights take in memory, and those of convolutions among them."""
 
     size: int = 0
-    largest: int = 0
     of_convolutions: int = 0
-    of_inner_graphs: int = 0
-    of_constant_nodes: int = 0
-    external: bool = False
-    filters: FilterFacts = FilterFacts()
 
 
 HOLE = "weights"

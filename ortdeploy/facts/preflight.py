@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-ROOMY = 0.85
-"""A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
+from ortdeploy.facts.memory import MemoryForecast
 
 
 class Opening(Struct, frozen=True, kw_only=True):
@@ -37,41 +36,6 @@ class RefusedBatch(Struct, frozen=True, kw_only=True):
     problem: str
     fitting: tuple[int, ...]
     output: str | None = None
-
-
-class MemoryPart(Struct, frozen=True, kw_only=True):
-    """One part of what a job takes: process, weights, activations, or rows and results; its size in bytes."""
-
-    what: str
-    size: int
-
-
-class MemoryForecast(Struct, frozen=True, kw_only=True):
-    """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
-
-    If its own batch does not fit, `fitting` is the largest one that its limits have room for, and `count` the largest
-    number of each session. `disk` is what its output takes, if that does not depend on values. If thread layouts are to
-    be measured, `thread_layouts` are those that its limits have room for, with what it takes in each. `callers` are as
-    many threads as may call its session at once, if that has one for each core; None: the manifest says how many.
-    """
-
-    parts: tuple[MemoryPart, ...]
-    unknown: str | None = None
-    limit: int | None = None
-    fitting: int | None = None
-    count: int | None = None
-    disk: int | None = None
-    thread_layouts: Mapping[str, int] = field(default_factory=dict)
-    callers: int | None = None
-
-    @property
-    def total(self) -> int:
-        """The sum of what is known."""
-        return sum(part.size for part in self.parts)
-
-    def total_of(self, layout: str | None) -> int:
-        """Return the sum in one way to use threads."""
-        return self.total if layout is None else self.thread_layouts.get(layout, self.total)
 
 
 class RefusedRow(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,6 @@ from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.digests import file_digest, signature
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
-from ortdeploy.graph.activations import weigh
 from ortdeploy.graph.external_data import TensorProblemError, external_files, file_beside
 from ortdeploy.graph.image_layouts import image_uses
 from ortdeploy.graph.index_limits import index_limits
@@ -31,6 +30,7 @@ from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.random_ops import random_operators
 from ortdeploy.graph.skeleton import take_outline
 from ortdeploy.graph.text import check_text
+from ortdeploy.graph.values import weigh
 from ortdeploy.graph.without_weights import load_without_weights
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType, shapes_agree
 

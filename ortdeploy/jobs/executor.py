@@ -70,7 +70,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     has by job when an earlier process began it, by the monotonic clock, which all processes share. `on_proof` is called
     before and after each run with which a job's rows are compared; `unproven` says by job why none are to be compared.
     `digests` has by job that of what the plan says of it, if another process has read the plan. `cores`: as many as an
-    engine has reserved for this process; None: it may use all.
+    engine has reserved for this process; None: it may use all. `too_large` says by job why memory has no room for it.
     """
 
     plan: Plan
@@ -93,6 +93,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     unproven: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     cores: int | None = None
+    too_large: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -108,7 +109,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     def _results(self, ended: Mapping[str, Status]) -> Iterator[JobResult]:
         """Do every step; `ended` says of each job that has ended how it did."""
         yield from self._finished()
-        known = {**self._paused(), **self._unshared()}
+        known = {**self._too_large(), **self._paused(), **self._unshared()}
         needed = {name for step in run_jobs(self.plan) if step.job not in known for name in step.sessions}
         models = OpenedModels(
             plan=self.plan,
@@ -192,6 +193,11 @@ class Execution(Struct, frozen=True, kw_only=True):
                     self._note_pause(step, watch.reason)
                 log_end(found[step.job])
         return found
+
+    def _too_large(self) -> dict[str, JobResult]:
+        """Return the results of jobs for which there is not enough memory."""
+        steps = (step for step in run_jobs(self.plan) if step.job in self.too_large)
+        return {step.job: _refused(step, RefusedError(self.too_large[step.job])) for step in steps}
 
     def _unshared(self) -> dict[str, JobResult]:
         """Return the results of jobs whose parts no shard can make, before anything is opened or measured for them."""

@@ -26,6 +26,7 @@ from ortdeploy.ledger.live_progress import Live
 from ortdeploy.parts.begun_part import BegunPart
 from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.parts.position import Position
+from ortdeploy.plan.memory_notes import note_own_peak
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.streaming.member import Finished
@@ -134,6 +135,8 @@ class JobRun:
                 ending = self._end(ending, self._loop.kept())
             except OrtdeployError as error:
                 ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
+        if ending.status is Status.DONE and not any(member.rows.halvings for member in self._stream.members):
+            note_own_peak(self._context.plan, self._context.step, self._context.output.ledger.state_dir)
         result = self._report.result(ending, len(self._blocks.pending) if self._blocks is not None else 0)
         log_end(result)
         return result

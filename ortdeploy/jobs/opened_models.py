@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
-from ortdeploy.facts.preflight import ROOMY
 from ortdeploy.jobs.pinned_files import Files
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
 from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.process.cores import core_count
+from ortdeploy.process.heap import spare_memory
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.results.results import JobResult
@@ -47,7 +47,7 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         )
         limit = self.memory_limit(step)
         try:
-            with MemoryBound(limit, core_count()):
+            with MemoryBound(limit, core_count(), mapped=sum(file.size for file in step.files[1:])):
                 return opener.open_model(self._without_arena(step, limit, trial=trial), candidates, skipped)
         except OrtdeployError as error:
             return error
@@ -145,13 +145,14 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         own_words = "enable_cpu_mem_arena" in opening.options or opening.shared_arena is not None
         if limit is None or own_words:
             return opening
-        needs = (step.limits.forecast for step in self.jobs_of(opening))
+        forecasts = (step.limits.forecast for step in self.jobs_of(opening))
         layout = opening.thread_layouts[0].name if opening.thread_layouts else None
-        if all(need and need.unknown is None and need.total_of(layout) < limit * ROOMY for need in needs):
+        if all(one and one.has_room_for_arena(limit, layout) for one in forecasts):
             return opening
         (log.debug if trial else log.info)(
             "session.without_arena", model=opening.model, session=opening.session, limit=limit
         )
+        spare_memory()
         without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
         return replace(opening, options={**without, **opening.options})
 

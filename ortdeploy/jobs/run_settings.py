@@ -117,7 +117,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     def _callers(self, layout: ThreadLayout, job: RunJob) -> int:
         """Return how many threads call each session: one for each core, unless the layout or the limits say less."""
         forecast = job.limits.forecast
-        bounds = [job.limits.threads, forecast.callers if forecast else None]
+        bounds = [job.limits.threads, forecast.callers_at_once if forecast else None]
         wanted = layout.callers or self.cores or usable_cores()
         return min([wanted, *(bound for bound in bounds if bound is not None)])
 

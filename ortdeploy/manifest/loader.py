@@ -9,14 +9,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
+from ortdeploy.facts.variants import ENVIRONMENT, FLAG, NO_PROFILE, Choice
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
 from ortdeploy.files.path_suggestions import advice_on_path
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.empty_options import drop_empty_options
+from ortdeploy.manifest.profiles import check_profiles, profile_names
 from ortdeploy.manifest.read_spec import build_spec
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.manifest.when import PROFILES, Variants, read_variants
 from ortdeploy.providers.secrets import remember_secrets
 from ortdeploy.shell import command
 
@@ -31,6 +34,8 @@ _FIRST = 512
 class LoadOptions(Struct, frozen=True, kw_only=True):
     """What the command line says about every manifest; `digest` when plans are made of it.
 
+    `profile` is the one that is asked for (NO_PROFILE: none), `from_environment`: by a variable. `device_name` and
+    `labels` are what this machine is called, for the `when` of profiles; `choose_anew`: whatever was chosen before.
     `overlays` are files that are laid over it, the last one on top; `sets` are single values over those.
     `texts` are by full path what is read in place of manifests and overlays, and `places` are by the path as written
     where files lie that a manifest names.
@@ -38,6 +43,10 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
 
     digest: bool = True
     profile: str | None = None
+    from_environment: bool = False
+    device_name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    choose_anew: bool = False
     sets: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     overlays: tuple[str, ...] = ()
@@ -49,7 +58,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
 class Loaded(Struct, frozen=True, kw_only=True):
     """One manifest file: its spec when there is one, the specs of its other profiles, and what is wrong with it.
 
-    `is_device`: it is a device file, and has no spec.
+    `choosable`: a profile is to be chosen by these conditions, and `spec` is the manifest without any. `is_device`: it
+    is a device file, and has no spec.
     """
 
     path: str
@@ -57,6 +67,13 @@ class Loaded(Struct, frozen=True, kw_only=True):
     variants: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
     is_device: bool = False
+    choosable: Variants | None = None
+
+    def chosen(self, choice: Choice) -> Spec | None:
+        """Return the spec of a choice among the profiles."""
+        specs = (one for one in (self.spec, *self.variants) if one is not None)
+        spec = next((one for one in specs if one.profile == choice.name), None)
+        return None if spec is None else replace(spec, choice=choice)
 
 
 def find_manifests(paths: Sequence[str]) -> tuple[tuple[str, ...], tuple[Diagnostic, ...]]:
@@ -96,16 +113,38 @@ def load_manifest(path: str, options: LoadOptions, *, devices: bool = False) -> 
         return Loaded(path=path, spec=None, variants=(), diagnostics=diagnostics)
     sha256 = _digest(b"".join((raw, *(text for text, _ in overlays)))) if options.digest else ""
     options = replace(options, overlay_documents=tuple(overlay for _, overlay in overlays))
-    spec, found = _specify(document, options.profile, options, sha256)
+    diagnostics += check_profiles(document)
+    spec, found = _specify(document, None if options.profile == NO_PROFILE else options.profile, options, sha256)
     diagnostics += found
     variants = []
-    for name in () if options.profile else _profile_names(document):
+    for name in () if options.profile else profile_names(document):
         variant, found = _specify(document, name, options, sha256)
         diagnostics += found
         variants += [variant] if variant else []
-    if has_errors(diagnostics):
+    choosable = None
+    if spec is None or has_errors(diagnostics):
         spec, variants = None, []
-    return Loaded(path=path, spec=spec, variants=tuple(variants), diagnostics=tuple(dict.fromkeys(diagnostics)))
+    elif options.profile:
+        reason = ENVIRONMENT if options.from_environment else FLAG
+        spec = replace(spec, choice=Choice(name=spec.profile, reason=reason))
+    else:
+        choosable = read_variants(document)
+    return Loaded(
+        path=path,
+        spec=spec,
+        variants=tuple(variants),
+        diagnostics=tuple(dict.fromkeys(diagnostics)),
+        choosable=choosable,
+    )
+
+
+def load_variants(path: str, options: LoadOptions) -> tuple[Spec, ...]:
+    """Return the specs of a manifest without and with each profile, whichever is asked for: those without an error."""
+    loaded = load_manifest(path, replace(options, profile=None))
+    if loaded.spec is not None:
+        return (loaded.spec, *loaded.variants)
+    asked = load_manifest(path, options).spec if options.profile else None
+    return () if asked is None else (asked,)
 
 
 def is_device_file(document: Document) -> bool:
@@ -137,6 +176,9 @@ def _read_overlays(
         document, problems = parse_document(raw, path) if raw is not None else (None, ())
         diagnostics += problems
         if raw is not None and document is not None and isinstance(document.data, dict):
+            if PROFILES in document.data:
+                detail = f"{path} has {PROFILES}:, which is read in the manifest alone: a profile lies below overlays."
+                diagnostics += (stage_diagnostic("override-conflict", detail, document.locate_key((PROFILES,))),)
             found.append((raw, document))
         elif document is not None:
             detail = f"{path} is no mapping of manifest keys, such as jobs: and models:."
@@ -184,11 +226,6 @@ def _unreadable(detail: str, path: str) -> Diagnostic:
     return stage_diagnostic("unreadable-manifest", detail, Span(path=path, line=1, column=1))
 
 
-def _profile_names(document: Document) -> tuple[str, ...]:
-    profiles = document.data.get("profiles") if isinstance(document.data, dict) else None
-    return tuple(profiles) if isinstance(profiles, dict) else ()
-
-
 def _override(document: Document, profile: str | None, options: LoadOptions) -> tuple[Document, tuple[Diagnostic, ...]]:
     from ortdeploy.manifest.overrides import apply_overlay, apply_profile, apply_sets  # noqa: PLC0415  only for overrides
 
@@ -221,6 +258,7 @@ def _specify(
         roots=tuple(str(Path(root).absolute()) for root in options.roots),
         sha256=sha256,
         profile=profile,
+        asked=options.profile,
         sets=options.sets,
         overlays=options.overlays,
     )

@@ -7,18 +7,19 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest.document import Document, Path, parse_document, stage_diagnostic
+from ortdeploy.manifest.profiles import profile_names
 from ortdeploy.manifest.schema_check import check_document
+from ortdeploy.manifest.when import PROFILES
 from ortdeploy.redaction import shown_path
 
 
 def apply_profile(document: Document, profile: str) -> tuple[Document, tuple[Diagnostic, ...]]:
     """Merge `profiles: NAME:` over the document: mappings are merged, everything else is replaced."""
-    profiles = document.data.get("profiles") if isinstance(document.data, dict) else None
-    if not isinstance(profiles, dict) or profile not in profiles:
-        known = list(profiles) if isinstance(profiles, dict) else []
+    known = profile_names(document)
+    if profile not in known:
         detail = f'--profile asks for "{profile}". {did_you_mean(profile, known)}'
-        return document, (stage_diagnostic("undefined-profile", detail, document.locate_key(("profiles",))),)
-    overlay = _subtree(document, ("profiles", profile))
+        return document, (stage_diagnostic("undefined-profile", detail, document.locate_key((PROFILES,))),)
+    overlay = _without(_subtree(document, (PROFILES, profile)), ("when",))
     if not isinstance(overlay.data, dict):
         return document, ()  # the schema complains about the profile itself
     return _merge(document, overlay, ()), ()
@@ -67,6 +68,8 @@ def apply_sets(document: Document, sets: Sequence[str]) -> tuple[Document, tuple
         if overlay is None and not value.strip():
             overlay, found = parse_document(b"''", source)
         at, problem = _find(document, key)
+        if at[:1] == (PROFILES,):
+            problem = f"{PROFILES}: is read in the manifest alone: a profile lies below --set. Name one with --profile."
         if problem:
             problems += (*found, stage_diagnostic("override-conflict", problem, span))
             continue

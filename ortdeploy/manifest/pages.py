@@ -10,6 +10,11 @@ PAGES: dict[str, tuple[str, str]] = {
         "Alias inside its own anchor",
         "A YAML alias that stands inside the value it refers to has no end. Remove the alias.",
     ),
+    "ambiguous-profile": (
+        "Several profiles hold on one device",
+        "A deployment runs one profile on a device, and the when: of several hold. Order means nothing: a profile that "
+        "is inserted would change what all devices run. Let one exclude the other, with not:, a bound, or a label.",
+    ),
     "ambiguous-scalar": (
         "Number that YAML readers disagree about",
         "YAML 1.1 and 1.2 read 010, 1_000, 1:30, .inf and .nan differently: an editor may show one number and another "
@@ -44,6 +49,11 @@ PAGES: dict[str, tuple[str, str]] = {
         "A plan names the manifest, models, adapters, inputs, ONNX Runtime version and providers that it was made "
         "from. One of them is different now, so the plan no longer says what would happen. Make the plan again.",
     ),
+    "no-profile": (
+        "No profile holds on this device",
+        "otherwise: refuse says that a device on which no when: holds runs nothing. The message has the facts that "
+        "were asked for. Correct a when:, or name a profile with --profile; --profile none takes none.",
+    ),
     "non-string-key": (
         "Key that is not text",
         "YAML reads on, yes, null, 1 and 2024.5 as something else than text, also as keys. Quote the key.",
@@ -70,6 +80,12 @@ PAGES: dict[str, tuple[str, str]] = {
         "File too large for a manifest",
         "A manifest may have 4 MiB. A file of that size is most often a model or data by mistake.",
     ),
+    "profile-changed": (
+        "Device has lost what its profile was chosen for",
+        "The last apply ran another profile, because a provider or a device opened, or because there was more memory, "
+        "or more cores. A device on which that comes and goes would run two profiles in turn, so nothing runs. That "
+        "ends by itself when the fact is back. If the loss is meant, ortdeploy apply --choose takes the other one.",
+    ),
     "secret-in-bundle": (
         "Secret in a bundle",
         "A bundle lies in registries and on devices, and whoever has it can read the manifest in it. Give secrets to "
@@ -91,10 +107,16 @@ PAGES: dict[str, tuple[str, str]] = {
         "ortdeploy wrote it; the message says what to do. The same command goes on with other manifests.",
     ),
     "too-deep": ("Nesting too deep", "A manifest may nest 64 levels; a real one needs about eight."),
+    "undecided-profile": (
+        "Device file lacks a fact that decides the profile",
+        "Whether a when: holds depends on a fact that a device file does not tell, and a guess would be a plan for "
+        "another device. The message names the field to add. ortdeploy device writes all of them on the device.",
+    ),
     "undefined-alias": ("Alias without an anchor", "*name repeats what &name marked earlier in the file."),
     "undefined-profile": (
         "Profile that is not in the manifest",
-        "--profile NAME applies the overrides under profiles: NAME:. The manifest has no such profile.",
+        "--profile NAME applies the overrides under profiles: NAME:, and otherwise: NAME does where no when: holds. "
+        "The manifest has no such profile.",
     ),
     "unfetched-file": (
         "Model or adapter cannot be fetched",

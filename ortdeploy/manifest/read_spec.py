@@ -52,6 +52,7 @@ def build_spec(
     sha256: str,
     profile: str | None,
     sets: tuple[str, ...],
+    asked: str | None = None,
     overlays: tuple[str, ...] = (),
 ) -> Spec:
     """Build the spec of a document that the schema has accepted."""
@@ -63,6 +64,7 @@ def build_spec(
         roots=roots,
         sha256=sha256,
         profile=profile,
+        asked=asked,
         sets=sets,
         overlays=overlays,
         chains={key: _chain(value, ("providers", key)) for key, value in data.get("providers", {}).items()},

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from ortdeploy.diagnostics import Span
 from ortdeploy.facts.data import PLAIN, STRICT_ARRIVALS, ArrivalPolicy, Dialect
+from ortdeploy.facts.variants import NO_PROFILE, Choice
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec
 from ortdeploy.manifest.op_steps import OpSpec, read_op
@@ -340,7 +341,8 @@ class OnEnd(Struct, frozen=True, kw_only=True):
 class Spec(Struct, frozen=True, kw_only=True):
     """One manifest. `folder` is where its relative paths start; `roots` are further folders they may reach.
 
-    `places` are by the path as written where files lie that are not taken from there.
+    `profile` is the one that it has, and `asked` the one that the command line asks for; `choice` says how it was
+    chosen, if it was. `places` are by the path as written where files lie that are not taken from there.
     """
 
     name: str
@@ -349,6 +351,7 @@ class Spec(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...]
     sha256: str
     profile: str | None
+    asked: str | None
     sets: tuple[str, ...]
     overlays: tuple[str, ...]
     chains: Mapping[str, tuple[ProviderSpec, ...]]
@@ -360,6 +363,12 @@ class Spec(Struct, frozen=True, kw_only=True):
     document: Document
     places: Mapping[str, str] = field(default_factory=dict)
     on_end: OnEnd | None = None
+    choice: Choice | None = None
+
+    @property
+    def profile_to_ask_for(self) -> str | None:
+        """The --profile that gives this spec again, whatever may be chosen."""
+        return self.profile or (NO_PROFILE if self.choice is not None else None)
 
     def model(self, name: str) -> ModelSpec | None:
         """Return the model of that name, if there is one."""

@@ -36,6 +36,7 @@ LATER: Mapping[type, Mapping[str, Any]] = {
     JobInput: {"dialect": PLAIN, "types": {}},
     JobOutput: {"types": {}, "settled": {}},
     OpenSession: {"computes": ()},
+    Plan: {"choice": None},
     PlannedInput: {"narrowed_by": None},
     PlannedValue: {"narrowed_by": None},
     RowCheck: {"may_trap": False},

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, UnreadableFile
-from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.facts.memory import MemoryForecast
+from ortdeploy.facts.variants import Choice
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.narrowed import Narrowed
@@ -452,8 +453,9 @@ class PlannedFiles(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What would run for one manifest in `folder`; `profile`, `sets`, `overlays` and `roots` are the command line's.
+    """What would run for one manifest in `folder`; `sets`, `overlays` and `roots` are the command line's.
 
+    `profile` is the one that runs, and `choice` says why; None if there was nothing to choose.
     `jobs` are those that the command line chose; None: all. `inputs` are the files of each of them. `gates` are golden
     checks that must pass before any of the steps. `arguments` are the words of the command line that runs the plan,
     without secrets, and `bundle` is the id of the bundle that it is of: reports have them, nothing depends on them.
@@ -474,3 +476,4 @@ class Plan(Struct, frozen=True, kw_only=True):
     inputs: tuple[PlannedFiles, ...] = ()
     arguments: tuple[str, ...] = ()
     bundle: str | None = None
+    choice: Choice | None = None

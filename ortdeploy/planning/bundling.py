@@ -33,6 +33,7 @@ from ortdeploy.manifest.loader import LoadOptions, load_manifest
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest, pattern_from_manifest, pinned_files
 from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.manifest.when import REFUSE
 from ortdeploy.planning.named_files import NamedFiles, hashed, named_files
 from ortdeploy.planning.workflow import look_at_files
 from ortdeploy.providers.secrets import masked_document
@@ -94,7 +95,7 @@ def close_over(
         manifest=Path(spec.path).name,
         overlays=tuple(relative(os.path.abspath(one), spec.folder) for one in spec.overlays),  # noqa: PTH100
         profiles=tuple(str(one.profile) for one in loaded.variants),
-        base=True,
+        base=loaded.choosable is None or loaded.choosable.otherwise != REFUSE,
         needs=Needs(ortdeploy=made_by, allow_code=any(file.kind == "code" for file in listed)),
         files=listed,
     )

@@ -22,6 +22,8 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.manifest.when import read_variants, takes_a_session
+from ortdeploy.planning.kept_choices import PATTERN as CHOICES
 from ortdeploy.planning.refused_applies import PATTERN
 from ortdeploy.providers.catalogue import CPU, full_name
 
@@ -70,7 +72,7 @@ def rests_on_beside_data(
         "trees": sorted({str(one) for each in deployments for one in _trees(each)}),
         "journals": [],
         "writable": [],
-        "patterns": list(_manifests(paths)),
+        "patterns": [*_manifests(paths), _choices(state_dir)],
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
         "devices": _needs_devices(deployments),
     }
@@ -88,6 +90,7 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
             *_manifests(paths),
             os.path.join(os.path.abspath(state_dir), KEPT, "*.refused"),  # noqa: PTH100, PTH118
             os.path.join(os.path.abspath(state_dir), TOLD, PATTERN),  # noqa: PTH100, PTH118
+            _choices(state_dir),
             *(os.path.join(folder, PARTS, "*") for folder in escaped_outputs(specs)),  # noqa: PTH118
         ],
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
@@ -112,8 +115,19 @@ def _accelerators(deployment: "Deployment") -> set[str]:
     return (chosen | written) - {CPU}
 
 
+def _choices(state_dir: Path) -> str:
+    """Return the pattern of the notes with the profiles that the last applies have chosen."""
+    return os.path.join(os.path.abspath(state_dir), TOLD, CHOICES)  # noqa: PTH100, PTH118
+
+
 def _needs_devices(deployments: "Sequence[Deployment]") -> bool:
-    return any(map(_accelerators, deployments))
+    return any(_accelerators(each) or _asks_for_devices(each) for each in deployments)
+
+
+def _asks_for_devices(deployment: "Deployment") -> bool:
+    """Return whether a `when` of the manifest, of whichever profile, asks what opens."""
+    variants = None if deployment.spec.asked else read_variants(deployment.spec.document)
+    return variants is not None and any(map(takes_a_session, variants.terms()))
 
 
 def _are_comparable(providers: set[str], runtime: "RuntimeFacts") -> bool:
@@ -129,6 +143,7 @@ def _is_told(deployment: "Deployment") -> bool:
     named = [path for job in spec.jobs for path in (*job.input.paths, job.output.url or job.output.path)]
     return (
         _are_comparable(_accelerators(deployment), deployment.facts.runtime)
+        and (sys.platform == "linux" or not _asks_for_devices(deployment))
         and all(pipeline.preset is None for pipeline in spec.pipelines)
         and not any(map(is_url, named))
         and all(option.kind in _READ for option in find_option_paths(spec))

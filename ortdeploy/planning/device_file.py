@@ -9,16 +9,25 @@ from msgspec import to_builtins
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.facts.variants import Traits
 from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.planning.offered_devices import described_devices
 
 FORMAT_VERSION = 1
 
 
-def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
-    """Return the text of a device file."""
+def dump_device(
+    name: str,
+    runtime: RuntimeFacts,
+    machine: MachineFacts,
+    *,
+    labels: Mapping[str, str],
+    opens: Sequence[str],
+) -> str:
+    """Return the text of a device file; `opens` are the providers that open a session."""
     devices = [
         {key: value for key, value in to_builtins(device).items() if key != "library" and value is not None}
         for device in runtime.devices
@@ -29,6 +38,7 @@ def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
         "max_ir_version": runtime.max_ir_version,
         "max_opsets": dict(runtime.max_opsets),
         "packages": sorted(runtime.packages),
+        "opens": list(opens),
     }
     machine_lines = {
         "system": machine.system,
@@ -37,11 +47,14 @@ def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
         "cores": machine.cores,
         "cpu_quota": machine.cpu_quota,
         "memory_bytes": machine.memory_bytes,
+        "total_memory_bytes": machine.total_memory_bytes,
+        "online_cores": machine.online_cores,
         "cpu_flags": list(machine.cpu_flags),
         "sensors": None if machine.sensors is None else sorted(machine.sensors),
     }
     return (
-        f"device_version: {FORMAT_VERSION}\nname: {scalar(name)}\nsource: captured\n"
+        f"device_version: {FORMAT_VERSION}\nname: {scalar(name)}\nlabels: {flow(dict(labels))}\n"
+        "source: captured\n"
         f"runtime:\n{_lines(runtime_lines)}"
         f"devices:{'' if devices else ' []'}\n{''.join(f'  - {flow(device)}{chr(10)}' for device in devices)}"
         f"machine:\n{_lines(machine_lines)}"
@@ -76,7 +89,15 @@ def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
         diagnostics += tuple(_same_numbers(document))
     if has_errors(diagnostics):
         return None, diagnostics
-    host = HostFacts(runtime=_runtime_facts(document.data), machine=_machine_facts(document.data))
+    runtime = _runtime_facts(document.data)
+    host = HostFacts(
+        runtime=runtime,
+        machine=_machine_facts(document.data),
+        traits=_traits(document.data),
+        offered=described_devices(
+            runtime, document.data["runtime"].get("opens"), tells_devices="devices" in document.data
+        ),
+    )
     return host, diagnostics
 
 
@@ -117,6 +138,18 @@ def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
     )
 
 
+def _traits(data: Mapping[str, Any]) -> Traits:
+    machine = data.get("machine", {})
+    return Traits(
+        name=data.get("name"),
+        labels=data.get("labels"),
+        architecture=machine.get("architecture"),
+        system=machine.get("system"),
+        memory=machine.get("total_memory_bytes"),
+        cores=machine.get("online_cores"),
+    )
+
+
 def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
     """Return the machine; None if the file does not say how many cores it has."""
     machine = data.get("machine", {})
@@ -131,6 +164,8 @@ def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
         memory_bytes=machine.get("memory_bytes"),
         cpu_flags=tuple(machine.get("cpu_flags", ())),
         sensors=None if machine.get("sensors") is None else frozenset(machine["sensors"]),
+        total_memory_bytes=machine.get("total_memory_bytes"),
+        online_cores=machine.get("online_cores"),
     )
 
 

@@ -24,18 +24,23 @@ class Arrivals:
         """Take the manifests of a command line, and look at them."""
         self._paths, self._options = paths, options
         self._texts = ""
-        self._specs: dict[str, Spec] = {}
+        self._specs: dict[str, list[Spec]] = {}
         self.look()
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """The names of all jobs of manifests that are not refused."""
-        return tuple(job.name for spec in self._specs.values() for job in spec.jobs)
+        return tuple(dict.fromkeys(job.name for spec in self._all for job in spec.jobs))
 
     @property
     def stable_for(self) -> float:
         """The longest time in seconds for which a file must not have changed before a job takes it."""
-        return max((job.input.arrivals.stable_for for spec in self._specs.values() for job in spec.jobs), default=0.0)
+        return max((job.input.arrivals.stable_for for spec in self._all for job in spec.jobs), default=0.0)
+
+    @property
+    def _all(self) -> Iterator[Spec]:
+        """All specs; of a manifest that chooses among profiles, with each of them."""
+        return (spec for specs in self._specs.values() for spec in specs)
 
     def look(self) -> str:
         """Return a digest of the states of all files; it changes if a file comes, goes or changes."""
@@ -43,10 +48,13 @@ class Arrivals:
             manifests = (*find_manifests(self._paths)[0], *self._options.overlays)
             texts = _digest(manifests)
             if texts != self._texts:
-                self._specs |= {spec.path: spec for spec in validate(self._paths, self._options).specs}
+                found: dict[str, list[Spec]] = {}
+                for spec in validate(self._paths, self._options).all_specs:
+                    found.setdefault(spec.path, []).append(spec)
+                self._specs |= found
                 self._texts = texts
-            here = [spec for path, spec in self._specs.items() if path in manifests]
-            return _digest((*manifests, *(file for spec in here for file in _files(spec))))
+            here = [spec for spec in self._all if spec.path in manifests]
+            return _digest((*manifests, *dict.fromkeys(file for spec in here for file in _files(spec))))
         except OSError as error:  # a folder that may not be read now
             return f"unreadable: {error}"
 

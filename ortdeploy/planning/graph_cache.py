@@ -14,13 +14,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.deployment.placement_prediction import Attributes, Kernels, Predict, Prediction, predict_placement
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.host import HostFacts
-from ortdeploy.facts.models import FoldedConstants, InferredShapes, ModelFacts
+from ortdeploy.facts.models import InferredShapes, ModelFacts
 from ortdeploy.facts.problems import unnameable
 from ortdeploy.files.digests import signature
 from ortdeploy.plan.plan_file import decode, encode
@@ -29,15 +28,14 @@ from ortdeploy.state import memo
 from ortdeploy.versions import package_version
 
 _KIND = "graph"
-_MOST_HELD = 32
-"""Runs whose waiting results are imitated in an arena; those of more are added, because each takes time."""
 _OF_PLACEMENT = ("deployment/placement_prediction.py", "providers/catalogue.py", "runtime/kernels.py")
 
 Sizes = tuple[int | None, ...]
-Runs = tuple[tuple[tuple[str, Sizes], ...], ...]
-"""The shapes of a model's inputs, by name, for each number of rows that it runs."""
+Shapes = tuple[tuple[str, Sizes], ...]
+"""The shapes of a model's inputs, by name."""
 
 _state_dir: ContextVar[Path | None] = ContextVar("state_dir", default=None)
+_read: ContextVar[dict[tuple[str, ...], ModelFacts] | None] = ContextVar("read", default=None)
 
 
 @contextmanager
@@ -50,6 +48,16 @@ def remembered_in(state_dir: Path) -> Iterator[None]:
         _state_dir.reset(token)
 
 
+@contextmanager
+def each_read_once() -> Iterator[None]:
+    """Inside the block, read each model file once, also one with external data."""
+    token = _read.set({})
+    try:
+        yield
+    finally:
+        _read.reset(token)
+
+
 def read_model(
     path: Path,
     shown: str,
@@ -58,6 +66,18 @@ def read_model(
     data_folder: Path | None = None,
 ) -> ModelFacts:
     """Read a model file as `graph.model.read_model` does."""
+    read = _read.get()
+    if read is None:
+        return _read_or_recall(path, shown, digest_of, load_format, data_folder)
+    key = (str(path), shown, str(load_format), str(data_folder))
+    if key not in read:
+        read[key] = _read_or_recall(path, shown, digest_of, load_format, data_folder)
+    return read[key]
+
+
+def _read_or_recall(
+    path: Path, shown: str, digest_of: Callable[[Path], str], load_format: str | None, data_folder: Path | None
+) -> ModelFacts:
     known = None if unnameable(str(path), shown) else _known_file(path, digest_of)
     entry = None if known is None else _Entry("model", known.sha256, path.suffix.lower(), load_format)
     facts: ModelFacts | None = None if entry is None else entry.find(ModelFacts)
@@ -84,58 +104,17 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     return inferred
 
 
-class Running(Struct, frozen=True, kw_only=True):
-    """How a session runs: all that its buffers depend on beside the graph and the shapes.
-
-    The results of `held` runs wait while another one runs. The first shapes run `again` so often; None: often.
-    Operators `in_float` compute float16 in float32.
-    """
-
-    arena: bool
-    pattern: bool
-    held: int
-    again: int | None = None
-    in_float: tuple[str, ...] = ()
-
-
-def buffer_bytes(skeleton: bytes, runs: Runs, how: Running) -> int | None:
-    """Return the bytes of the buffers of runs; None if the graph leaves sizes open.
-
-    In an arena, these are of some runs of the first shapes and one of each other; otherwise, the most at once.
-    """
-    entry = _Entry("buffers", _digest(skeleton), runs, encode(how))
+@lru_cache(maxsize=256)
+def live_bytes(skeleton: bytes, shapes: Shapes) -> int | None:
+    """Return the most bytes of values that a run holds at once as `graph.values.live_bytes` does."""
+    entry = _Entry("live", _digest(skeleton), shapes)
     found: tuple[int | None, ...] | None = entry.find(tuple[int | None, ...])
     if found is None:
-        from ortdeploy.graph.activations import most_at_once, plan_buffers, result_bytes  # noqa: PLC0415  brings onnx
-        from ortdeploy.graph.arena import arena_bytes  # noqa: PLC0415
+        from ortdeploy.graph.values import live_bytes as add_up  # noqa: PLC0415  brings onnx
 
-        planned = [plan_buffers(skeleton, dict(shapes), how.in_float) for shapes in runs]
-        buffers = [one for one in planned if one is not None]
-        taken = None
-        if len(buffers) == len(planned):
-            imitated = min(how.held, _MOST_HELD) if how.arena else 0
-            at_work = (
-                arena_bytes(buffers, pattern=how.pattern, held=imitated, again=how.again)
-                if how.arena
-                else max(map(most_at_once, buffers))
-            )
-            taken = at_work + (how.held - imitated) * result_bytes(buffers[0])
-        found = (taken,)
+        found = (add_up(skeleton, dict(shapes)),)
         entry.keep(found)
     return found[0]
-
-
-@lru_cache(maxsize=256)
-def folded_constants(skeleton: bytes, fed: tuple[str, ...], in_float: tuple[str, ...]) -> FoldedConstants:
-    """Return what becomes of a graph's constants as `graph.folding.folded_constants` does."""
-    entry = _Entry("folded", _digest(skeleton), fed, in_float)
-    found: FoldedConstants | None = entry.find(FoldedConstants)
-    if found is None:
-        from ortdeploy.graph.folding import folded_constants as fold  # noqa: PLC0415  brings onnx
-
-        found = fold(skeleton, fed, in_float)
-        entry.keep(found)
-    return found
 
 
 def remembering_placement(host: HostFacts) -> Predict:

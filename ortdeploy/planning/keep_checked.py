@@ -19,8 +19,7 @@ from ortdeploy.plan.steps import Plan, RunJob, Step
 from ortdeploy.planning.dependencies import rests_on_beside_data
 from ortdeploy.planning.plan_cache import KIND, CheckedForecast, CheckedJob, CheckedPlan, digest_of_input
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.preflight.memory_forecast import as_run, memory_bound, row_sizes, without_onnx
-from ortdeploy.planning.preflight.row_sizes import runs_again
+from ortdeploy.planning.preflight.memory_estimate import as_run, row_sizes
 from ortdeploy.planning.probe import data_places
 from ortdeploy.providers.secrets import masked_document
 
@@ -92,16 +91,12 @@ def _is_lasting(step: Step) -> bool:
     if not isinstance(step, RunJob):
         return True
     forecast = step.limits.forecast
-    fits = forecast is not None and forecast.fitting is None and forecast.count is None
-    return fits and not (forecast and forecast.thread_layouts) and not step.op_lines and not step.retry
+    return forecast is not None and not (forecast.thread_layouts or step.op_lines or step.retry)
 
 
 def _without_files(step: Step) -> Step:
-    """Return a step without the files that it reads, with a forecast for a process that reads no graph."""
-    if not isinstance(step, RunJob) or step.limits.forecast is None:
-        return step
-    limits = replace(step.limits, forecast=without_onnx(step.limits.forecast))
-    return replace(step, input=replace(step.input, files=()), limits=limits)
+    """Return a step without the files that it reads."""
+    return replace(step, input=replace(step.input, files=())) if isinstance(step, RunJob) else step
 
 
 def _known_before(before: Mapping[str, Any] | None, job: ResolvedJob) -> CheckedJob | None:
@@ -113,7 +108,6 @@ def _known_before(before: Mapping[str, Any] | None, job: ResolvedJob) -> Checked
 
 
 def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, known: CheckedJob | None) -> CheckedJob:
-    machine = deployment.facts.machine
     sizes_before = known.run_sizes[-_MOST_SIZES:] if known else ()
     return CheckedJob(
         places=data_places(deployment.spec, job.spec),
@@ -123,17 +117,14 @@ def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, known: Checke
         has_work=any(isinstance(step, RunJob) and step.job == job.spec.name for step in plan.steps),
         run_sizes=tuple(sorted({*sizes_before, *job.batching.sizes_run(job.input.rows)})),
         forecasts=tuple(_forecasts(job, deployment, known))[:_MOST_FORECASTS],
-        memory_bound=memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None),
         layout_by_rule=job.layout_by_rule,
     )
 
 
 def _forecasts(job: ResolvedJob, deployment: Deployment, known: CheckedJob | None) -> Iterator[CheckedForecast]:
-    """Yield a job's forecast, for a process that reads no graph, and those from before of runs of other sizes."""
+    """Yield a job's forecast, and those from before of runs of other sizes."""
     forecast = deployment.preflight.memory.get(job.spec.name)
     if forecast is not None:
-        sizes = row_sizes(as_run(job, forecast.callers))
-        held, again = sizes.held_runs(job.input.rows), runs_again(job.batching, job.input.rows, sizes)
-        yield CheckedForecast(forecast=without_onnx(forecast), row_sizes=sizes, held_runs=held, again=again)
+        yield CheckedForecast(forecast=forecast, row_sizes=row_sizes(as_run(job, forecast.callers)))
     others = known.forecasts if known else ()
     yield from (one for one in others if not one.is_for(job.batching, job.input.rows))

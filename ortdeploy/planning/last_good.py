@@ -32,6 +32,7 @@ from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.planning.named_files import named_files
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.variants import as_last_chosen
 from ortdeploy.planning.versions import Version, add_place, dump_version, read_version, recall
 from ortdeploy.planning.workflow import plan_manifests, validate
 
@@ -82,7 +83,9 @@ def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:
         own = {file.name: _keep(store, file) for file in one.files}
         add_place(files, places, number, one.path, own, single=one.single)
     full = os.path.abspath(spec.path)  # noqa: PTH100  keeps links
-    version = Version(manifest=full, asked=_asked_of(spec), texts=texts, files=files, places=places, kept=now)
+    version = Version(
+        manifest=full, asked=_asked_of(spec), texts=texts, files=files, places=places, kept=now, profile=spec.profile
+    )
     store.refer(_owner(paths.key), version.digests, lasting=True)
     new, before = dump_version(version), _read(paths.record)
     if before is None or {**before, "kept": now} != new:
@@ -148,7 +151,7 @@ def plan_last_good(
     then = _recall(path, folder, options)
     if then is None:
         return _NOTHING
-    old, kept = then
+    old, kept, profile = then
     try:
         again = plan_manifests([path], old, state_dir=state_dir, jobs=jobs, excluded=excluded)
     except UsageError as error:  # a job that the last good version does not have
@@ -156,6 +159,10 @@ def plan_last_good(
         return _NOTHING
     if not again.plans:
         log.warning("manifest.not_recalled", manifest=path, reason=_first_error(path, again.diagnostics))
+        return _NOTHING
+    other = next((plan.profile for plan in again.plans if plan.profile != profile), profile)
+    if other != profile:  # of whose files nothing was kept
+        log.warning("manifest.not_recalled", manifest=path, reason=f"it ran with profile {profile}, and not {other}")
         return _NOTHING
     before = _read(paths.refused) or {}
     since = str(before.get("since", now))
@@ -174,8 +181,8 @@ def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | N
         then = None if note is None else _recall(path, folder, options)
         if note is None or then is None:
             continue
-        old, kept = then
-        specs = validate([path], old).specs
+        old, kept, _ = then
+        specs = validate([path], old, choose=as_last_chosen(state_dir)).specs
         found.append(
             Refusal(manifest=path, since=str(note.get("since")), reason=str(note.get("reason")), good=kept, specs=specs)
         )
@@ -199,7 +206,7 @@ def _asked(options: LoadOptions) -> dict[str, Any]:
 
 
 def _asked_of(spec: "Spec") -> dict[str, Any]:
-    return _asked(LoadOptions(profile=spec.profile, sets=spec.sets, overlays=spec.overlays))
+    return _asked(LoadOptions(profile=spec.asked, sets=spec.sets, overlays=spec.overlays))
 
 
 def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
@@ -218,14 +225,18 @@ def _keep(store: ContentStore, file: "HashedFile") -> str:
     return file.sha256 if store.find(file.sha256) is not None else store.put(Path(file.path), file.sha256)
 
 
-def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptions, str] | None:
-    """Return the options that load a manifest as it last ran well, and the time of that; None if a file is missing."""
+def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptions, str, str | None] | None:
+    """Return the options that load a manifest as it last ran well, the time of that, and its profile.
+
+    None if a file is missing.
+    """
     record = _read(_Paths(state_dir, path, _asked(options)).record)
     if record is None:
         return None
     try:
         version = read_version(record)
-        return recall(version, state_dir, "", options), version.kept
+        profile = version.profile if "profile" in record else options.profile
+        return recall(version, state_dir, "", options), version.kept, profile
     except (OSError, StoreFullError, KeyError, TypeError, ValueError, AttributeError) as error:
         log.warning("manifest.not_recalled", manifest=path, reason=f"what was kept of it is not whole: {error}")
         return None

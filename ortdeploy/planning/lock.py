@@ -12,6 +12,7 @@ from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.pipelines import CONSTANT, PresetSpec, walk
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.manifest.when import PROFILES
 from ortdeploy.planning.probe import probe_adapter, probe_constant, probe_model, read_preset
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
@@ -62,6 +63,21 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
         files += _digested(pipeline.name, preset.folder, preset.sha256, found.folder_sha256, pipeline.at)
         problems += _unusable(spec, (*pipeline.at, "from"), "unusable-preset", found.problem)
     return tuple(files), tuple(problems)
+
+
+def probe_digests_of_profile(spec: Spec, base: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, ...]]:
+    """Return the digests of the files that a profile names in place of the manifest's own, at their places in it.
+
+    What the manifest pins beside its own path is the digest of another file.
+    """
+    files, problems = probe_digests(spec)
+    own = []
+    for file in files:
+        at = (PROFILES, spec.profile or "", *file.at)
+        keys = base.document.keys
+        if (*at, "path") in keys or (*at, "from") in keys:
+            own.append(replace(file, at=at, state=file.state if (*at, "sha256") in keys else "open"))
+    return tuple(own), problems
 
 
 def _probe_preset(spec: Spec, preset: PresetSpec, roots: tuple[str, ...]) -> DiffusionFacts:

@@ -240,7 +240,7 @@ def _seen(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _process() -> "list[Any]":
-    """Return what a plan depends on in this process: the interpreter, environment, rights, and share of cores."""
+    """Return what a plan depends on in this process: the interpreter, environment, rights, cores and memory."""
     affinity = getattr(os, "sched_getaffinity", None)
     return [
         [sys.version, sys.flags, sys.warnoptions],
@@ -251,6 +251,8 @@ def _process() -> "list[Any]":
         os.uname() if hasattr(os, "uname") else "",
         sorted(affinity(0)) if affinity else os.cpu_count(),
         _text("/proc/sys/kernel/random/boot_id"),
+        _text("/sys/devices/system/cpu/online"),
+        _text("/proc/meminfo").partition("\n")[0],
         _text("/proc/self/cgroup"),
         [_text(limit.format(group)) for group in _groups() for limit in _LIMITS],
     ]

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts, OutputFacts
-from ortdeploy.facts.preflight import MemoryForecast, RowRoom
+from ortdeploy.facts.memory import MemoryForecast
+from ortdeploy.facts.preflight import RowRoom
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest
 from ortdeploy.plan.plan_file import decode, encode
@@ -26,7 +27,8 @@ from ortdeploy.plan.steps import Fact, Plan, PlannedFiles, RunJob
 from ortdeploy.planning.data_places import DataPlaces, load_previous, look_at_input, look_at_output
 from ortdeploy.planning.make.arrived import fact_of_inputs, with_arrived
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes, runs_again
+from ortdeploy.planning.preflight.remembered_memory import for_rows
+from ortdeploy.planning.preflight.row_sizes import RowSizes
 from ortdeploy.planning.preflight.rows_of_job import dropped_below, look
 from ortdeploy.planning.state_folder import state_folder
 
@@ -39,22 +41,14 @@ _GOOD_STATES = ("absent", "empty", "part", "finished")
 
 
 class CheckedForecast(Struct, frozen=True, kw_only=True):
-    """The forecast of a job whose largest run has the rows of `row_sizes.batch`.
-
-    The results of at most `held_runs` runs are in the arena of a session in it, which runs as many rows `again` so
-    often; None: often.
-    """
+    """The forecast of a job whose largest run has the rows of `row_sizes.batch`."""
 
     forecast: MemoryForecast
     row_sizes: RowSizes
-    held_runs: int
-    again: int | None
 
     def is_for(self, batching: Batching, rows: int | None) -> bool:
-        """Return whether it is the forecast of a number of rows, apart from the parts that follow from it alone."""
-        sizes = self.row_sizes
-        is_of_runs = (batching.most_run(rows), runs_again(batching, rows, sizes)) == (sizes.batch, self.again)
-        return is_of_runs and sizes.held_runs(rows) <= self.held_runs
+        """Return whether it is the forecast of a number of rows, apart from what follows from that alone."""
+        return batching.most_run(rows) == self.row_sizes.batch
 
 
 class CheckedJob(Struct, frozen=True, kw_only=True):
@@ -62,7 +56,7 @@ class CheckedJob(Struct, frozen=True, kw_only=True):
 
     `input` is the digest of its input's facts, except its files and their number of rows. `identity` and `layout` are
     those of its output. Runs of `run_sizes` rows are known to fit the graph. Of the `forecasts`, the last one is first.
-    `memory_bound` is the memory that it may take, in bytes. `layout_by_rule` is the thread layout of a new output.
+    `layout_by_rule` is the thread layout of a new output.
     """
 
     places: DataPlaces
@@ -72,7 +66,6 @@ class CheckedJob(Struct, frozen=True, kw_only=True):
     has_work: bool
     run_sizes: tuple[int, ...]
     forecasts: tuple[CheckedForecast, ...]
-    memory_bound: int | None
     layout_by_rule: str | None
 
 
@@ -132,7 +125,7 @@ def complete(checked: CheckedPlan, state_dir: Path) -> Plan:
         output = look_at_output(job.places, checked.packages, before, state_dir)
         _require_same(job, source, output)
         if job.has_work:
-            steps[name] = _completed(job, steps[name], source, output)
+            steps[name] = _completed(job, steps[name], source, output, state_dir)
         else:
             finished[name] = replace(
                 finished[name],
@@ -173,7 +166,7 @@ def _require_same(job: CheckedJob, source: InputFacts, output: OutputFacts) -> N
         raise PlanMismatchError
 
 
-def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> RunJob:
+def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts, state_dir: Path) -> RunJob:
     """Return a job with its data. Raises PlanMismatchError unless the data is clearly good."""
     is_laid_out = step.thread_layout == output.layout_or(job.layout_by_rule)
     if not is_laid_out or not set(step.batching.sizes_run(source.rows)).issubset(job.run_sizes):
@@ -187,11 +180,13 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
     found = look(step, source.files, job.places.input.folder, source.rows, dict, least)
     if found.rows == 0 or found.refused or found.not_finite or found.windowless or found.narrowed or found.stopped:
         raise PlanMismatchError
-    forecast = _forecast(job, step, source, output, found.room)
+    forecast = _forecast(job, step, source, output, found.room, state_dir)
     return replace(step, limits=replace(step.limits, forecast=forecast))
 
 
-def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts, room: RowRoom) -> MemoryForecast:
+def _forecast(
+    job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts, room: RowRoom, state_dir: Path
+) -> MemoryForecast:
     """Return the forecast for these rows, the first of which take this room.
 
     Raises PlanMismatchError if they take more memory or disk than there is.
@@ -199,13 +194,9 @@ def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputF
     known = next((one for one in job.forecasts if one.is_for(step.batching, source.rows)), None)
     if known is None:
         raise PlanMismatchError
-    size = known.row_sizes.of_rows(room).bytes(source.rows)
-    parts = tuple(replace(one, size=size) if one.what == ROWS_AND_RESULTS else one for one in known.forecast.parts)
     disk = known.row_sizes.disk(source.first_row, source.rows, output.rows)
-    found = replace(known.forecast, parts=parts, disk=disk)
+    found = for_rows(known.forecast, known.row_sizes.of_rows(room), state_dir, source.rows)
     rooms = [size for size in (step.limits.disk, output.free_bytes) if size is not None]
-    if job.memory_bound is not None and found.total > job.memory_bound:
+    if found.is_too_much or (disk is not None and any(disk > room for room in rooms)):
         raise PlanMismatchError
-    if disk is not None and any(disk > room for room in rooms):
-        raise PlanMismatchError
-    return found
+    return replace(found, disk=disk)

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, HashedFile
+from ortdeploy.facts.variants import Choice
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.names import relative
 from ortdeploy.files.urls import is_url
@@ -123,6 +124,7 @@ def _dump_plan(saved: PlanToSave, root: Path, file: Path) -> dict[str, Any]:
         "manifest": relative(os.path.join(plan.folder, Path(plan.manifest).name), root),  # noqa: PTH118  as text
         "options": {
             "profile": plan.profile,
+            **({} if plan.choice is None else {"choice": _dump_choice(plan.choice)}),
             "sets": list(plan.sets),
             "overlays": [relative(path, root) for path in plan.overlays],
             "roots": [relative(path, root) for path in plan.roots],
@@ -138,6 +140,10 @@ def _dump_plan(saved: PlanToSave, root: Path, file: Path) -> dict[str, Any]:
         },
         **made(plan),
     }
+
+
+def _dump_choice(choice: Choice) -> dict[str, Any]:
+    return {"reason": choice.reason, "facts": dict(sorted(choice.facts.items()))}
 
 
 def made(plan: Plan) -> dict[str, Any]:

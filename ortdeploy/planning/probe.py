@@ -129,7 +129,7 @@ def probe(
         inputs=inputs,
         outputs=outputs,
         labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in _label_paths(spec)},
-        path_problems=_probe_option_paths(spec, roots),
+        path_problems=_probe_option_paths(spec, roots, elsewhere=elsewhere),
         gate_problems=_probe_gates(spec),
         links_out=dict(_find_links_out(spec, roots)),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
@@ -153,6 +153,9 @@ def _sets_aside(spec: Spec, job: JobSpec) -> bool:
     return may_fail and not job.input.jobs and not (pipeline is not None and pipeline.state)
 
 
+_UNSEEN = "With --device, data is looked at only for --out and --bound."
+
+
 def _probe_data(
     spec: Spec,
     places: Mapping[str, DataPlaces],
@@ -169,7 +172,9 @@ def _probe_data(
     before = {name: Before() if elsewhere else load_previous(one, state_dir) for name, one in places.items()}
     known = {name: Before() if name in stale else one for name, one in before.items()}
     inputs = {
-        job.name: input_unseen(places[job.name], packages, "It is not part of the plan.")
+        job.name: input_unseen(
+            places[job.name], packages, "With --device, data is looked at only for --out and --bound."
+        )
         if job.name in unseen
         else _probe_input(
             spec, job, places[job.name], state_dir, packages, known, counting=counting, elsewhere=elsewhere
@@ -242,13 +247,16 @@ def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
     return None
 
 
-def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, str], Problem]:
-    """Probe every file and folder that an option names, and the content of those of operations."""
+def _probe_option_paths(spec: Spec, roots: tuple[str, ...], *, elsewhere: bool) -> dict[tuple[str, str], Problem]:
+    """Probe every file and folder that an option names, and the content of those of operations.
+
+    What only a package reads is not read for a machine `elsewhere`: this one may lack it.
+    """
     problems = {}
     for option in find_option_paths(spec):
         path = path_from_manifest(spec, option.path)
         problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
-        problem = problem or _content_problem(path, option)
+        problem = problem or (None if elsewhere and option.kind == "tokenizer" else _content_problem(path, option))
         problem = problem or (_probe_labels(path, option.path, roots).problem if option.kind == "lines" else None)
         if problem is not None:
             problems[option.kind, option.path] = problem

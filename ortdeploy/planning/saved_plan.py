@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span
+from ortdeploy.facts.variants import Choice
 from ortdeploy.files.gate import outside
 from ortdeploy.manifest.document import Document, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
@@ -37,7 +38,8 @@ INPUTS = "inputs"
 class SavedPlan(Struct, frozen=True, kw_only=True):
     """One plan of a plan file. `at` is its place in the file, which messages begin with.
 
-    `manifest`, `overlays` and `roots` are full paths. `starts_over` are runs by job that make room for new ones.
+    `choice` is how its profile was chosen. `manifest`, `overlays` and `roots` are full paths. `starts_over` are runs
+    by job that make room for new ones.
     `rows` has for jobs that read text what `saved_rows` makes of the indexes of their files.
     `made` are the deployment, gates, steps and finished jobs as the file has them: to compare, never to do.
     """
@@ -47,6 +49,7 @@ class SavedPlan(Struct, frozen=True, kw_only=True):
     kind: str
     manifest: str
     profile: str | None
+    choice: Choice | None
     sets: tuple[str, ...]
     overlays: tuple[str, ...]
     roots: tuple[str, ...]
@@ -176,6 +179,7 @@ def _load_plan(data: Mapping[str, Any], at: str, file: str, root: Path, roots: S
         kind=kind,
         manifest=_named(data["manifest"], ".manifest", root, roots),
         profile=options["profile"],
+        choice=None if "choice" not in options else Choice(name=options["profile"], **options["choice"]),
         sets=tuple(options["sets"]),
         overlays=tuple(_named(path, ".options.overlays", root, roots) for path in options["overlays"]),
         roots=wanted,

@@ -26,7 +26,7 @@ class Version(Struct, frozen=True, kw_only=True):
     """A version: its manifest and texts by path, its files by name, and since when it is kept.
 
     Paths of texts are full, or relative to the folder that `recall` takes. `asked` are the options that it was planned
-    with. Versions that came in a bundle have its id, number and label.
+    with, and `profile` is the one that was chosen. Versions that came in a bundle have its id, number and label.
     """
 
     manifest: str
@@ -38,6 +38,7 @@ class Version(Struct, frozen=True, kw_only=True):
     id: str | None = None
     number: int | None = None
     label: str = ""
+    profile: str | None = None
 
     @property
     def digests(self) -> set[str]:

@@ -26,6 +26,7 @@ from ortdeploy.diagnostics import (
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.preflight import Preflight
 from ortdeploy.facts.problems import CARRIED_AWAY, CHANGED, WAITING, Problem
+from ortdeploy.facts.variants import ENVIRONMENT, FLAG, NO_PROFILE
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
@@ -34,11 +35,20 @@ from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_
 from ortdeploy.manifest.named_paths import option_path, pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.variants import by_device_file, on_this_machine
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES, SPEC_RULES, load_rules
+from ortdeploy.rules.catalogue import (
+    DEPLOYMENT_RULES,
+    OPENING_RULES,
+    PREFLIGHT_RULES,
+    SPEC_RULES,
+    load_rule,
+    load_rules,
+)
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
@@ -50,6 +60,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.saved_plan import SavedPlan
     from ortdeploy.planning.tryout import Tryout
+    from ortdeploy.planning.variants import Choose
 
     _PlannedOne = tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]
 
@@ -57,29 +68,79 @@ if TYPE_CHECKING:
 class Validated(Struct, frozen=True, kw_only=True):
     """Manifests whose text was checked, and the diagnostics. A manifest has a spec if its text has no error.
 
-    `manifests` and `devices` are the numbers of manifests and of device files that were looked at.
+    `unchosen` have one too, and no profile could be chosen. `variants` are the specs with each profile, if none was
+    asked for. `manifests` and `devices` are the numbers of manifests and of device files that were looked at.
     """
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
     manifests: int = 0
     devices: int = 0
+    unchosen: tuple[Spec, ...] = ()
+    variants: tuple[Spec, ...] = ()
+
+    @property
+    def all_specs(self) -> tuple[Spec, ...]:
+        """The specs of all that may run here."""
+        return self.specs + self.variants
 
 
-def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
-    """Check texts, shapes, names and the rules that need no machine; `devices`: device files may be among the paths."""
-    files, diagnostics = find_manifests(paths)
+def validate(
+    paths: Sequence[str], options: LoadOptions, *, devices: bool = False, choose: "Choose | None" = None
+) -> Validated:
+    """Check texts, shapes, names and the rules that need no machine; `devices`: device files may be among the paths.
+
+    `choose` takes one of the profiles; without it, each spec is that of the manifest without any.
+    """
+    read = read_manifests(paths, options, devices=devices)
+    diagnostics = read.diagnostics
     specs: list[Spec] = []
+    unchosen: list[Spec] = []
+    for loaded, base in read.accepted:
+        spec, problem = (base, None) if choose is None else choose(loaded)
+        diagnostics += () if problem is None else (problem,)
+        specs += [] if spec is None else [spec]
+        unchosen += [base] if spec is None else []
+    return Validated(
+        specs=tuple(specs),
+        diagnostics=sort_diagnostics(diagnostics),
+        manifests=read.manifests,
+        devices=read.devices,
+        unchosen=tuple(unchosen),
+        variants=tuple(one for loaded, _ in read.accepted for one in loaded.variants),
+    )
+
+
+class Read(Struct, frozen=True, kw_only=True):
+    """Manifests whose text has no error, with their specs without a profile, or with the one that was asked for.
+
+    The other fields are those of Validated.
+    """
+
+    accepted: tuple[tuple[Loaded, Spec], ...]
+    diagnostics: tuple[Diagnostic, ...]
+    manifests: int
+    devices: int
+
+
+def read_manifests(
+    paths: Sequence[str], options: LoadOptions, *, devices: bool = False, elsewhere: bool = False
+) -> Read:
+    """Read manifests and check them as `validate` does; `elsewhere`: what this machine lacks is no finding."""
+    files, diagnostics = find_manifests(paths)
+    accepted: list[tuple[Loaded, Spec]] = []
     described = 0
     for path in files:
         loaded = load_manifest(path, options, devices=devices)
         described += loaded.is_device
         found = loaded.diagnostics + _check_specs(loaded)
+        if elsewhere:
+            found = tuple(one for one in found if one.certainty is not Certainty.MACHINE)
         diagnostics += found
         if loaded.spec is not None and not has_errors(found):
-            specs.append(loaded.spec)
-    number = len(files) - described
-    return Validated(specs=tuple(specs), diagnostics=sort_diagnostics(diagnostics), manifests=number, devices=described)
+            accepted.append((loaded, loaded.spec))
+    manifests = len(files) - described
+    return Read(accepted=tuple(accepted), diagnostics=diagnostics, manifests=manifests, devices=described)
 
 
 def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:
@@ -111,15 +172,16 @@ def plan_manifests(
     first rows are run, with their results in its folder. `counting`: READ for a plan
     that fixes the parts of its jobs.
     """
-    validated = validate(paths, options)
+    described, found = (None, ()) if device is None else _described(device)
+    choose = on_this_machine(options, state_dir) if described is None else by_device_file(described)
+    validated = validate(paths, options, choose=choose if device is None or described is not None else None)
     plans: list[Plan] = []
     deployments: list[Deployment] = []
     changes: list[Changes] = []
-    diagnostics = validated.diagnostics
+    diagnostics = validated.diagnostics + found
     if validated.specs:
         select_jobs(jobs, excluded, [job.name for spec in validated.specs for job in spec.jobs])
-    host, found = _host_facts(validated.specs, device)
-    diagnostics += found
+    host = described if device is not None else probe_host(validated.specs) if validated.specs else None
     how = {"new_run": new_run, "retry": retry, "elsewhere": device is not None}
     for spec in validated.specs:
         if host is None:
@@ -129,7 +191,7 @@ def plan_manifests(
         asked = spec if tryout is None else tryout.of_spec(spec)
         plan_it = partial(_plan_one, asked, host, state_dir, wanted, counting=counting, **how)
         plan, deployment, found, changed = _isolated(asked, plan_it)
-        diagnostics += _assumed(found) if device else found
+        diagnostics += assumed(found) if device else found
         changes += changed
         if plan is not None and deployment is not None:
             plans.append(plan if tryout is None else tryout.of_plan(plan))
@@ -139,13 +201,13 @@ def plan_manifests(
         diagnostics=sort_diagnostics(diagnostics),
         deployments=tuple(deployments),
         changes=tuple(changes),
-        specs=validated.specs,
+        specs=validated.specs + validated.unchosen,
     )
 
 
 def plan_again(
     saved: "Sequence[SavedPlan]",
-    roots: Sequence[str],
+    options: LoadOptions,
     state_dir: str | None,
     *,
     in_shards: bool = False,
@@ -153,7 +215,8 @@ def plan_again(
 ) -> Planned:
     """Make the plans of a plan file again, from their manifests and the facts of now; report whatever has changed.
 
-    The returned plans were made here; only the options, and the names of what was asked for, are from the file.
+    The returned plans were made here; only what is said of the manifest, and the names of what was asked for, are from
+    the file. `options` say which roots are allowed, and what this machine is called.
     `in_shards`: other processes may be at work on the outputs. `computes`: this one makes results, so its machine must
     be the one that the plan was made for.
     """
@@ -161,14 +224,42 @@ def plan_again(
     specs: list[Spec] = []
     diagnostics: tuple[Diagnostic, ...] = ()
     for one in saved:
-        options = LoadOptions(profile=one.profile, sets=one.sets, roots=tuple(roots), overlays=one.overlays)
-        loaded = load_manifest(one.manifest, options)
-        plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards, computes=computes)
+        loaded = load_manifest(one.manifest, options_of(one, options))
+        loaded, problem = _with_saved_choice(one, loaded, on_this_machine(options, state_dir))
+        if problem is None:
+            plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards, computes=computes)
+        else:
+            plan, found = None, (*loaded.diagnostics, problem)
         diagnostics += found
         specs += [loaded.spec] if loaded.spec is not None else []
         if plan is not None:
             plans.append(plan)
     return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics), specs=tuple(specs))
+
+
+def options_of(saved: "SavedPlan", options: LoadOptions) -> LoadOptions:
+    """Return how the manifest of a saved plan is read; the `when` of an open plan are asked again."""
+    from ortdeploy.planning.saved_plan import OPEN  # noqa: PLC0415  only for saved plans
+
+    choice = saved.choice
+    is_asked = choice is None or choice.reason in {FLAG, ENVIRONMENT} or saved.kind != OPEN
+    fixed = saved.profile or (NO_PROFILE if choice else None)
+    return replace(options, profile=fixed if is_asked else None, sets=saved.sets, overlays=saved.overlays)
+
+
+def _with_saved_choice(saved: "SavedPlan", loaded: Loaded, choose: "Choose") -> tuple[Loaded, Diagnostic | None]:
+    """Return a manifest with the plan's choice; that of an open plan must be this machine's too."""
+    from ortdeploy.planning.saved_comparison import moved_fact  # noqa: PLC0415  only for saved plans
+
+    then = [fact.value for fact in saved.facts if fact.kind == "manifest"]
+    if loaded.spec is None or saved.choice is None or [loaded.spec.sha256] != then:
+        return loaded, None
+    if loaded.choosable is None:
+        return replace(loaded, spec=replace(loaded.spec, choice=saved.choice)), None
+    spec, problem = choose(loaded)
+    if spec is not None and spec.profile != saved.profile:
+        problem = moved_fact(saved, "profile", f"{saved.profile or 'base'}, and {spec.profile or 'base'} holds here")
+    return replace(loaded, spec=spec or loaded.spec), problem
 
 
 def plan_checks(
@@ -185,7 +276,7 @@ def plan_checks(
     """
     from ortdeploy.planning.make.checks import make_checks, make_leak_checks  # noqa: PLC0415
 
-    validated = validate(paths, options)
+    validated = validate(paths, options, choose=on_this_machine(options, state_dir))
     diagnostics = validated.diagnostics
     if not validated.specs:
         return (), diagnostics
@@ -196,12 +287,12 @@ def plan_checks(
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
         diagnostics += () if leak_runs else _nothing_to_check(spec, only_model)
-        state = _usable_state(spec, state_dir)
+        state = usable_state(spec, state_dir)
         if not isinstance(state, Path):
             diagnostics += state
             continue
         alone = _models_to_check(spec, only_model, with_checks=not leak_runs)
-        deployment, found = _judge(_resolve(alone, host, state), state)
+        deployment, found = judge(join_facts(alone, host, state), state)
         diagnostics += found
         if has_errors(found):
             continue
@@ -245,7 +336,7 @@ def look_at_files(spec: Spec, state_dir: str | None) -> "tuple[Spec, Facts] | tu
     from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
-    state = _usable_state(spec, state_dir)
+    state = usable_state(spec, state_dir)
     if not isinstance(state, Path):
         return state
     with remembered_in(state):
@@ -282,15 +373,13 @@ def _matching(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in known if any(name == one or fnmatchcase(name, one) for one in wanted))
 
 
-def _host_facts(specs: Sequence[Spec], device: str | None) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
-    if device is not None:
-        from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only for another machine's plan
+def _described(device: str) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
+    from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only for another machine's plan
 
-        return load_device(device)
-    return (probe_host(specs) if specs else None), ()
+    return load_device(device)
 
 
-def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+def assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     """Mark diagnostics as assumed, which on this machine would be proven, because another machine is described."""
     return tuple(
         replace(one, certainty=Certainty.ASSUMED) if one.certainty is Certainty.MACHINE else one for one in diagnostics
@@ -346,20 +435,20 @@ def _plan_one(
     from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
-    state = _usable_state(spec, state_dir)
+    state = usable_state(spec, state_dir)
     if not isinstance(state, Path):
         return None, None, state, ()
     with remembered_in(state):
-        deployment = _resolve(spec, host, state, counting=counting, elsewhere=elsewhere, new_run=new_run)
+        deployment = join_facts(spec, host, state, counting=counting, elsewhere=elsewhere, new_run=new_run)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
         if stale:
-            deployment = _resolve(spec, host, state, stale, counting=counting, new_run=new_run)
+            deployment = join_facts(spec, host, state, stale, counting=counting, new_run=new_run)
         chosen = {job.spec.name for job in deployment.jobs if jobs is None or job.spec.name in jobs}
         early = chosen & _carried_away_early(deployment)
-        judged, diagnostics = _judge(_of_jobs(deployment, chosen - early), state, elsewhere=elsewhere)
+        judged, diagnostics = judge(of_jobs(deployment, chosen - early), state, elsewhere=elsewhere)
     deployment = replace(judged, jobs=deployment.jobs)
     wanted = None if jobs is None and not early else chosen - early
     if has_errors(diagnostics) or (early and not wanted):
@@ -380,7 +469,7 @@ def _carried_away_early(deployment: "Deployment") -> frozenset[str]:
     return frozenset(name for name, problem in problems.items() if problem is not None and problem.kind == CARRIED_AWAY)
 
 
-def _of_jobs(deployment: "Deployment", names: Collection[str]) -> "Deployment":
+def of_jobs(deployment: "Deployment", names: Collection[str]) -> "Deployment":
     """Return a deployment as if it had some of its jobs only."""
     return replace(deployment, jobs=tuple(job for job in deployment.jobs if job.spec.name in names))
 
@@ -389,7 +478,7 @@ def _judge_early(deployment: "Deployment", names: Collection[str]) -> tuple[Diag
     """Return what keeps these jobs from running; other findings about them wait until that is mended."""
     if not names:
         return ()
-    found = check_rules(load_rules(DEPLOYMENT_RULES), _of_jobs(deployment, names), deployment.spec)
+    found = check_rules(load_rules(DEPLOYMENT_RULES), of_jobs(deployment, names), deployment.spec)
     return tuple(one for one in found if one.job in names and one.severity is Severity.ERROR)
 
 
@@ -406,11 +495,11 @@ def compare_with_last_run(
     path: str, options: LoadOptions, state_dir: str | None
 ) -> "tuple[tuple[Changes, ...], tuple[Diagnostic, ...]]":
     """Return what has changed for each job of a manifest since its last run, or what is wrong with the text."""
-    validated = validate([path], options)
+    validated = validate([path], options, choose=on_this_machine(options, state_dir))
     diagnostics = validated.diagnostics
     states: list[tuple[Spec, Path]] = []
     for spec in validated.specs if not has_errors(diagnostics) else ():
-        state = _usable_state(spec, state_dir)
+        state = usable_state(spec, state_dir)
         if isinstance(state, Path):
             states.append((spec, state))
         else:
@@ -422,7 +511,7 @@ def compare_with_last_run(
     host = probe_host(validated.specs)
     found: tuple[Changes, ...] = ()
     for spec, state in states:
-        found += changes_since_last_run(_resolve(spec, host, state), state, None)
+        found += changes_since_last_run(join_facts(spec, host, state), state, None)
     return found, diagnostics
 
 
@@ -442,7 +531,7 @@ def _plan_saved(
         found += (stage_diagnostic("edited-plan", f'{saved.at}: there is no job "{unknown[0]}".', saved.span),)
     if has_errors(found):
         return None, found
-    state = _usable_state(loaded.spec, state_dir)
+    state = usable_state(loaded.spec, state_dir)
     if not isinstance(state, Path):
         return None, state
     damaged = _keep_rows(saved, state) if in_shards else ()
@@ -455,7 +544,7 @@ def _plan_saved(
     moved = moved_facts(saved, deployment, computes=computes)
     if moved:
         return None, moved
-    deployment, judged = _judge(deployment, state, elsewhere=not computes)
+    deployment, judged = judge(deployment, state, elsewhere=not computes)
     if has_errors(judged):
         return None, found + judged
     differing = compare(saved, _as_saved(saved, deployment, host, state))
@@ -484,7 +573,7 @@ def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", s
     if saved.kind != OPEN:
         return make_plan(deployment, saved.jobs, due=saved.due)
     unseen = {job.spec.name for job in deployment.jobs if job.upstream is None} - saved.inputs.keys()
-    assumed = _resolve(deployment.spec, host, state, elsewhere=True, planned=saved.named_files, unseen=unseen)
+    assumed = join_facts(deployment.spec, host, state, elsewhere=True, planned=saved.named_files, unseen=unseen)
     return make_plan(assumed, saved.jobs)
 
 
@@ -505,12 +594,12 @@ def _resolve_saved(saved: "SavedPlan", spec: Spec, host: "HostFacts", state: Pat
     planned = saved.fixed_files
     counting = Counting.TOLD if in_shards else Counting.NOT
     new_run = bool(saved.starts_over)
-    deployment = _resolve(spec, host, state, counting=counting, planned=planned, new_run=new_run)
+    deployment = join_facts(spec, host, state, counting=counting, planned=planned, new_run=new_run)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
     if not stale:
         return deployment
-    return _resolve(spec, host, state, stale, counting=counting, planned=planned, new_run=new_run)
+    return join_facts(spec, host, state, stale, counting=counting, planned=planned, new_run=new_run)
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
@@ -566,7 +655,7 @@ def _with_readers(stale: Collection[str], deployment: "Deployment", jobs: Collec
     return frozenset(stale) | {name for name in read & begun if jobs is None or name in jobs}
 
 
-def _resolve(
+def join_facts(
     spec: Spec,
     host: "HostFacts",
     state: Path,
@@ -614,7 +703,7 @@ def _operators(spec: Spec) -> "KnownOperators":
     return Operators(other_operators()) if any(op.domain != ONNX for op in spec.op_steps()) else Operators()
 
 
-def _judge(
+def judge(
     deployment: "Deployment", state: Path, *, elsewhere: bool = False
 ) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
     """Apply the rules; if none finds an error, run the preflight, and apply the rules that judge it.
@@ -634,16 +723,23 @@ def _judge(
     deployment = replace(deployment, preflight=preflight)
     diagnostics += check_rules(load_rules(OPENING_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
-        deployment = _preflight_jobs(deployment)
+        deployment = _preflight_jobs(deployment, state, elsewhere=elsewhere)
         diagnostics += check_rules(load_rules(PREFLIGHT_RULES), deployment, spec)
     return deployment, diagnostics
 
 
-def _preflight_jobs(deployment: "Deployment") -> "Deployment":
+def judge_memory(deployment: "Deployment", plan: "Plan") -> tuple[Diagnostic, ...]:
+    """Return what is wrong with the memory that the jobs of a plan take, as it was measured."""
+    forecasts = {step.job: step.limits.forecast for step in run_jobs(plan) if step.limits.forecast is not None}
+    measured = replace(deployment, preflight=replace(deployment.preflight, memory=forecasts))
+    return check_rules((load_rule("over-memory-limit"),), measured, deployment.spec)
+
+
+def _preflight_jobs(deployment: "Deployment", state: Path, *, elsewhere: bool) -> "Deployment":
     """Return the deployment with the outcome of its jobs' preflight; no rule may have found an error before."""
     from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
-    from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
+    from ortdeploy.planning.preflight.memory_estimate import forecast_memory  # noqa: PLC0415  only what has jobs
 
     first_rows = look_at_rows(deployment)
     rooms = {name: found.room for name, found in first_rows.items()}
@@ -653,12 +749,12 @@ def _preflight_jobs(deployment: "Deployment") -> "Deployment":
         deployment.preflight,
         first_rows=first_rows,
         refused_batches=try_batches(deployment),
-        memory=forecast_memory(deployment),
+        memory=forecast_memory(deployment, state, elsewhere=elsewhere),
     )
     return replace(deployment, preflight=preflight)
 
 
-def _usable_state(spec: Spec, state_dir: str | None) -> Path | tuple[Diagnostic, ...]:
+def usable_state(spec: Spec, state_dir: str | None) -> Path | tuple[Diagnostic, ...]:
     """Return the state folder with all fetched files, or why the ledger or these files cannot be kept there."""
     try:
         state = state_folder(spec.folder, state_dir, spec.roots)

@@ -21,6 +21,8 @@ from ortdeploy.process.child import Answer, die_with_the_parent
 from ortdeploy.process.held_signals import HeldSignals
 
 _PIECE = 64 * 1024
+_LOOKS = 0.5
+"""Seconds between looks at whether somebody has asked to stop."""
 
 Messages = Callable[[], Iterable[Mapping[str, Any]]]
 
@@ -30,8 +32,10 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.current_thread() is threading.main_thread()
 
 
-def ask_fork(messages: Messages, *, seconds: float) -> Answer:
-    """Return the messages of a fork of this process, and its exit status. The fork is killed after `seconds`.
+def ask_fork(messages: Messages, *, seconds: float, stopped: Callable[[], bool] = lambda: False) -> Answer:
+    """Return the messages of a fork of this process, and its exit status.
+
+    The fork is killed after `seconds`, or soon after `stopped` returns True.
 
     Prints of the fork are dropped.
     """
@@ -48,7 +52,7 @@ def ask_fork(messages: Messages, *, seconds: float) -> Answer:
                     held.end_a_fork()
                     _be_the_fork(messages, writing)
                 os.close(writing)
-            said, ended = _read_until(pipe, time.monotonic() + seconds)
+            said, ended = _read_until(pipe, time.monotonic() + seconds, stopped)
         finally:  # such as Ctrl-C
             status = None if child is None else _end(child, is_over=ended)
     whole = [line for line in said.splitlines(keepends=True) if line.endswith(b"\n")]
@@ -79,12 +83,14 @@ def _be_the_fork(messages: Messages, writing: int) -> NoReturn:
         os._exit(code)
 
 
-def _read_until(pipe: RawIOBase, deadline: float) -> tuple[bytes, bool]:
+def _read_until(pipe: RawIOBase, deadline: float, stopped: Callable[[], bool]) -> tuple[bytes, bool]:
     """Return the bytes that came over a pipe, and whether its other end was closed before the deadline."""
     said = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(deadline - time.monotonic(), 0)):
+        while (left := deadline - time.monotonic()) > 0 and not stopped():
+            if not selector.select(min(left, _LOOKS)):
+                continue
             piece = pipe.read(_PIECE)
             if not piece:
                 return bytes(said), True

@@ -22,12 +22,24 @@ LARGE, KEPT = 32 * 1024 * 1024, 64 * 1024 * 1024
 """That size afterwards, and what the heap may keep at its end: the most to which glibc raises both by itself."""
 
 
+SPARED = 1024 * 1024
+"""That size where memory is scarce: values of runs go back when freed, and leave no holes; mapping takes time."""
+
+
 class Heap:
     """The settings of this process's heap, which all threads share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opening = 0
+        self._alone = LARGE
+
+    def spare(self, set_option: Callable[[int, int], int]) -> None:
+        """Map big blocks alone from now on, also while no model is opened."""
+        with self._lock:
+            self._alone = SPARED
+            if not self._opening:
+                set_option(MMAP_THRESHOLD, SPARED)
 
     @contextmanager
     def opening(self, set_option: Callable[[int, int], int]) -> Iterator[None]:
@@ -41,7 +53,7 @@ class Heap:
             with self._lock:
                 self._opening -= 1
                 if not self._opening:
-                    set_option(MMAP_THRESHOLD, LARGE)
+                    set_option(MMAP_THRESHOLD, self._alone)
                     set_option(TRIM_THRESHOLD, KEPT)
 
 
@@ -60,6 +72,13 @@ def weights_mapped_alone() -> Iterator[None]:
         return
     with _heap.opening(set_option):
         yield
+
+
+def spare_memory() -> None:
+    """Give big blocks back as soon as they are freed, until this process ends."""
+    set_option = mallopt()
+    if set_option is not None:
+        _heap.spare(set_option)
 
 
 @cache

@@ -147,6 +147,12 @@ def private_memory() -> int | None:
     return _kib_of(_STATUS, "RssAnon:")
 
 
+def mapped_memory() -> int:
+    """Return the resident memory of this process that maps files, in bytes; 0 where the system does not report it."""
+    text = _text_of(_STATUS)
+    return (_kib_in(text, "VmRSS:") or 0) - (_kib_in(text, "RssAnon:") or 0)
+
+
 def proportional_memory() -> int | None:
     """Return the memory of this process in bytes, with its part of shared pages (PSS); None except on Linux.
 

@@ -76,13 +76,13 @@ class MemoryBound:
 
     RLIMIT_DATA counts private writable memory, resident or not, and an arena reserves more than it uses. So the bound
     is computed again from the resident set while the job runs. `threads` is the number of threads whose stacks are to
-    come.
+    come, `mapped` are the bytes of files that are to be mapped: as ONNX Runtime maps them, they count as private.
     """
 
-    def __init__(self, limit: int | None, threads: int) -> None:
+    def __init__(self, limit: int | None, threads: int, *, mapped: int = 0) -> None:
         """Take the limit in bytes; nothing is limited before `__enter__`."""
         self.limit = limit
-        self._stacks = threads * _STACK_BYTES
+        self._to_come = threads * _STACK_BYTES + mapped
         self._before: tuple[int, int] | None = None
 
     def __enter__(self) -> Self:
@@ -106,7 +106,7 @@ class MemoryBound:
         """Set the bound to what is allocated now, plus the bytes between the resident set and the limit."""
         allocated, resident = allocated_memory(), held_memory()
         if self._before is not None and allocated is not None and resident is not None and self.limit is not None:
-            room = max(self.limit - resident, 0) + self._stacks
+            room = max(self.limit - resident, 0) + self._to_come
             hard = self._before[1]
             self._set(allocated + room if hard < 0 else min(allocated + room, hard))
 

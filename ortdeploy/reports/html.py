@@ -297,10 +297,15 @@ def invocation(report: Mapping[str, Any]) -> dict[str, str]:
         return {}
     return {
         "command": command("ortdeploy", *said["arguments"]),
-        "profile": said["profile"] or "none",
+        "profile": f"{said['profile'] or 'none'}{_reason(said)}",
         "overlays": ", ".join(said["overlays"]) or "none",
         "--set": ", ".join(said["sets"]) or "none",
     }
+
+
+def _reason(said: Mapping[str, Any]) -> str:
+    choice = said.get("choice")
+    return f" ({choice['reason']})" if choice else ""
 
 
 def _size(number: float | None) -> str:

@@ -247,6 +247,7 @@ def _invocation(plan: Plan) -> dict[str, Any]:
         "arguments": list(plan.arguments),
         "bundle": plan.bundle,
         "profile": plan.profile,
+        "choice": None if plan.choice is None else to_builtins(plan.choice),
         "overlays": [relative(path, plan.folder) for path in plan.overlays],
         "sets": list(map(masked_setting, plan.sets)),
     }

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.manifest.when import read_variants
 from ortdeploy.providers.catalogue import SUFFIX, find_provider, provider_spellings, providers_of
 from ortdeploy.providers.removed import find_gone
 from ortdeploy.rules.protocol import Finding, Rule
@@ -29,6 +30,10 @@ def check(spec: "Spec") -> Iterator[Finding]:
         for entry in chain:
             if find_provider(entry.name) is None and entry.library is None:  # a library may carry any provider
                 yield Finding(at=entry.at, detail=_detail(entry.name))
+    variants = read_variants(spec.document)
+    for name, at in variants.provider_names() if variants else ():
+        if find_provider(name) is None:
+            yield Finding(at=at, detail=_detail(name))
 
 
 def _detail(name: str) -> str:

@@ -13,7 +13,7 @@ the package tzdata, or leave the zone out to use the machine's own.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.diagnostics import Certainty, did_you_mean
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def check(spec: "Spec") -> Iterator[Finding]:
 
             nearest = did_you_mean(hours.zone, sorted(available_timezones()))
             detail = f'There is no time zone "{hours.zone}" here. {nearest}'
-            yield Finding(at=(*job.at, "hours", "zone"), detail=detail, job=job.name)
+            at = (*job.at, "hours", "zone")
+            yield Finding(at=at, detail=detail, job=job.name, certainty=Certainty.MACHINE)
 
 
 def _is_known(zone: str) -> bool:

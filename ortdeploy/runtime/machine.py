@@ -1,5 +1,6 @@
 """Probes this machine: cores, quota, memory, and the processor features that ONNX Runtime's kernels use."""
 
+import os
 import platform
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def probe_machine() -> MachineFacts:
         memory_bytes=_memory(),
         cpu_flags=_cpu_flags(),
         sensors=_sensors(),
+        total_memory_bytes=total_memory(),
+        online_cores=online_cores(),
     )
 
 
@@ -43,12 +46,20 @@ def _read(path: Path) -> str:
         return ""
 
 
+def total_memory() -> int | None:
+    """Return the memory that the system has, in bytes."""
+    total = _read(_MEMINFO).partition("MemTotal:")[2].split()
+    return int(total[0]) * _KIB if total and total[0].isdecimal() else None
+
+
+def online_cores() -> int | None:
+    """Return how many cores are online, whichever of them this process may use."""
+    return os.cpu_count()
+
+
 def _memory() -> int | None:
     """Return the smaller of the machine's memory and the control group's limit, in bytes."""
-    total = _read(_MEMINFO).partition("MemTotal:")[2].split()
-    limits = [int(total[0]) * _KIB] if total and total[0].isdecimal() else []
-    group = memory_of_the_group()
-    return min([*limits, *([] if group is None else [group])], default=None)
+    return min((one for one in (total_memory(), memory_of_the_group()) if one is not None), default=None)
 
 
 def _cpu_flags() -> tuple[str, ...]:

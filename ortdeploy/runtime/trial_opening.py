@@ -113,6 +113,8 @@ def _is_judged(request: TrialRequest) -> bool:
     from ortdeploy.runtime.library import binding, ort  # noqa: PLC0415  only the child
     from ortdeploy.runtime.supported_versions import find_limits  # noqa: PLC0415
 
+    if request.elsewhere is not None and request.extensions:  # this machine may have another package, or none
+        return False
     if request.elsewhere not in {None, ort.__version__}:
         ir_version, known = find_limits()
         return ir_version is not None and all(

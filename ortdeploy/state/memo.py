@@ -33,6 +33,7 @@ KINDS = {
     "digest": (1000, 30),
     "future-files": (1, 400),
     "graph": (500, 30),
+    "memory": (1000, 400),
     "opening": (500, 30),
     "plan": (16, 30),
     "rows": (100_000, 30),

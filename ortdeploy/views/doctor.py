@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, to_builtins
 
-from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
+from ortdeploy.sessions.provider_trial import ProviderTrial
 from ortdeploy.shell import pip_install
 from ortdeploy.terminal_text import safe
 from ortdeploy.units import format_size

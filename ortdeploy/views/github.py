@@ -33,7 +33,8 @@ def _render(diagnostic: Diagnostic) -> str:
     span = diagnostic.span
     place = f"file={_property(span.path)},line={span.line},col={span.column}"
     title = _property(f"{diagnostic.summary} [{diagnostic.rule}]")
-    return f"::{diagnostic.severity} {place},title={title}::{_data(diagnostic.detail)}"
+    where = f" (on {', '.join(diagnostic.devices)})" if diagnostic.devices else ""
+    return f"::{diagnostic.severity} {place},title={title}::{_data(diagnostic.detail + where)}"
 
 
 def _data(text: str) -> str:

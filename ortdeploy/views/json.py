@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Diagnostic
@@ -10,10 +11,12 @@ from ortdeploy.planning.differences import NOTHING
 if TYPE_CHECKING:
     from ortdeploy.checks.run import CheckResult
     from ortdeploy.facts.models import AdapterFacts
+    from ortdeploy.facts.variants import Choice
     from ortdeploy.ledger.backup import BroughtBack
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.parts.compaction import CompactionResult
     from ortdeploy.plan.steps import Plan
+    from ortdeploy.planning.device_table import DeviceTable
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.installed import Installed
     from ortdeploy.planning.last_good import Refusal
@@ -34,8 +37,17 @@ def render_check(diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def render_plan(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", changes: "Sequence[Changes]" = ()) -> str:
-    """Return the output of `plan`: diagnostics, steps, and what changed in jobs since their last runs."""
-    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "changes": _changes(changes)})
+    """Return the output of `plan`: diagnostics, steps, what changed in jobs since their last runs, and profiles."""
+    found = {"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "changes": _changes(changes)}
+    return _dump({**found, "profiles": _profiles({one.manifest: one.choice for one in plans})})
+
+
+def render_devices(table: "DeviceTable") -> str:
+    """Return the output of `plan` for devices: each finding once, and what each job does on each of them."""
+    from ortdeploy.views.device_table import as_json  # noqa: PLC0415  only if asked for
+
+    found = {"diagnostics": _diagnostics(table.findings), "steps": _steps(table.plans)}
+    return _dump({**found, "devices": as_json(table.entries)})
 
 
 def render_differences(differences: "Sequence[Difference]") -> str:
@@ -65,7 +77,15 @@ def _differences(differences: "Sequence[Difference]") -> list[dict[str, Any]]:
 def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", results: "Sequence[JobResult]") -> str:
     """Return the output of `apply`: diagnostics, steps, and how each job ended."""
     jobs = [_ended(result) for result in results]
-    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs})
+    found = {"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs}
+    return _dump({**found, "profiles": _profiles({one.manifest: one.choice for one in plans})})
+
+
+def _profiles(choices: "Mapping[str, Choice | None]") -> list[dict[str, Any]]:
+    """Return the profiles of manifests that have some."""
+    from msgspec import to_builtins  # noqa: PLC0415  the others do without
+
+    return [{"manifest": path, **to_builtins(one)} for path, one in choices.items() if one is not None]
 
 
 def _ended(result: "JobResult") -> dict[str, Any]:
@@ -111,10 +131,15 @@ def render_tryout(
 def render_status(
     jobs: "Sequence[JobStatus]",
     refusals: "Sequence[Refusal | RefusedApply]" = (),
+    profiles: "Mapping[str, Choice]" = MappingProxyType({}),
     installed: "Installed | None" = None,
 ) -> str:
-    """Return the output of `status`."""
-    document = {"jobs": [_status(one) for one in jobs], "refused": [_refusal(one) for one in refusals]}
+    """Return the output of `status`; `profiles` are those that manifests were last applied with."""
+    document = {
+        "jobs": [_status(one) for one in jobs],
+        "refused": [_refusal(one) for one in refusals],
+        "profiles": _profiles(profiles),
+    }
     return _dump(document if installed is None else {**document, "versions": _versions(installed)})
 
 
@@ -240,6 +265,7 @@ def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
             "column": diagnostic.span.column,
             "model": diagnostic.model,
             "job": diagnostic.job,
+            **({"devices": list(diagnostic.devices)} if diagnostic.devices else {}),
         }
         for diagnostic in diagnostics
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.facts.memory import MemoryForecast, parts_text
 from ortdeploy.files.names import REPORT
 from ortdeploy.plan.masked import masked_plan
 from ortdeploy.plan.pipeline import walk
@@ -76,7 +76,9 @@ class _Tree:
 
     def text(self, *, verbose: bool) -> str:
         """Return the lines of the tree, and an empty one."""
-        lines = [f"{self._paint(self._plan.deployment, BOLD)} ({self._plan.manifest})"]
+        choice = self._plan.choice
+        profile = "" if choice is None else f", profile {choice.shown}"
+        lines = [f"{self._paint(self._plan.deployment, BOLD)} ({self._plan.manifest}){profile}"]
         for gate in self._plan.gates:
             session = gate.opening.candidates[0].name
             lines += self._head(NEW, f"check {gate.opening.model} on {session} first: {', '.join(gate.folders)}")
@@ -310,11 +312,16 @@ def _upgrade(step: RunJob) -> str:
 
 
 def _memory(forecast: MemoryForecast) -> str:
-    """`111 MiB of 512 MiB predicted: process 98 MiB, weights 13 MiB, …`."""
-    parts = ", ".join(f"{part.what} {format_size(part.size)}" for part in forecast.parts)
+    """`111 MiB of 512 MiB, as measured`; `105 to 240 MiB of 512 MiB, estimated: process 105 MiB, …`."""
     limit = f" of {format_size(forecast.limit)}" if forecast.limit else ""
+    taken = forecast.chosen
+    if taken is not None:
+        arena = "" if taken.way.arena else " without the arena"
+        least = f"; {forecast.unknown} may take more" if forecast.unknown else ""
+        return f"{format_size(taken.size)}{limit}, as measured{arena}{least}"
     unknown = f"; only a run tells its {forecast.unknown}" if forecast.unknown else ""
-    return f"{format_size(forecast.total)}{limit} predicted: {parts}{unknown}"
+    size = f"{format_size(forecast.least).removesuffix(' MiB')} to {format_size(forecast.estimated)}"
+    return f"{size}{limit}, estimated: {parts_text(forecast.parts)}{unknown}"
 
 
 def _input(planned: PlannedInput) -> str:

@@ -37,5 +37,8 @@ def _result(diagnostic: Diagnostic) -> dict[str, Any]:
         "level": str(diagnostic.severity),
         "message": {"text": f"{diagnostic.summary}. {diagnostic.detail}"},
         "locations": [{"physicalLocation": place}],
-        "properties": {"certainty": diagnostic.certainty},
+        "properties": {
+            "certainty": diagnostic.certainty,
+            **({"devices": list(diagnostic.devices)} if diagnostic.devices else {}),
+        },
     }

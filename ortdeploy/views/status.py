@@ -1,6 +1,7 @@
 """The output of `ortdeploy status`: a table of jobs, and lines about what runs, waits or is shared."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.durations import moment
@@ -22,6 +23,7 @@ from ortdeploy.views.text import (
 )
 
 if TYPE_CHECKING:
+    from ortdeploy.facts.variants import Choice
     from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.refused_applies import RefusedApply
 
@@ -41,6 +43,7 @@ _COLUMNS = (
 def render_status(
     jobs: Sequence[JobStatus],
     refusals: "Sequence[Refusal | RefusedApply]" = (),
+    profiles: "Mapping[str, Choice]" = MappingProxyType({}),
     *,
     verbose: bool = False,
     color: bool = False,
@@ -48,12 +51,17 @@ def render_status(
 ) -> str:
     """Return a row for each job, and lines about what runs, waits or is shared; with `verbose`, also its parts.
 
-    Refused manifests come last. `width` is that of the terminal.
+    Refused manifests come last, behind the profiles of those that have one. `width` is that of the terminal.
     """
     several = len({one.deployment for one in jobs}) > 1
     columns = [column for column in _COLUMNS if several or column.name != "DEPLOYMENT"]
     table = render_columns(columns, [_row(one) for one in jobs], painter(color=color), width)
-    lines = safe("".join(f"{line}\n" for line in _lines(jobs, refusals, verbose=verbose)))
+    told = [
+        *_lines(jobs, verbose=verbose),
+        *(f"{path}: profile {one.shown} since {one.since}" for path, one in profiles.items()),
+        *(one.text for one in refusals),
+    ]
+    lines = safe("".join(f"{line}\n" for line in told))
     if width is not None:
         lines = "".join(wrapped(line, width) for line in lines.splitlines())
     return table + lines
@@ -77,7 +85,7 @@ def _row(one: JobStatus) -> Row:
     return {**cells, "STATE": Cell(text=state, code=_COLORS.get(state, RED)), "FAILED": failed}
 
 
-def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal | RefusedApply]", *, verbose: bool) -> Iterator[str]:
+def _lines(jobs: Sequence[JobStatus], *, verbose: bool) -> Iterator[str]:
     yield from (_render_live(one.job, one.live) for one in jobs if one.live)
     for one in jobs:
         yield from render_shares(one.job, one.shares)
@@ -98,7 +106,6 @@ def _lines(jobs: Sequence[JobStatus], refusals: "Sequence[Refusal | RefusedApply
     for one in jobs:
         for part in one.record.parts if one.record and verbose else ():
             yield f"{one.output}/{part.file}: {count(part.rows, 'row')} from {part.start:,}"
-    yield from (one.text for one in refusals)
 
 
 def _render_failed_outside(job: str, rows: int) -> str:

@@ -61,7 +61,9 @@ def _render_diagnostic(diagnostic: Diagnostic, paint: Paint, line_of: LineOf | N
     indent, room = " " * _INDENT, min(width or WIDTH, WIDTH + _INDENT)
     detail = wrapped(printable(diagnostic.detail), room, first=indent)
     assumed = wrapped(_ASSUMED, room, first=indent) if diagnostic.certainty is Certainty.ASSUMED else ""
-    return f"{_head(diagnostic, code, paint, width)}{shown}{detail}{assumed}"
+    devices = f"(on {', '.join(map(printable, diagnostic.devices))})"
+    where = wrapped(devices, room, first=indent) if diagnostic.devices else ""
+    return f"{_head(diagnostic, code, paint, width)}{shown}{detail}{assumed}{where}"
 
 
 _ASSUMED = "(assumed: this machine does not prove it)"

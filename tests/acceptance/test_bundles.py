@@ -773,3 +773,17 @@ def test_the_status_document_names_the_version_and_how_far_the_wanted_one_came(w
     told = json.loads(document.read_text())
     assert (told["version"]["number"], told["version"]["label"]) == (1, "abc")
     assert (told["wanted"]["same"], told["wanted"]["state_reached"]) == (False, "whole")
+
+
+def test_a_bundle_holds_all_profiles_and_the_device_chooses(world: World) -> None:
+    scale_model(world.home / "models/other.onnx", width=2, factor=-1.0)
+    other = "{models: {scale: {path: models/other.onnx, checks: []}}"
+    profiles = f"  here: {other}, when: {{cores: '>= 1'}}}}\n  never: {other}, when: {{cores: '>= 100000'}}}}\n"
+    world.write(f"{MANIFEST}profiles:\n{profiles}  otherwise: base\n")
+    bundle = world.bundle(1)
+    with open_bundle(bundle) as opened:
+        assert opened.description.profiles == ("here", "never")
+    world.put("a", 0)
+    done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["right", "right"]), done.err
+    assert json.loads((world.device / "out/_run.json").read_text())["invocation"]["profile"] == "here"

@@ -721,6 +721,7 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
         "arguments": ["apply", str(path)],
         "bundle": None,
         "profile": None,
+        "choice": None,
         "overlays": [],
         "sets": [],
     }
@@ -748,12 +749,13 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
         ],
         "bundle": None,
         "profile": "pi",
+        "choice": {"name": "pi", "reason": "flag", "facts": {}, "since": report["invocation"]["choice"]["since"]},
         "overlays": ["small.yaml"],
         "sets": [f"{option}***}}}}", "name=demo"],
     }  # fmt: skip
     page = (folder / "_run.html").read_text()
     assert secret not in text + page
-    assert "<td>profile</td><td>pi</td>" in page
+    assert "<td>profile</td><td>pi (flag)</td>" in page
     assert "<td>overlays</td><td>small.yaml</td>" in page
     assert "<td>command</td><td>ortdeploy apply " in page
     assert (folder / "part-00000000.jsonl").read_bytes() == before

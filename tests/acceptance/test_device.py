@@ -77,7 +77,7 @@ def test_a_device_of_a_plugin_package_is_chosen_for_another_machine(cli: Cli, de
     override = "session: {free_dimension_overrides: {batch: 4}}"
     manifest = MANIFEST.replace("double.onnx}", f"double.onnx, {chain}, {override}}}").replace("size: 8", "size: 4")
     path.write_text(manifest)
-    planned = cli("plan", path, "--device", REPOSITORY / "deployments/devices/snapdragon-x-elite.yaml")
+    planned = cli("plan", path, "--bound", "--device", REPOSITORY / "deployments/devices/snapdragon-x-elite.yaml")
     assert planned.code == 0, planned.out
     assert "QNNExecutionProvider (device 0: NPU NPU, Qualcomm)" in planned.out
 
@@ -104,7 +104,9 @@ def test_a_plan_for_another_device_is_not_applied_here(cli: Cli, deployment: Pat
 
 
 def planned_for_a_board(cli: Cli, manifest: Path, *more: str | Path) -> Result:
-    return cli("plan", manifest, "--device", REPOSITORY / "deployments/devices/raspberry-pi-5.yaml", *more)
+    """Plan for another machine with the data that is here, as if the plan were to be saved."""
+    saved = () if "--bound" in more else ("--out", manifest.parent / "open.json")
+    return cli("plan", manifest, "--device", REPOSITORY / "deployments/devices/raspberry-pi-5.yaml", *saved, *more)
 
 
 def test_what_is_done_here_is_not_done_on_another_device(cli: Cli, deployment: Path) -> None:
@@ -223,7 +225,10 @@ def test_odd_names_survive_in_a_device_file(tmp_path: Path) -> None:
         system="", architecture="", python="", cores=1, cpu_quota=None, memory_bytes=None, cpu_flags=()
     )
     path = tmp_path / "d.yaml"
-    path.write_text(dump_device("yes: #1\n", probe_runtime({}), nobody), encoding="utf-8")
+    path.write_text(
+        dump_device("yes: #1\n", probe_runtime({}), nobody, labels={"no": "1"}, opens=["CPU"]), encoding="utf-8"
+    )
     facts, problems = load_device(str(path))
     assert facts is not None
+    assert (facts.traits.name, facts.traits.labels) == ("yes: #1\n", {"no": "1"})
     assert not problems

@@ -24,7 +24,7 @@ PACKAGE = REPOSITORY / "ortdeploy"
 
 
 EVENT = re.compile(
-    r"""(["'])((?:run|job|attempt|bundle|ledger|engine|caches|check|checks|digests|session|adapter|part|parts|row|rows|batch|threads|block|lock|on_end|output|plan|shard|manifest|manifests|status|python|files|store|traces|watch|worker)"""
+    r"""(["'])((?:run|job|attempt|bundle|ledger|engine|caches|check|checks|digests|session|adapter|part|parts|row|rows|batch|threads|block|lock|on_end|output|plan|shard|manifest|manifests|profile|status|python|files|store|traces|watch|worker)"""
     r"""\.[a-z]+(?:_[a-z]+)?)\1"""
 )
 
@@ -43,7 +43,7 @@ def test_every_event_is_documented_and_every_documented_event_is_logged() -> Non
 
 
 def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
-    text = manual()
+    text = manual() + (REPOSITORY / "docs/variants.md").read_text(encoding="utf-8")
     schema = json.loads(schema_text("deployment"))
     documented = {
         name: part

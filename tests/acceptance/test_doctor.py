@@ -12,6 +12,7 @@ from ortdeploy.process.child import Answer
 from ortdeploy.providers.catalogue import CPU, PROVIDERS
 from ortdeploy.runtime import probe
 from ortdeploy.runtime.library import ort
+from ortdeploy.sessions import provider_trial
 from ortdeploy.versions import missing_of_extras
 
 
@@ -56,7 +57,7 @@ def test_every_extra_for_users_is_shown() -> None:
 def test_quietly_only_what_fails_is_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("doctor", "-q").out == ""
     answer = Answer([{"provider": CPU, "device": None, "problem": "no driver"}], 0, late=False, printed="")
-    monkeypatch.setattr(doctor, "ask", lambda *_, **__: answer)
+    monkeypatch.setattr(provider_trial, "ask", lambda *_, **__: answer)
     failed = cli("doctor", "-q")
     assert (failed.code, failed.out) == (1, "  fails  CPU\n         no driver\n")
 
@@ -85,7 +86,7 @@ def test_a_provider_that_fails_is_told_with_its_reason(
         asked.append((request["name"], seconds))
         return answer
 
-    monkeypatch.setattr(doctor, "ask", ask)
+    monkeypatch.setattr(provider_trial, "ask", ask)
     shown = cli("doctor")
     assert (shown.code, [name for name, _ in asked]) == (1, [CPU])
     assert "fails  CPU" in shown.out
@@ -105,7 +106,7 @@ def test_a_built_in_provider_whose_library_cannot_be_loaded_is_not_tried(
 
 def test_devices_of_plugin_packages_are_tried_each() -> None:
     facts = replace(probe.probe_runtime({}), devices=(device("GPU"), device("CPU", "QNNExecutionProvider")))
-    offered = list(doctor._offered(facts))  # noqa: SLF001  what is asked of whom
+    offered = list(provider_trial.offered(facts))
     assert [(one.name, one.device.kind if one.device else None, dict(one.options)) for one in offered] == [
         (CPU, None, {}),
         ("WebGpuExecutionProvider", "GPU", {}),
@@ -125,7 +126,7 @@ def test_a_provider_without_a_device_does_not_fail(cli: Cli, monkeypatch: pytest
         problem = "CUDA failure 100: no CUDA-capable device is detected" if "CUDA" in request["name"] else None
         return Answer([{"provider": request["name"], "device": None, "problem": problem}], 0, late=False, printed="")
 
-    monkeypatch.setattr(doctor, "ask", ask)
+    monkeypatch.setattr(provider_trial, "ask", ask)
     shown = cli("doctor")
     assert shown.code == 0
     assert "no device  WebGpu" in shown.out

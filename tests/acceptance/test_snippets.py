@@ -77,6 +77,11 @@ TESTS = {
     ("docs/your-model.md", "console"): f"{OWN}test_the_first_five_minutes_run_as_the_page_says",
     ("docs/video.md", "yaml"): YAML,
     ("docs/windows.md", "yaml"): YAML,
+    (
+        "docs/variants.md",
+        "console",
+    ): "tests/acceptance/test_device_table.py::test_the_page_about_variants_shows_what_is_there",
+    ("docs/variants.md", "yaml"): YAML,
 }
 """The test of each kind of block, by page; `*` stands for all kinds."""
 

@@ -20,7 +20,8 @@ from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.resolved import ResolvedJob
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import OutputFacts
-from ortdeploy.facts.preflight import MemoryForecast, Preflight
+from ortdeploy.facts.memory import MemoryForecast
+from ortdeploy.facts.preflight import Preflight
 from ortdeploy.jobs import run_settings
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger

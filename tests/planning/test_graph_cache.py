@@ -14,9 +14,8 @@ from ortdeploy.deployment.placement_prediction import Prediction
 from ortdeploy.facts.host import HostFacts, MachineFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.files.digests import file_digest
-from ortdeploy.graph import activations, model, shapes
+from ortdeploy.graph import model, shapes, values
 from ortdeploy.planning import graph_cache
-from ortdeploy.planning.graph_cache import Running
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.state import memo
 
@@ -32,7 +31,7 @@ class Readings:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made = 0
-        for room, name in ((model, "read_model"), (shapes, "infer_shapes"), (activations, "plan_buffers")):
+        for room, name in ((model, "read_model"), (shapes, "infer_shapes"), (values, "live_bytes")):
             monkeypatch.setattr(room, name, self._counted(getattr(room, name)))
 
     def _counted(self, read: object) -> object:
@@ -133,7 +132,7 @@ def test_what_is_not_there_is_told_by_the_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("state")
-def test_shapes_and_buffers_from_memory_are_those_of_the_graph(tmp_path: Path, readings: Readings) -> None:
+def test_shapes_and_values_from_memory_are_those_of_the_graph(tmp_path: Path, readings: Readings) -> None:
     nodes = [helper.make_node("Gemm", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
     path = save_model(
         tmp_path / "m.onnx",
@@ -150,13 +149,10 @@ def test_shapes_and_buffers_from_memory_are_those_of_the_graph(tmp_path: Path, r
     assert graph_cache.infer_shapes(skeleton, {"x": (3, 5)}) == graph_cache.infer_shapes(skeleton, {"x": (3, 5)})
     assert graph_cache.infer_shapes(skeleton, {"x": (3, 5)}).problem is not None
     assert readings.made - before == 3
-    found = [
-        graph_cache.buffer_bytes(skeleton, ((("x", (512, 4)),),), Running(arena=arena, pattern=True, held=int(arena)))
-        for arena in (True, False) * 2
-    ]
-    assert found[:2] == found[2:]
-    assert found[0] != found[1]
-    assert readings.made - before == 5
+    for _ in range(2):
+        graph_cache.live_bytes.cache_clear()
+        assert graph_cache.live_bytes(skeleton, (("x", (512, 4)),)) == 2 * 512 * 8 * 4
+    assert readings.made - before == 4
 
 
 @pytest.mark.parametrize("mar", [[], 3, {}, {"ir_version": 8}, None])

@@ -25,14 +25,15 @@ from ortdeploy.cli.main import main
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import InputFacts, OutputFacts
-from ortdeploy.files.memory_budget import PROCESS
+from ortdeploy.facts.memory import MeasuredMemory
 from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.plan.memory_notes import note_memory
 from ortdeploy.plan.plan_file import encode
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import JobInput, JobOutput, Plan, RunJob
 from ortdeploy.planning import nothing_to_do, plan_cache
 from ortdeploy.planning.nothing_to_do import AnswerMemo
 from ortdeploy.planning.plan_cache import KIND, recall_plan
-from ortdeploy.planning.preflight import memory_forecast
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.state import memo
 
@@ -77,15 +78,6 @@ def prepare(folder: Path) -> None:
 
 def arrive(folder: Path, name: str, rows: int = 4) -> None:
     np.save(folder / f"inbox/{name}.npy", np.ones((rows, 4), np.float32))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _as_a_process_without_onnx() -> Iterator[None]:
-    """Let no plan count what this process has loaded, and a command that knows its graphs has not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_forecast, "_ONNX", 0)
-        patch.setattr(memory_forecast, "_REFERENCE", 0)
-        yield
 
 
 @pytest.fixture
@@ -327,28 +319,21 @@ def test_rows_that_go_beyond_the_disk_limit_are_refused(cli: Cli, folder: Path) 
     assert (refused.code, "error[over-disk-limit]" in refused.out) == (1, True)
 
 
-@pytest.mark.parametrize(("rows", "fits"), [(4, True), (400_000, False)])
-def test_rows_that_may_take_more_memory_than_there_is_need_a_rule(known: Known, rows: int, *, fits: bool) -> None:
-    entry = memo_values(known.folder / ".ortdeploy", KIND)[-1]
-    told: Any = entry["told"]
-    for job in told["jobs"]:
-        job["memory_bound"] = PROCESS + 1024 * 1024
-    rewrite(_kept(known), entry)
-    arrive(known.folder, "b", rows=rows)
-    assert (known.recalled() is not None) == fits
-
-
-@pytest.mark.parametrize(("held_runs", "fits"), [(1, True), (0, False)])
-def test_more_results_in_an_arena_than_were_counted_need_another_forecast(
-    known: Known, held_runs: int, *, fits: bool
-) -> None:
-    entry = memo_values(known.folder / ".ortdeploy", KIND)[-1]
+@pytest.mark.parametrize(("size", "fits"), [(100, True), (300, False)])
+def test_a_job_that_took_more_memory_than_there_is_needs_a_rule(known: Known, size: int, *, fits: bool) -> None:
+    plan = known.recalled()
+    assert plan is not None
+    state = known.folder / ".ortdeploy"
+    for step in run_jobs(plan):
+        assert step.limits.forecast is not None
+        for way in step.limits.forecast.ways:
+            note_memory(state, step.limits.forecast.key, MeasuredMemory(way=way, size=size, rows=4))
+    entry = memo_values(state, KIND)[-1]
     told: Any = entry["told"]
     for job in told["jobs"]:
         for one in job["forecasts"]:
-            one["held_runs"] = held_runs
+            one["forecast"]["bound"] = 200
     rewrite(_kept(known), entry)
-    arrive(known.folder, "b", rows=4)
     assert (known.recalled() is not None) == fits
 
 
@@ -573,7 +558,7 @@ def test_what_data_decides_is_known_here() -> None:
     assert _fields(InputFacts) == (
         "beside carried changed columns dialect differing digest files first_row format gone held_bytes memory_limit "
         "missing_package names present problem rates repairable repeated rerun rerun_rows restarted row_type rows "
-        "rows_before states superseded types "
+        "rows_before settings states superseded types "
         "unreadable unseekable unsettled"
     )
     assert _fields(OutputFacts) == (

@@ -422,7 +422,7 @@ class Saved:
         saved, diagnostics = load_plans(raw, "plan.json", self.folder, ())
         if diagnostics:
             return (), diagnostics
-        planned = plan_again(saved, (), None, computes=computes)
+        planned = plan_again(saved, LoadOptions(), None, computes=computes)
         return planned.plans, planned.diagnostics
 
     def hold(self, document: Any, *, computes: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.opening import memory_of_opening
 
-from ortdeploy.process.heap import LARGE, MMAP_THRESHOLD, SMALL, Heap, mallopt
+from ortdeploy.process.heap import LARGE, MMAP_THRESHOLD, SMALL, SPARED, Heap, mallopt
 
 MIB = 1024 * 1024
 
@@ -39,6 +39,21 @@ def test_a_model_that_cannot_be_opened_leaves_the_heap_as_others_do() -> None:
     with pytest.raises(ValueError, match="damaged"), Heap().opening(note):
         raise ValueError("damaged")
     assert told[MMAP_THRESHOLD] == LARGE
+
+
+def test_where_memory_is_scarce_values_of_runs_are_mapped_alone_too() -> None:
+    told: list[int] = []
+
+    def note(parameter: int, value: int) -> int:
+        if parameter == MMAP_THRESHOLD:
+            told.append(value)
+        return 1
+
+    heap = Heap()
+    heap.spare(note)
+    with heap.opening(note):
+        heap.spare(note)
+    assert told == [SPARED, SMALL, SPARED]
 
 
 @pytest.mark.slow

@@ -79,18 +79,18 @@ jobs:
 
 @pytest.mark.slow
 def test_the_plan_knows_the_groups_limit(wide: Path, group: Group) -> None:
-    refused = group.run(220 * MIB, "plan", "m.yaml", cwd=wide)
+    refused = group.run(160 * MIB, "plan", "--measure", "m.yaml", cwd=wide)
     assert refused.returncode == 1
-    assert "control group of this process, has 220 MiB" in " ".join(refused.stdout.split())
-    assert group.run(600 * MIB, "plan", "m.yaml", cwd=wide).returncode == 0
+    assert "control group of this process, has 160 MiB" in " ".join(refused.stdout.split())
+    assert group.run(600 * MIB, "plan", "--measure", "m.yaml", cwd=wide).returncode == 0
 
 
 @pytest.mark.slow
 def test_a_plan_that_was_made_where_there_was_more_memory_is_refused(wide: Path, group: Group) -> None:
     assert run_fork(["plan", "m.yaml", "--out", "plan.json"], cwd=wide).code == 0
-    done = group.run(200 * MIB, "apply", "plan.json", cwd=wide)
+    done = group.run(160 * MIB, "apply", "plan.json", cwd=wide)
     assert done.returncode == 1
-    assert "control group of this process, has 200 MiB" in " ".join(done.stdout.split())
+    assert "there are 160 MiB for it" in " ".join(done.stdout.split())
     assert not (wide / "out").exists()
 
 
@@ -116,11 +116,9 @@ def test_a_run_in_a_group_that_is_too_small_is_never_killed(wide: Path, group: G
     done = group.run(limit * MIB, "-c", RUN, cwd=wide, module=())
     assert done.returncode in {0, 1}, f"killed: {done.returncode}"
     assert "Traceback" not in done.stdout + done.stderr
-    report = json.loads((wide / "out/_run.json").read_text())
     if done.returncode == 0:
-        assert report["rows"]["committed"] == 1024
+        assert json.loads((wide / "out/_run.json").read_text())["rows"]["committed"] == 1024
     else:
-        assert "memory" in report["reason"]
         again = run_fork(["apply", "m.yaml"], cwd=wide)
         assert again.code == 0, again.out
     rows = np.concatenate([np.load(path) for path in sorted((wide / "out").glob("part-*"))])

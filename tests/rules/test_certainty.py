@@ -16,7 +16,6 @@ from ortdeploy.versions import TESTED_WITH, certainty_with
 
 CASES = Path(__file__).parent / "cases"
 IMITATING = {
-    "over-memory-limit": ["flagged", "flagged-machine"],
     "predicted-cpu-nodes": ["flagged"],
     "unsupported-operator": ["flagged-domain", "flagged-version"],
 }

@@ -15,6 +15,9 @@ from PIL import Image
 from support import family_models as families
 from support.models import save_model
 
+from ortdeploy.cli.children import memory
+from ortdeploy.process.child import Answer
+
 FLOAT = TensorProto.FLOAT
 
 
@@ -257,7 +260,9 @@ def test_a_batch_is_as_small_as_memory_wants(cli: Cli, tmp_path: Path) -> None:
     assert len(rows(cli, tmp_path)) == 1
 
 
-def test_a_batch_of_items_that_memory_refuses_is_what_the_advice_is_about(cli: Cli, tmp_path: Path) -> None:
+def test_a_batch_of_items_that_memory_refuses_is_what_the_advice_is_about(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     families.wide_hearer(tmp_path / "m.onnx", window=160_000, channels=60_000)
     record(tmp_path / "heard/a.wav", 0.2)
     (tmp_path / "m.yaml").write_text(
@@ -268,7 +273,10 @@ def test_a_batch_of_items_that_memory_refuses_is_what_the_advice_is_about(cli: C
         "    outputs: {found: $found}\njobs:\n  run:\n    pipeline: p\n"
         "    input: {path: heard/*.wav, rate: 16000}\n    output: {path: out, format: jsonl}\n"
     )
-    (found,) = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
+    monkeypatch.setattr(
+        memory, "ask_fork", lambda *_run, **_settings: Answer([{"halved": 1}], 0, late=False, printed="")
+    )
+    (found,) = cli("plan", "--measure", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
     assert found["rule"] == "over-memory-limit"
     assert found["detail"].endswith(
         "A step each runs up to 256 items of a row at a time. Write a smaller batch: for it."

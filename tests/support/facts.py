@@ -12,6 +12,7 @@ from ortdeploy.facts.data import FileFacts, FileState, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import parse_kernels
+from ortdeploy.facts.memory import MeasuredMemory, MemoryForecast, MemoryPart, Way
 from ortdeploy.facts.models import (
     AdapterFacts,
     DiffusionFacts,
@@ -22,8 +23,6 @@ from ortdeploy.facts.models import (
 )
 from ortdeploy.facts.preflight import (
     FirstRows,
-    MemoryForecast,
-    MemoryPart,
     Opening,
     Preflight,
     RefusedBatch,
@@ -171,10 +170,23 @@ def diffusion_facts(data: Mapping[str, Any]) -> DiffusionFacts:
     )
 
 
-def memory_forecast(data: Mapping[str, Any], limit: int | None) -> MemoryForecast:
-    """`{activations: 100, disk: 5, fitting: 4}`: parts by name, in bytes."""
-    parts = tuple(MemoryPart(what=key, size=size) for key, size in data.items() if key not in {"disk", "fitting"})
-    return MemoryForecast(parts=parts, limit=limit, fitting=data.get("fitting"), disk=data.get("disk"))
+def memory_forecast(data: Mapping[str, Any], limit: int | None, machine: int | None) -> MemoryForecast:
+    """`{activations: 100, disk: 5, fitting: 4, measured: 100}`: parts by name, in bytes, and what was measured."""
+    named = {"disk", "fitting", "measured"}
+    parts = tuple(MemoryPart(what=key, size=size) for key, size in data.items() if key not in named)
+    measured = tuple(
+        MeasuredMemory(way=Way(arena=arena), size=data["measured"], rows=1)
+        for arena in (True, False)
+        if "measured" in data
+    )
+    return MemoryForecast(
+        parts=parts,
+        limit=limit,
+        bound=min((one for one in (limit, machine) if one), default=None),
+        measured=measured,
+        fitting=data.get("fitting"),
+        disk=data.get("disk"),
+    )
 
 
 def file_facts(data: Mapping[str, Any]) -> FileFacts:
@@ -304,7 +316,9 @@ def _preflight(spec: Spec, data: Mapping[str, Any]) -> Preflight:
             for name, found in data.get("refused_batches", {}).items()
         },
         memory={
-            job.name: memory_forecast(data["memory"][job.name], job.limits.memory)
+            job.name: memory_forecast(
+                data["memory"][job.name], job.limits.memory, data.get("machine", {}).get("memory_bytes")
+            )
             for job in spec.jobs
             if job.name in data.get("memory", {})
         },

@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
+from ortdeploy.facts.variants import ENVIRONMENT, FLAG, KEPT, OTHERWISE, WHEN
 from ortdeploy.manifest.pipelines import DIFFUSION, TEXT_TO_IMAGE
 from ortdeploy.plan.plan_file import ALWAYS_SAID, LATER, STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, JobInput, PlannedCheck
@@ -97,7 +98,17 @@ def schema() -> dict[str, Any]:
                         "type": "object",
                         "additionalProperties": NAME,
                     },
-                }
+                    "choice": {
+                        "description": "How the profile was chosen, and the facts that all when: asked for.",
+                        **_object(
+                            {
+                                "reason": {"enum": [FLAG, ENVIRONMENT, WHEN, OTHERWISE, KEPT]},
+                                "facts": {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean", "null"]}},
+                            }
+                        ),
+                    },
+                },
+                optional={"choice"},
             ),
         },
         "facts": {"title": "What the plan rests on", "type": "array", "items": _reference(Fact, parts)},

@@ -19,7 +19,8 @@ from support.specs import make_spec
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.preflight import MemoryForecast, Preflight
+from ortdeploy.facts.memory import MemoryForecast
+from ortdeploy.facts.preflight import Preflight
 from ortdeploy.files.names import REPORT
 from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.executor import Execution

@@ -13,7 +13,6 @@ from support.jobs import changed, plan_for, plan_with_all, plan_with_sessions
 from support.logs import capture_logs
 from support.terminals import Clock, shown_of_job
 
-from ortdeploy.checks.provider_trial import ProviderTrial
 from ortdeploy.checks.run import CheckResult
 from ortdeploy.cli.ascii_fallback import ERRORS
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
@@ -25,6 +24,7 @@ from ortdeploy.planning.last_run import Changes
 from ortdeploy.planning.overlay_search import Bounds, Setting, Trial
 from ortdeploy.reports.comparison import figures
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.sessions.provider_trial import ProviderTrial
 from ortdeploy.versions import package_version
 from ortdeploy.views import summary_table
 from ortdeploy.views.checks import render_checks

@@ -25,6 +25,7 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
+from ortdeploy.plan.memory_notes import needs_measuring
 from ortdeploy.plan.plan_file import decode_plan, plan_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
@@ -152,6 +153,11 @@ def execute(
         open_ledger(state_dir) if shard is None else copy_of_ledger(state_dir) as ledger,
     ):
         log.info("run.started", manifest=plan.manifest)
+        refused: dict[str, str] = {}
+        if holders and row_limit is None and on_run is None and any(map(needs_measuring, run_jobs(plan))):
+            from ortdeploy.cli.children.memory import with_measured_memory  # noqa: PLC0415  it calls this function
+
+            plan, refused = with_measured_memory(plan, state_dir, stopped)
         execution = Execution(
             plan=plan,
             run_id=run_id,
@@ -173,6 +179,7 @@ def execute(
             unproven=unproven or {},
             digests=digests or {},
             cores=cores,
+            too_large=refused,
         )
         ended: dict[str, str] = {}
         for result in execution.results():

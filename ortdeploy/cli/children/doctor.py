@@ -5,13 +5,13 @@ from tempfile import TemporaryDirectory
 
 from msgspec import to_builtins
 
-from ortdeploy.checks.provider_trial import run_trial, trial_step
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.plan.plan_file import decode
 from ortdeploy.plan.steps import PlannedProvider
 from ortdeploy.process.child import Asked
 from ortdeploy.sessions.generated_models import make_model
 from ortdeploy.sessions.opening import ModelOpener
+from ortdeploy.sessions.provider_trial import run_trial, trial_step
 
 
 def main(asked: Asked) -> None:

@@ -37,7 +37,7 @@ from ortdeploy.cli.os_errors import fault_of_the_machine
 from ortdeploy.cli.self_report import Outcome, report
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import Diagnostic, LockedError, OrtdeployError, Severity, UsageError, has_errors
+from ortdeploy.diagnostics import Diagnostic, LockedError, OrtdeployError, Severity, UsageError, failure_at, has_errors
 from ortdeploy.events import log
 from ortdeploy.fleet.this_device import files_of_commit
 from ortdeploy.jobs.executor import Execution
@@ -48,6 +48,7 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.planning.kept_choices import keep_choice
 from ortdeploy.planning.last_manifest import keep_text
 from ortdeploy.planning.nothing_to_do import AnswerMemo
 from ortdeploy.planning.plan_cache import KIND, recall_plan
@@ -208,11 +209,12 @@ def _recall_or_plan(
 ) -> "tuple[Planned, ToKeep | None]":
     """Return the plan, and what is to be remembered of it. If it is remembered already, look at the data alone."""
     if arguments.command != "apply" or in_shards or arguments.last_good or arguments.root is not None:
-        return _plan(arguments, in_shards=in_shards), None
+        planned = _plan(arguments, in_shards=in_shards)
+        return planned if in_shards else _with_kept_choices(planned, arguments), None  # workers take the plan's
     recalled = recall_plan(recollection, arguments.paths, arguments.roots, arguments.state_dir)
     if recalled is not None:
-        return recalled, None
-    planned = _plan(arguments, in_shards=False)
+        return _with_kept_choices(recalled, arguments), None
+    planned = _with_kept_choices(_plan(arguments, in_shards=False), arguments)
     if not planned.deployments or not any(plan.steps for plan in planned.plans):
         return planned, None
     from ortdeploy.planning.keep_checked import ToKeep  # noqa: PLC0415  only if it was planned
@@ -221,6 +223,25 @@ def _recall_or_plan(
         state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
         return planned, ToKeep(recollection, planned, arguments.paths, state_dir)
     return planned, None
+
+
+def _with_kept_choices(planned: Planned, arguments: argparse.Namespace) -> Planned:
+    """Keep which profiles are about to run, before anything of them does; return the plans with the times of choices.
+
+    Raises OrtdeployError.
+    """
+
+    def kept(plan: Plan) -> Plan:
+        if plan.choice is None:
+            return plan
+        state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
+        try:
+            since = keep_choice(plan, plan.choice, state_dir, now(), anew=getattr(arguments, "choose", False))
+        except OSError as error:
+            raise OrtdeployError(failure_at(state_dir, error)) from error
+        return replace(plan, choice=replace(plan.choice, since=since))
+
+    return replace(planned, plans=tuple(map(kept, planned.plans)), stand_ins=tuple(map(kept, planned.stand_ins)))
 
 
 def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:

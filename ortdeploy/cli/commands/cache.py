@@ -10,7 +10,7 @@ from ortdeploy.cli.commands.shared import start_logging, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
-from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest
+from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest, load_variants
 from ortdeploy.planning.pruning import PrunedState, prune
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.views import json, text
@@ -41,7 +41,7 @@ def _jobs_of(paths: list[str], options: LoadOptions) -> tuple[dict[str, frozense
     for path in files:
         loaded = load_manifest(path, options)
         diagnostics += loaded.diagnostics
-        specs = [] if loaded.spec is None else [loaded.spec, *loaded.variants]
+        specs = load_variants(path, options)
         names = frozenset(job.name for spec in specs for job in spec.jobs)
         full = os.path.abspath(path)  # noqa: PTH100  keeps links
         found[full] = names if specs else None

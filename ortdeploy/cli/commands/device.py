@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 from ortdeploy.cli.exit_codes import EXIT_OK
+from ortdeploy.cli.manifest_options import device_name, labels_of
 from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.planning.device_file import dump_device
+from ortdeploy.planning.variants import opening_providers
 from ortdeploy.providers.catalogue import PROVIDERS
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.runtime.probe import probe_runtime
@@ -21,7 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         check_target("--output", arguments.output, Target.DEVICE, arguments)
     runtime = probe_runtime({provider.name: None for provider in PROVIDERS if provider.plugin})
-    text = dump_device(arguments.name or platform.node() or "device", runtime, probe_machine())
+    name = arguments.name or device_name() or platform.node() or "device"
+    labels, opens = labels_of(arguments.labels), opening_providers()
+    text = dump_device(name, runtime, probe_machine(), labels=labels, opens=opens)
     for problem in runtime.plugin_problems.values():
         sys.stderr.write(safe(f"{problem}\n"))
     if arguments.output is None:

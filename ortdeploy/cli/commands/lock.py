@@ -14,7 +14,7 @@ from ortdeploy.manifest.pipelines import CONSTANT
 from ortdeploy.manifest.rewrite import set_beside
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.graph_cache import remembered_in
-from ortdeploy.planning.lock import Digested, probe_digests
+from ortdeploy.planning.lock import Digested, probe_digests, probe_digests_of_profile
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import validate
 from ortdeploy.views import json, text
@@ -30,6 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     for spec in validated.specs if not has_errors(diagnostics) else ():
         with remembered_in(state_folder(spec.folder, None, spec.roots)):  # not of what files hold
             found, problems = probe_digests(spec)
+            for variant in (one for one in validated.variants if one.path == spec.path):
+                more, others = probe_digests_of_profile(variant, spec)
+                found, problems = (*found, *more), (*problems, *others)
         diagnostics += problems
         files += found
         if not problems and not arguments.check:

@@ -9,15 +9,24 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.commands.shared import log_outcome, planning, start_logging, use_color, write_diagnostics, write_plan
+from ortdeploy.cli.commands.shared import (
+    log_outcome,
+    planning,
+    start_logging,
+    terminal_width,
+    use_color,
+    write_diagnostics,
+    write_plan,
+)
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import plan_root
+from ortdeploy.cli.manifest_options import load_options, plan_root
 from ortdeploy.cli.plans import plan_as_asked
 from ortdeploy.cli.targets import Target, check_target
-from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
+from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors, sort_diagnostics
 from ortdeploy.events import log
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.listing import expand, has_magic
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
@@ -26,17 +35,30 @@ from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.saved_plan import BOUND, OPEN, misplaced
 from ortdeploy.planning.saved_rows import rows_of_plan
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import judge_memory
 from ortdeploy.versions import package_version
-from ortdeploy.views import github, json, text
+from ortdeploy.views import device_table, github, json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print; with --out, save the plan if nothing was refused."""
     _check_flags(arguments)
-    is_bound = arguments.bound or arguments.device is None
+    devices = _device_files(arguments.devices or ())
+    if devices and arguments.out is None and not arguments.bound:
+        return _show_devices(arguments, devices)
+    if len(devices) > 1:
+        raise UsageError(f"--out and --bound plan for one device, and --device names {len(devices)}")
+    return _show_plan(arguments, devices[0] if devices else None)
+
+
+def _show_plan(arguments: argparse.Namespace, device: str | None) -> int:
+    """Print the plan for one machine, and save it if that is asked for."""
+    is_bound = arguments.bound or device is None
     counting = Counting.READ if arguments.out is not None and is_bound else Counting.NOT
     with planning(arguments):
-        planned = plan_as_asked(arguments, device=arguments.device, counting=counting)
+        planned = plan_as_asked(arguments, device=device, counting=counting)
+    if arguments.measure:
+        planned = _with_measured(planned, arguments)
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
         sys.stdout.write(json.render_plan(planned.diagnostics, planned.plans, planned.changes))
@@ -62,13 +84,71 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CHANGES if changes and arguments.detailed_exitcode else EXIT_OK
 
 
+def _with_measured(planned: Planned, arguments: argparse.Namespace) -> Planned:
+    """Return plans with what their jobs take of memory; those that do not fit are refused."""
+    from ortdeploy.cli.children.memory import with_measured_memory  # noqa: PLC0415  only if asked for
+
+    plans: list[Plan] = []
+    diagnostics = planned.diagnostics
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        for plan, deployment in zip(planned.plans, planned.deployments, strict=True):
+            state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
+            measured, _ = with_measured_memory(plan, state_dir, always=True)
+            found = judge_memory(deployment, measured)
+            diagnostics += found
+            plans += [] if has_errors(found) else [measured]
+    return replace(planned, plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
+
+
+def _device_files(patterns: Sequence[str]) -> list[str]:
+    """Return the files that --device names, each once; one that matches none is named as it is."""
+    found = (name for one in patterns for name in (sorted(expand(one)) if has_magic(one) else []) or [one])
+    return list(dict.fromkeys(found))
+
+
+def _show_devices(arguments: argparse.Namespace, devices: Sequence[str]) -> int:
+    """Print what each job does on each device; for one device alone, also the plan."""
+    from ortdeploy.planning.device_table import plan_devices  # noqa: PLC0415  only for devices
+
+    with planning(arguments):
+        table = plan_devices(
+            arguments.paths,
+            load_options(arguments),
+            devices,
+            jobs=arguments.jobs,
+            excluded=arguments.excluded,
+            state_dir=arguments.state_dir,
+        )
+    if arguments.format == "json":
+        sys.stdout.write(json.render_devices(table))
+    else:
+        write_diagnostics(table.findings, arguments)
+    if arguments.format == "github":
+        sys.stdout.write(device_table.render_markdown(table.entries))
+    if arguments.format == "text" and table.plans and not arguments.quiet:
+        write_plan(table.plans, arguments)
+    if arguments.format == "text" and table.entries and not arguments.quiet:
+        color, width = use_color(arguments), terminal_width(sys.stdout)
+        sys.stdout.write(device_table.render_table(table.entries, color=color, width=width))
+    runs = any(one.refused is None for one in table.entries)
+    log_outcome(arguments, "plan.made", rejected=table.is_refused, changes=runs, diagnostics=len(table.findings))
+    if table.is_refused:
+        return EXIT_REJECTED
+    return EXIT_CHANGES if runs and arguments.detailed_exitcode else EXIT_OK
+
+
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Refuse flags that do not go together, and a place from which a plan cannot name its manifests.
 
     Raises UsageError.
     """
-    if arguments.device is not None and arguments.new_run:
+    if arguments.devices and arguments.labels:
+        raise UsageError("--label is about this machine, and a device file has the labels of its own")
+    if arguments.devices and arguments.new_run:
         raise UsageError("--new-run is about what this machine's ledger knows, and --device plans for another machine")
+    if arguments.devices and arguments.measure:
+        raise UsageError("--measure runs rows on this machine, and --device plans for another machine")
     if arguments.out is None:
         if arguments.root is not None:
             raise UsageError("--root says what the paths of a saved plan are relative to: it goes with --out")

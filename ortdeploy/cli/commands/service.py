@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"--set {secret} holds a secret, and everybody on the machine may read a unit. Write it into a file for "
             "--overlay"
         )
-    select_jobs(arguments.jobs, arguments.excluded, [job.name for spec in validated.specs for job in spec.jobs])
+    select_jobs(arguments.jobs, arguments.excluded, [job.name for spec in validated.all_specs for job in spec.jobs])
     folders = [state_folder(spec.folder, arguments.state_dir, spec.roots) for spec in validated.specs]
     full = _with_full_paths(arguments)
     service = systemd.Service(
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         program_folders=(sys.prefix, sys.base_prefix, str(Path(__file__).parents[3])),
         every=arguments.every,
     )
-    units = systemd.render_units(service, needs_of(validated.specs, full.state_dir, full.metrics))
+    units = systemd.render_units(service, needs_of(validated.all_specs, full.state_dir, full.metrics))
     if arguments.output is None:
         sys.stdout.write(safe("\n".join(f"# /etc/systemd/system/{name}\n{unit}" for name, unit in units.items())))
         return EXIT_OK

@@ -84,9 +84,11 @@ def chosen_jobs(arguments: argparse.Namespace) -> "tuple[list[tuple[Spec, JobSpe
 
     A manifest that is refused keeps no other from the command.
     """
+    from ortdeploy.planning.variants import as_last_chosen  # noqa: PLC0415  as below
     from ortdeploy.planning.workflow import select_jobs, validate  # noqa: PLC0415  brings all that planning does
 
-    validated = validate(arguments.paths, load_options(arguments))
+    choose = as_last_chosen(arguments.state_dir)
+    validated = validate(arguments.paths, load_options(arguments), choose=choose)
     rejected = has_errors(validated.diagnostics)
     write_findings(validated.diagnostics if rejected else (), arguments, sys.stderr)
     jobs = [(spec, job) for spec in validated.specs for job in spec.jobs]

@@ -37,6 +37,7 @@ from ortdeploy.planning.nothing_to_do import AnswerMemo
 from ortdeploy.planning.pending_reruns import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.variants import as_last_chosen
 from ortdeploy.planning.workflow import select_jobs, unworkable, validate
 from ortdeploy.sources.files import full_path, shown
 from ortdeploy.views import json
@@ -90,7 +91,8 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     if arguments.versions and taken is None:
         raise UsageError("--versions is of what is installed: name it as @NAME")
     installed = None if taken is None or not arguments.versions else taken.installed
-    validated = validate(arguments.paths, load_options(arguments))
+    choose = as_last_chosen(arguments.state_dir)
+    validated = validate(arguments.paths, load_options(arguments), choose=choose)
     rejected = has_errors(validated.diagnostics)
     refusals = _refusals(arguments)
     validated = replace(validated, specs=_with_stand_ins(validated.specs, refusals))
@@ -105,8 +107,9 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     write_findings(unreadable, arguments, sys.stderr)
     rejected = rejected or bool(unreadable)
     refused: list[Refusal | RefusedApply] = [*refusals, *_refused_applies(arguments, refusals)]
+    profiles = {spec.path: spec.choice for spec in validated.specs if spec.choice is not None and spec.choice.since}
     if arguments.format == "json":
-        sys.stdout.write(json.render_status(records, refused, installed))
+        sys.stdout.write(json.render_status(records, refused, profiles, installed))
     else:
         if installed is not None:
             from ortdeploy.planning.installed import sizes_of  # noqa: PLC0415  only if asked for
@@ -114,11 +117,19 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
 
             state_dir = state_folder(validated.specs[0].folder, arguments.state_dir, [])
             sys.stdout.write(render_versions(installed, sizes_of(installed, state_dir)))
+        profiles = {} if arguments.quiet else profiles
         here = [replace(one, output=path_from_here(one.folder, one.output)) for one in records]
         said = [one for one in here if not arguments.quiet or _is_bad(one)]
         if said or refused or not arguments.quiet:
             color, width = use_color(arguments), terminal_width(sys.stdout)
-            told = render_status(said, refused, verbose=arguments.verbose, color=color, width=width)
+            told = render_status(
+                said,
+                refused,
+                profiles if not arguments.quiet else {},
+                verbose=arguments.verbose,
+                color=color,
+                width=width,
+            )
             sys.stdout.write(told)
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK

@@ -23,6 +23,7 @@ from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
 from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.variants import on_this_machine
 from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.process.cores import usable_cores
@@ -40,7 +41,8 @@ _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
 def run(arguments: argparse.Namespace) -> int:
     """Search, show the trials, and write the overlay."""
     bounds = _bounds(arguments.limits)
-    validated = validate(arguments.paths, load_options(arguments))
+    options = load_options(arguments)
+    validated = validate(arguments.paths, options, choose=on_this_machine(options, arguments.state_dir))
     if validated.specs:
         check_job_name(arguments.job, [job.name for spec in validated.specs for job in spec.jobs])
     if has_errors(validated.diagnostics) or not validated.specs:
@@ -203,7 +205,7 @@ def _try(setting: Setting, spec: Spec, job: JobSpec, arguments: argparse.Namespa
             "job": job.name,
             "folder": folder,
             "seconds": arguments.seconds,
-            "profile": arguments.profile,
+            "profile": spec.profile_to_ask_for,
             "sets": arguments.sets,
             "roots": arguments.roots,
             "overlays": arguments.overlays,

@@ -224,7 +224,14 @@ def _progress_of(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
 
 
 _ONE_VALUE = ("profile", "state_dir", "metrics", "log_format", "log_file", "color", "format")
-_SEVERAL = {"overlays": "--overlay", "sets": "--set", "roots": "--allow-root", "jobs": "--job", "excluded": "--exclude"}
+_SEVERAL = {
+    "overlays": "--overlay",
+    "sets": "--set",
+    "labels": "--label",
+    "roots": "--allow-root",
+    "jobs": "--job",
+    "excluded": "--exclude",
+}
 _SWITCHES = ("quiet", "verbose")
 
 

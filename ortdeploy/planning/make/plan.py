@@ -55,6 +55,7 @@ def make_plan(
         finished=tuple(_finished(job, deployment, new_run=new_run) for job in jobs if job.spec.name not in named),
         jobs=None if only_jobs is None else tuple(job.spec.name for job in jobs),
         inputs=plan_inputs(deployment, only_jobs),
+        choice=spec.choice,
     )
 
 

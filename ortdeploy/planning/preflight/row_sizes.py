@@ -4,11 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.facts.preflight import RowRoom
-from ortdeploy.feeds.in_flight import LEAST, block_bytes, on_their_way
-from ortdeploy.plan.batching import Batching
-
-_PROVEN = 3
-"""The rows that the proof that rows are rows runs together, beside each alone."""
+from ortdeploy.feeds.in_flight import block_bytes, on_their_way
 
 ROWS_AND_RESULTS = "rows and results"
 """The part of a job's memory that follows from its rows."""
@@ -19,12 +15,11 @@ class RowSizes(Struct, frozen=True, kw_only=True):
 
     `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read; if blocks are
     `joined` of smaller ones, these are there beside it for a while, and holes of theirs in the heap. `result` is
-    its size as it is written; None if the graph leaves that open. `are_outputs`: results are a model's outputs as
-    they are. `read_ahead`: bytes of a file that are read at once. The sink holds `block_copies` of what it writes
-    at once: a block, `piece` bytes of one, or rows of `gathered` bytes. It holds `part_copies` of a part.
-    `on_disk`: the results have the same size on disk. Decoding rows takes `decoding` for a while; then prepare
-    steps take what they have `made` of each row of a block, or of one at a time if that is `by_row`, and `scratch`.
-    Blocks that are prepared `beside` one take that much at most.
+    its size as it is written; None if the graph leaves that open. `read_ahead`: bytes of a file that are read at
+    once. The sink holds `block_copies` of what it writes at once: a block, `piece` bytes of one, or rows of `gathered`
+    bytes. It holds `part_copies` of a part. `on_disk`: the results have the same size on disk. Decoding rows takes
+    `decoding` for a while; then prepare steps take what they have `made` of each row of a block, or of one at a time if
+    that is `by_row`, and `scratch`. Blocks that are prepared `beside` one take that much at most.
     """
 
     batch: int
@@ -32,7 +27,6 @@ class RowSizes(Struct, frozen=True, kw_only=True):
     read: int
     joined: bool
     result: int | None
-    are_outputs: bool
     read_ahead: int
     rows_per_part: int
     block_copies: int
@@ -59,10 +53,7 @@ class RowSizes(Struct, frozen=True, kw_only=True):
         )
 
     def bytes(self, rows: int | None) -> int:
-        """Return the bytes of blocks on their way or of the part being written; `rows` None: only a batch is known.
-
-        Results that stay where ONNX Runtime has put them are not counted: they are in its arena.
-        """
+        """Return the bytes of blocks on their way or of the part being written; `rows` None: only a batch is known."""
         total = rows or self.batch
         result = self.result or 0
         row = max(self.read + result, 1)
@@ -82,26 +73,8 @@ class RowSizes(Struct, frozen=True, kw_only=True):
         if limit := self.gathered or self.piece:
             written_at_once = min(max(limit, result), written_at_once)
         written = written_at_once * self.block_copies
-        if self._in_arena:
-            return read + written
         held = min(under_way + of_part * self.part_copies, max(self.part_copies, 1) * total)
         return read + held * result + (written_at_once if self.gathered else 0) + written
-
-    def held_runs(self, rows: int | None) -> int:
-        """Return how many runs of a session have results in its arena that wait to be written, while it runs again."""
-        total = rows or self.batch
-        if not self._in_arena or not self.result:
-            return 1
-        of_run, rows_of_part = self.batch * self.result, self._rows_of_part(total)
-        gathered = -(-min(self.gathered, rows_of_part * self.result) // of_run)
-        of_part = -(-rows_of_part * self.part_copies // (self.batch * self.runs))
-        before_last = -(-total // (self.batch * self.runs)) - 1
-        return max(min(LEAST + gathered + of_part, before_last), 1)
-
-    @property
-    def _in_arena(self) -> bool:
-        """Whether results are written from the arena: those of blocks of several batches are joined into others."""
-        return self.are_outputs and self.batch * (self.read + (self.result or 0)) > block_bytes(self.runs) // 2
 
     def _rows_of_part(self, rows: int) -> int:
         return min(self.rows_per_part, rows)
@@ -111,19 +84,3 @@ class RowSizes(Struct, frozen=True, kw_only=True):
         if self.result is None or rows is None or not self.on_disk:
             return None
         return (first_row + rows) * self.result - committed * self.result
-
-
-def runs_again(batching: Batching, rows: int | None, sizes: RowSizes) -> int | None:
-    """Return how often a session may run as many rows as in its largest run once more; None: often, or not known.
-
-    What its arena holds grows no more after the runs whose results it holds, and one. Of several sessions, one may get
-    a run ahead of the others. The proof that rows are rows runs a batch that is filled up again whole, and some rows of
-    others.
-    """
-    if rows is None or batching.auto or batching.size is None:
-        return None
-    most, is_filled = batching.most_run(rows), batching.pad_to is not None
-    whole = -(-rows // most) if is_filled else rows // most
-    of_one = whole if sizes.runs == 1 else min(-(-whole // sizes.runs) + 1, whole)
-    again = max(of_one - 1, 0) + (is_filled or 1 < most <= _PROVEN)
-    return again if again <= sizes.held_runs(rows) else None

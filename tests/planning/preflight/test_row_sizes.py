@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from ortdeploy.facts.preflight import RowRoom
-from ortdeploy.plan.batching import Batching
-from ortdeploy.planning.preflight.row_sizes import RowSizes, runs_again
+from ortdeploy.planning.preflight.row_sizes import RowSizes
 
 KIB, MIB = 1024, 1024 * 1024
 ROWS = 10_000
@@ -16,7 +15,6 @@ LARGE = RowSizes(
     read=10 * KIB,
     joined=False,
     result=100 * KIB,
-    are_outputs=True,
     read_ahead=0,
     rows_per_part=100_000,
     block_copies=0,
@@ -30,15 +28,12 @@ LARGE = RowSizes(
 SMALL = replace(LARGE, read=KIB, result=8 * KIB)
 
 
-def test_results_that_are_written_from_the_arena_count_there() -> None:
-    assert LARGE.bytes(ROWS) == 3 * 100 * 10 * KIB
-    assert LARGE.held_runs(ROWS) == 2
-    assert replace(LARGE, are_outputs=False).bytes(ROWS) == 3 * 100 * 110 * KIB
-    assert replace(LARGE, are_outputs=False).held_runs(ROWS) == 1
+def test_results_are_there_until_they_are_written() -> None:
+    assert LARGE.bytes(ROWS) == 3 * 100 * 110 * KIB
+    assert LARGE.bytes(50) == 50 * 110 * KIB
 
 
-def test_results_of_several_batches_are_joined_and_count_beside_the_arena() -> None:
-    assert SMALL.held_runs(ROWS) == 1
+def test_results_of_several_batches_are_joined() -> None:
     assert SMALL.bytes(ROWS) == pytest.approx(8 * MIB, abs=9 * KIB)
 
 
@@ -64,18 +59,8 @@ def test_a_short_job_is_over_before_its_blocks_are_large() -> None:
 
 def test_what_is_gathered_is_copied_at_once_and_holds_its_batches() -> None:
     table = replace(LARGE, gathered=4 * MIB, block_copies=2)
-    assert table.bytes(ROWS) - LARGE.bytes(ROWS) == 2 * 4 * MIB
-    assert table.held_runs(ROWS) == 2 + 1
-    assert replace(table, result=20 * KIB).held_runs(ROWS) == 2 + 3
+    assert table.bytes(ROWS) - LARGE.bytes(ROWS) == 3 * 4 * MIB
     assert replace(SMALL, gathered=4 * MIB).bytes(ROWS) - SMALL.bytes(ROWS) == 4 * MIB
-
-
-def test_a_part_that_is_held_is_in_the_arenas_of_all_sessions() -> None:
-    held = replace(LARGE, part_copies=1, rows_per_part=1000)
-    assert held.bytes(ROWS) == LARGE.bytes(ROWS)
-    assert held.held_runs(ROWS) == 2 + 10
-    assert replace(held, runs=2).held_runs(ROWS) == 2 + 5
-    assert held.held_runs(500) == 4  # results of all batches but the one that runs
 
 
 def test_results_that_wait_and_those_of_a_part_that_is_held_are_no_more_than_all() -> None:
@@ -87,18 +72,18 @@ def test_results_that_wait_and_those_of_a_part_that_is_held_are_no_more_than_all
 
 def test_a_file_is_read_ahead_in_pieces_of_whole_batches() -> None:
     ahead = replace(LARGE, read_ahead=4 * MIB)
-    assert ahead.bytes(ROWS) == (3 + 2 * 4) * 100 * 10 * KIB
-    assert ahead.bytes(500) == 500 * 10 * KIB
+    assert ahead.bytes(ROWS) - LARGE.bytes(ROWS) == 2 * 4 * 100 * 10 * KIB
+    assert ahead.bytes(500) - LARGE.bytes(500) == (500 - 3 * 100) * 10 * KIB
 
 
 def test_each_session_has_two_large_blocks_and_one_more_is_read_or_written() -> None:
-    assert replace(LARGE, read=30 * KIB).bytes(ROWS) == 3 * 100 * 30 * KIB
-    assert replace(LARGE, read=30 * KIB, runs=2).bytes(ROWS) == 5 * 100 * 30 * KIB
+    assert replace(LARGE, result=None, read=30 * KIB).bytes(ROWS) == 3 * 100 * 30 * KIB
+    assert replace(LARGE, result=None, read=30 * KIB, runs=2).bytes(ROWS) == 5 * 100 * 30 * KIB
 
 
 def test_what_the_first_rows_take_counts_where_a_graph_leaves_sizes_open() -> None:
     pictures = LARGE.of_rows(RowRoom(read=50 * KIB, fed=30 * KIB))
-    assert pictures.bytes(ROWS) == 3 * 100 * 80 * KIB
+    assert pictures.bytes(ROWS) == 3 * 100 * 180 * KIB
     assert LARGE.of_rows(RowRoom(read=KIB)).bytes(ROWS) == LARGE.bytes(ROWS)
 
 
@@ -128,24 +113,3 @@ def test_blocks_that_are_prepared_beside_one_come_on_top_while_others_are_decode
     assert LARGE.of_rows(rows).bytes(ROWS) - alone == (40 + 100 * 30 + 7) * KIB + 9 * MIB
     assert LARGE.of_rows(rows).bytes(110) - LARGE.bytes(110) == (40 + 100 * 30 + 7) * KIB + 10 * (10 + 30 + 7) * KIB
     assert LARGE.of_rows(rows).bytes(100) - LARGE.bytes(100) == (100 * 30 + 7) * KIB
-
-
-@pytest.mark.parametrize(
-    ("sessions", "rows", "again"),
-    [
-        (1, 99, 0),
-        (1, 100, 0),
-        (1, 399, 2),
-        (1, 400, None),  # more often than results wait in the arena, which then holds what it does after any number
-        (2, 100, 0),
-        (2, 200, 1),
-        (2, 400, None),
-        (4, 100, 0),
-        (4, 400, 1),
-    ],
-)
-def test_of_several_sessions_each_runs_its_share_and_one_gets_a_run_ahead(
-    sessions: int, rows: int, again: int | None
-) -> None:
-    batching = Batching(size=100, auto=False, fixed=None, last="short", batches_per_read=1, rows_per_part=100_000)
-    assert runs_again(batching, rows, replace(LARGE, runs=sessions)) == again

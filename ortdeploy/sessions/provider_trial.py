@@ -3,23 +3,32 @@
 y = relu(x · w), x float32 [4, 8] (rows, features), w float32 [8, 8]; the result is compared with NumPy's.
 """
 
+import re
 import time
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.host import NO_DEVICE, RuntimeFacts
 from ortdeploy.plan.op_graph import OpConstant, OpGraph, OpNode
 from ortdeploy.plan.pipeline import PlannedValue
-from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
-from ortdeploy.providers.catalogue import CPU
+from ortdeploy.plan.plan_file import encode
+from ortdeploy.plan.steps import OpenSession, PlannedDevice, PlannedProvider, PlannedSession
+from ortdeploy.process.child import ask, how_it_ended
+from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sessions.opening import ModelOpener
 
 ONNX = "ai.onnx"
 _OPSET = 13  # which every provider reads
 _WEIGHTS = (np.arange(64, dtype=np.float32).reshape(8, 8) % 7 - 3) / 4
 _ROWS = (np.arange(32, dtype=np.float32).reshape(4, 8) % 5 - 2) / 2
+_CHILD = "ortdeploy.cli.children.doctor"
+_NO_CUDA = "no CUDA-capable device"
+"""How CUDA says that there is no device."""
+_MOST_SECONDS = 60.0  # a GPU's first kernels may take a while to compile
 _TOLERANCE = 0.05  # providers that compute in half precision, or with integers, come this near
 
 
@@ -98,3 +107,34 @@ def run_trial(step: OpenSession, opener: ModelOpener) -> ProviderTrial:
     if problem is None and not nodes:
         problem = "it is offered and took none of the model's two nodes"
     return replace(trial, nodes=nodes, seconds=seconds, problem=problem)
+
+
+def offered(runtime: RuntimeFacts) -> Iterator[PlannedProvider]:
+    """Yield the providers that can compute: the built-in ones, and each device of a plugin package."""
+    for name in runtime.available_providers:
+        known = find_provider(name)
+        if known is None or known.claims_nodes:
+            yield PlannedProvider(name=name, options={})
+    for device in runtime.devices:
+        found = PlannedDevice(
+            index=device.index, kind=device.kind, vendor=device.vendor, name=device.name, library=device.library
+        )
+        options = trial_options(device.provider, device.kind)
+        yield PlannedProvider(name=device.provider, options=options, device=found)
+
+
+def tried(provider: PlannedProvider) -> ProviderTrial:
+    """Try a provider in a child. A provider that crashes or never ends does not work."""
+    answer = ask(_CHILD, encode(provider), seconds=_MOST_SECONDS)
+    if answer.messages:
+        trial = ProviderTrial(**answer.messages[0])
+        return replace(trial, absent=is_absent(trial.problem or ""))
+    how = f"did not end within {_MOST_SECONDS:.0f} s" if answer.late else how_it_ended(answer.code)
+    words = f": {answer.last_words}" if answer.last_words else ""
+    problem = f"the process that tried it {how}{words}"
+    return ProviderTrial(provider=provider.name, device=device_name(provider), problem=problem)
+
+
+def is_absent(problem: str) -> bool:
+    """Return whether a provider's problem is that this machine has no device for it."""
+    return re.search(f"{NO_DEVICE}|{_NO_CUDA}", problem) is not None

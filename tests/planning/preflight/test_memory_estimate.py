@@ -1,4 +1,4 @@
-"""What jobs are predicted to take, on real graphs; and jobs that are held to limits, on real sessions."""
+"""What jobs are estimated to take, on real graphs."""
 
 import json
 import os
@@ -10,37 +10,22 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pyarrow as pa
 import pytest
 from conftest import REPOSITORY, Cli, run_fork, run_process
 from onnx import TensorProto, helper
 from PIL import Image
-from pyarrow import feather, parquet
 from support.models import save_model
 
 from ortdeploy.facts.host import MachineFacts
-from ortdeploy.facts.models import FilterFacts
-from ortdeploy.facts.preflight import ROOMY
+from ortdeploy.facts.memory import ROOMY
 from ortdeploy.feeds import feeder
 from ortdeploy.feeds.in_flight import LEAST
-from ortdeploy.graph.activations import most_at_once, plan_buffers, weigh
 from ortdeploy.graph.model import read_model
+from ortdeploy.graph.values import live_bytes
 
 MIB = 1024 * 1024
 FLOAT = TensorProto.FLOAT
 Values = dict[str, tuple[int, Sequence[int | str | None]]]
-
-
-def chain_of(path: Path, *operators: str, width: int = 256) -> Path:
-    """x -> operator -> ... -> y, element by element or a product with a square matrix."""
-    nodes, at = [], "x"
-    for index, operator in enumerate(operators):
-        to = "y" if index == len(operators) - 1 else f"v{index}"
-        nodes.append(helper.make_node(operator, [at, "w"] if operator == "MatMul" else [at], [to]))
-        at = to
-    weights = {"w": np.eye(width, dtype=np.float32)}
-    return save_model(path, nodes, {"x": (FLOAT, ["batch", width])}, {"y": (FLOAT, ["batch", width])}, weights)
-
 
 PICTURES = """\
 version: 1
@@ -56,88 +41,44 @@ jobs:
     limits: {threads: THREADS}
 """
 
-ROW = 256 * 4
 
-
-@pytest.mark.parametrize(
-    ("operators", "buffers"),
-    [
-        (["Relu"], 1),
-        (["MatMul"], 1),
-        (["Relu", "Relu", "Relu"], 2),  # a result gets a buffer of its own
-        (["MatMul", "MatMul"], 2),
-        (["MatMul"] * 6, 2),
-        (["MatMul", "Relu", "MatMul", "Relu"], 2),
-        (["MatMul", "Erf"], 2),  # not in place
-    ],
-)
-def test_activations_are_what_is_in_use_at_once(tmp_path: Path, operators: list[str], buffers: int) -> None:
-    facts = read_model(chain_of(tmp_path / "m.onnx", *operators), "m.onnx")
-    assert most_at_once(plan_buffers(facts.skeleton, {"x": (10, 256)}) or []) == buffers * 10 * ROW
-    assert facts.weights.size == 256 * ROW
-
-
-def test_an_input_that_is_needed_later_keeps_its_buffer(tmp_path: Path) -> None:
+def test_a_value_is_held_from_who_makes_it_to_who_reads_it_last(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
         helper.make_node("Relu", ["b"], ["c"]),
         helper.make_node("Concat", ["a", "b", "c"], ["y"], axis=1),
+        helper.make_node("Relu", ["y"], ["z"]),
     ]
-    path = save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 24])})
-    assert most_at_once(plan_buffers(read_model(path, "m").skeleton, {"x": (2, 8)}) or []) == (3 * 8 + 24) * 2 * 4
-
-
-def test_channels_of_convolutions_are_counted_in_whole_blocks(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[1, 1])]
-    weights = {"w": np.zeros((24, 3, 1, 1), dtype=np.float32)}
-    takes: Values
-    gives: Values
-    takes, gives = {"x": (FLOAT, ["n", 3, "h", "v"])}, {"y": (FLOAT, ["n", 24, "h", "v"])}
-    path = save_model(tmp_path / "m.onnx", nodes, takes, gives, weights)
-    facts = read_model(path, "m")
-    assert most_at_once(plan_buffers(facts.skeleton, {"x": (1, 3, 16, 16)}) or []) == (32 + 24) * 16 * 16 * 4
-    assert facts.weights.of_convolutions == facts.weights.size == 24 * 3 * 4
-    assert facts.weights.filters == FilterFacts(size=24 * 3 * 4, largest=24 * 3 * 4, filled_up=8 * 3 * 4)
-
-
-def test_a_convolution_without_filters_is_left_to_whoever_refuses_it() -> None:
-    graph = helper.make_graph([helper.make_node("Conv", ["x"], ["y"])], "g", [], [])
-    assert weigh(graph).filters == FilterFacts()
-
-
-@pytest.mark.parametrize(
-    ("kind", "quantized", "floats"),
-    [(TensorProto.INT8, False, 1), (TensorProto.INT8, True, 0), (TensorProto.INT4, False, 0)],
-)
-def test_weights_that_each_run_makes_floats_of_are_counted(
-    tmp_path: Path, kind: int, quantized: bool, floats: int
-) -> None:
-    """Measured so with onnxruntime 1.32: a product takes small numbers only if all that it reads is quantized."""
-    nodes = [helper.make_node("DequantizeLinear", ["w", "scale"], ["v"])]
-    if quantized:
-        nodes.append(helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]))
-        nodes.append(helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]))
-    nodes.append(helper.make_node("MatMul", ["d" if quantized else "x", "v"], ["y"]))
-    constants = [
-        helper.make_tensor("w", kind, [64, 64], [1] * 64 * 64),
-        helper.make_tensor("scale", FLOAT, [], [0.5]),
-        helper.make_tensor("zero", TensorProto.INT8, [], [0]),
-    ]
-    values = [helper.make_tensor_value_info(name, FLOAT, ["n", 64]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    buffers = plan_buffers(read_model(tmp_path / "m.onnx", "m").skeleton, {"x": (1, 64)})
-    assert buffers is not None
-    assert [buffer.size for buffer in buffers].count(64 * 64 * 4) == floats
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 8])}, {"z": (FLOAT, ["n", 24])})
+    assert live_bytes(read_model(path, "m").skeleton, {"x": (2, 8)}) == (3 * 8 + 24) * 2 * 4
 
 
 def test_open_sizes_are_not_guessed(tmp_path: Path) -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["y"])]
     path = save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 4])}, {"y": (TensorProto.INT64, [2, "k"])})
-    assert plan_buffers(read_model(path, "m").skeleton, {"x": (2, 4)}) is None
-    assert plan_buffers(b"", {"x": (2, 4)}) is None
+    assert live_bytes(read_model(path, "m").skeleton, {"x": (2, 4)}) is None
+    assert live_bytes(b"", {"x": (2, 4)}) is None
+
+
+@pytest.mark.parametrize(
+    ("external", "reader", "size"), [(False, "Gather", 4096), (True, "Gather", 0), (True, "MatMul", 4096)]
+)
+def test_tables_in_other_files_that_are_looked_up_take_no_memory(
+    tmp_path: Path, reader: str, size: int, *, external: bool
+) -> None:
+    """ONNX Runtime maps them: a session over a table of 256 MiB took 10, as measured with onnxruntime 1.32."""
+    is_table = reader == "Gather"
+    node = helper.make_node(reader, ["w", "x"] if is_table else ["x", "w"], ["y"])
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.INT64 if is_table else FLOAT, ["n"] if is_table else ["n", 32]),
+        helper.make_tensor_value_info("y", FLOAT, ["n", 32]),
+    ]
+    weights = [onnx.numpy_helper.from_array(np.eye(32, dtype=np.float32), "w")]
+    graph = helper.make_graph([node], "g", values[:1], values[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(tmp_path / "m.onnx"), save_as_external_data=external, location="m.data", size_threshold=0)
+    assert read_model(tmp_path / "m.onnx", "m").weights.size == size
 
 
 MANIFEST = """\
@@ -186,104 +127,11 @@ def predicted(path: Path, cli: Cli) -> dict[str, int]:
     return {part["what"]: part["size"] for part in job["limits"]["forecast"]["parts"]}
 
 
-@pytest.mark.parametrize(
-    ("read", "written", "libraries"),
-    [
-        ("npy", "csv", 0),
-        ("npy", "arrow", 26 + 11),
-        ("npy", "parquet", 26 + 11 + 9),
-        ("parquet", "npy", 26 + 9 + 5),
-        ("parquet", "arrow", 26 + 9 + 5 + 11),
-        ("parquet", "parquet", 26 + 9 + 5 + 11),
-        ("arrow", "jsonl", 26),
-        ("arrow", "parquet", 26 + 11 + 9),
-    ],
-)
-def test_libraries_of_tables_are_counted_once_whether_they_read_or_write(
-    tmp_path: Path, cli: Cli, read: str, written: str, libraries: int
-) -> None:
-    """Measured with pyarrow 26 for 18,870 rows of 40 numbers: within 2 MiB each."""
-    chain_of(tmp_path / "wide.onnx", "Relu", width=4)
-    rows = np.ones((8, 4), np.float32)
-    np.save(tmp_path / "data.npy", rows)
-    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 4)})
-    parquet.write_table(table, tmp_path / "data.parquet")
-    feather.write_feather(table, tmp_path / "data.arrow")
-
-    before = predicted(write(tmp_path), cli)["process"]
-    assert predicted(write(tmp_path, read=read, written=written), cli)["process"] - before == libraries * MIB
-
-
 def test_a_batch_of_more_rows_than_there_are_takes_what_these_take(wide: Path, cli: Cli) -> None:
     full = predicted(write(wide), cli)
     np.save(wide / "data.npy", np.ones((5, 512), dtype=np.float32))
     assert predicted(write(wide), cli) == predicted(write(wide, size=5), cli)
     assert full["activations"] > 50 * predicted(write(wide), cli)["activations"]
-
-
-@pytest.mark.slow
-def test_a_batch_that_runs_once_has_no_block_of_a_memory_pattern(wide: Path, cli: Cli) -> None:
-    """ONNX Runtime makes the pattern in the first run of a shape, and the block for the second one."""
-    activations = []
-    for rows in (256, 300, 511, 512, 1024):
-        np.save(wide / "data.npy", np.ones((rows, 512), dtype=np.float32))
-        activations.append(predicted(write(wide, model=ONE_CALLER), cli)["activations"])
-    once, *short, twice, often = activations
-    assert twice > 1.8 * once
-    assert twice == often
-    assert max(short) < 1.1 * once
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("jobs", "opens_beside"),
-    [
-        (["npy"], True),
-        (["arrow"], False),
-        (["arrow", "npy"], True),
-        (["arrow", "arrow"], True),
-        (["npy", "arrow"], False),
-    ],
-)
-def test_opening_takes_nothing_beside_libraries_that_are_loaded_for_the_first_part(
-    tmp_path: Path, cli: Cli, jobs: list[str], opens_beside: bool
-) -> None:
-    """A copy of the largest weights is gone before pyarrow comes, unless a job before has loaded it."""
-    nodes, weights = [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": np.ones((4, 2**20), np.float32)}
-    save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 4])}, {"y": (FLOAT, ["n", 2**20])}, weights)
-    np.save(tmp_path / "data.npy", np.ones((1, 4), dtype=np.float32))
-    written = "".join(
-        f"  j{place}: {{model: m, input: {{path: data.npy}}, batch: {{size: 1}}, output: {{path: o{place}, format: {one}}}}}\n"
-        for place, one in enumerate(jobs)
-    )
-    (tmp_path / "m.yaml").write_text(f"version: 1\nmodels: {{m: {{path: m.onnx}}}}\njobs:\n{written}")
-    said = cli("plan", tmp_path / "m.yaml", "--format", "json")
-    *_, last = (step["limits"]["forecast"]["parts"] for step in said.json["steps"] if "limits" in step)
-    assert ("opening beyond a run" in {part["what"] for part in last}) == opens_beside
-
-
-@pytest.mark.parametrize("in_branches", [False, True])
-def test_opening_takes_no_copy_of_a_weight_in_a_branch_beside_those_that_stay(
-    tmp_path: Path, cli: Cli, in_branches: bool
-) -> None:
-    """Measured with 41 MiB of weights in a branch: a session kept 125, and took no more while it opened."""
-    weight = {"w": np.ones((4, 2**20), np.float32)}
-    product = helper.make_node("MatMul", ["x", "w"], ["y"])
-    takes: Values = {"x": (FLOAT, ["n", 4])}
-    gives: Values = {"y": (FLOAT, ["n", 2**20])}
-    if in_branches:
-        result = helper.make_tensor_value_info("then_y", FLOAT, gives["y"][1])
-        product.output[0] = "then_y"
-        branch = helper.make_graph([product], "b", [], [result], [onnx.numpy_helper.from_array(weight["w"], "w")])
-        truth = helper.make_node("Constant", [], ["t"], value=onnx.numpy_helper.from_array(np.array(True)))
-        product = helper.make_node("If", ["t"], ["y"], then_branch=branch, else_branch=branch)
-        save_model(tmp_path / "wide.onnx", [truth, product], takes, gives)
-    else:
-        save_model(tmp_path / "wide.onnx", [product], takes, gives, weight)
-    np.save(tmp_path / "data.npy", np.ones((1, 4), dtype=np.float32))
-    parts = predicted(write(tmp_path), cli)
-    assert ("opening beyond a run" in parts) != in_branches
-    assert parts["weights"] // MIB == (3 * 2 if in_branches else 1) * 16  # of both branches
 
 
 def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: Cli) -> None:
@@ -315,31 +163,10 @@ def test_pictures_count_as_large_as_the_first_ones_are(
     assert on_their_way == pytest.approx((LEAST + 1) * (read + fed), rel=0.01)
 
 
-def test_a_plan_over_its_limit_is_refused_with_the_batch_that_fits(wide: Path, cli: Cli) -> None:
-    refused = cli("plan", write(wide, top="limits: {memory: 200MiB}"))
-    assert refused.code == 1
-    assert "[over-memory-limit]" in refused.out + refused.err
-    assert "batch: {size: 128} fits" in " ".join((refused.out + refused.err).split())
-    planned = cli("plan", write(wide, top="limits: {memory: 200MiB}", size=128))
-    assert planned.code == 0, planned.err
-    assert "MiB of 200 MiB predicted" in planned.out
-
-
-def test_a_plan_over_its_limit_is_refused_with_the_number_of_sessions_that_fits(wide: Path, cli: Cli) -> None:
-    sessions = ", session: {intra_op_num_threads: 1}, sessions: [{name: cpu, providers: [CPU], count: 4}]"
-    refused = cli("plan", write(wide, top="limits: {memory: 210MiB}", model=sessions, size=128))
-    assert refused.code == 1
-    said = " ".join((refused.out + refused.err).split())
-    assert "batch: {size: 32} fits, and so does count: 1 for its sessions." in said
-    fitting = sessions.replace("count: 4", "count: 1")
-    planned = cli("plan", write(wide, top="limits: {memory: 210MiB}", model=fitting, size=128))
-    assert planned.code == 0, planned.err
-
-
 def test_ways_to_use_threads_that_memory_has_no_room_for_are_not_measured(wide: Path, cli: Cli) -> None:
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("one core has one way to use it")
-    planned = cli("plan", write(wide, top="limits: {memory: 200MiB, threads: 2}", model=", threads: auto", size=128))
+    planned = cli("plan", write(wide, top="limits: {memory: 150MiB, threads: 2}", model=", threads: auto", size=128))
     assert "is measured: 1 session of 2 threads; 1 session of 1 thread\n" in planned.out
     planned = cli("plan", write(wide, top="limits: {memory: 400MiB, threads: 2}", model=", threads: auto", size=128))
     assert "is measured: 1 session of 2 threads; 1 session of 1 thread with 2 callers; 2 sess" in planned.out
@@ -360,7 +187,7 @@ def test_callers_are_in_the_forecast_and_fewer_if_there_is_no_room(
     callers, most = planned()
     assert callers == 4
     one = forecast_of(wide, cli)
-    assert one + 3 * 4 * MIB < most  # a run of each
+    assert one + 3 * 3 * MIB < most  # a run of each
     assert planned(model=", session: {execution_mode: sequential}") == (None, one)
     assert planned(most + MIB) == (4, most)
     three = planned(most - MIB)
@@ -416,6 +243,9 @@ import sys
 from msgspec.structs import replace
 from ortdeploy.cli.main import main
 from ortdeploy.cli import plans
+from ortdeploy.cli.children import memory
+
+memory.can_fork = lambda: False
 
 def with_a_limit(*arguments, real=plans.plan_manifests, **settings):
     planned = real(*arguments, **settings)
@@ -430,7 +260,7 @@ raise SystemExit(main(["apply", "m.yaml"]))
 
 @pytest.mark.slow
 def test_a_job_that_was_let_through_is_still_held(wide: Path) -> None:
-    """The plan is made without a limit, and then run with one that is too small for it."""
+    """The plan is made without a limit, and then run with one that is too small for it, which nobody has measured."""
     write(wide, size=512)
     command = [sys.executable, "-c", WITH_A_LIMIT, str(170 * MIB)]
     ended = subprocess.run(command, cwd=wide, capture_output=True, encoding="utf-8", check=False)

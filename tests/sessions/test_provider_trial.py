@@ -4,10 +4,10 @@ from typing import Any
 
 from support.fakes import FakeRuntime
 
-from ortdeploy.checks.provider_trial import ProviderTrial, run_trial, trial_step
 from ortdeploy.plan.steps import PlannedProvider
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.sessions.opening import ModelOpener
+from ortdeploy.sessions.provider_trial import ProviderTrial, run_trial, trial_step
 
 
 def tried(run: Any) -> ProviderTrial:

@@ -1,0 +1,393 @@
+"""Estimates how much memory the jobs of a deployment take, and looks up what they took: nothing is run.
+
+An estimate is a sum of what is known: the process with its libraries, weights, values that are in use at once by shape
+inference, and rows on their way. It may be wrong by a factor of two, so a job with a limit is measured before it runs.
+The sizes of libraries were measured on Linux with onnxruntime 1.31.1.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ortdeploy.deployment.pipeline_types import TypedStep
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession, json_digest
+from ortdeploy.facts.host import MachineFacts
+from ortdeploy.facts.memory import PROCESS_PART, ROOMY, WEIGHTS_PART, MemoryForecast, MemoryPart
+from ortdeploy.files.memory_budget import PROCESS
+from ortdeploy.manifest.pipelines import DIFFUSION
+from ortdeploy.plan.op_graph import OpGraph
+from ortdeploy.plan.plan_file import encode
+from ortdeploy.plan.thread_layout import ThreadLayout
+from ortdeploy.planning.graph_cache import live_bytes
+from ortdeploy.planning.make.op_lines import op_lines
+from ortdeploy.planning.preflight.remembered_memory import for_rows
+from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
+from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.providers.options import with_texts
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sources.mapped import BLOCK_BYTES
+from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.row_axes import to_place
+from ortdeploy.tensors.types import ROWS, TensorType
+from ortdeploy.versions import PACKAGES, package_version, runtime_version
+
+_MIB = 1024 * 1024
+
+Sizes = tuple[int | None, ...]
+Shapes = dict[str, Sizes]
+
+_PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 470 * _MIB, "Tensorrt": 600 * _MIB}
+"""Bytes that a provider's own libraries add to `PROCESS`; CUDA's were measured on an H200 and an H100 with CUDA 13.0.
+
+CUDA's vary from 385 to 640 MiB, by which kernels the driver loads, which no graph tells.
+"""
+
+_CUDNN = 70 * _MIB
+"""What cuDNN takes beside them for each model with convolutions: it loads the kernels that it tries."""
+
+_TABLE_LIBRARIES = 45 * _MIB
+"""pyarrow, with what reads and writes tables; it is loaded as late as the first part is written."""
+
+_TABLES = frozenset({"arrow", "parquet"})
+
+_PILLOW, _TORCH, _OP_STEPS = 8 * _MIB, 400 * _MIB, 15 * _MIB
+
+_CUDA = "CUDAExecutionProvider"
+
+_TEXT = 20
+"""Python objects and text of numbers, in units of the numbers' own size."""
+
+_TEXT_VALUE = 64
+"""A Python string of some words."""
+
+_LINE_NUMBERS = 16
+"""The numbers of its row and its item, int64, in each line of an output that explodes."""
+
+_SHARE = 0.5
+"""Of the machine's memory, for runs of several callers at once."""
+
+
+def forecast_memory(deployment: Deployment, state_dir: Path, *, elsewhere: bool) -> dict[str, MemoryForecast]:
+    """Return the forecast of each unfinished job of a deployment, by job.
+
+    `elsewhere`: it is for another machine, of which nothing is remembered here.
+    """
+    known = None if elsewhere else state_dir
+    return {job.spec.name: _forecast(deployment, job, known) for job in deployment.jobs if job.has_work}
+
+
+def _forecast(deployment: Deployment, job: ResolvedJob, state_dir: Path | None) -> MemoryForecast:
+    machine, key = deployment.facts.machine, "" if state_dir is None else _key(job)
+    callers = _Taken(job=job).fitting_callers(machine)
+    job = as_run(job, callers)
+    parts, unknown = _Taken(job=job).parts()
+    bound = memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None)
+    layouts = {one.name: _Taken(job=job).laid_out(one).total() for one in deployment.thread_layouts_of(job.model)}
+    forecast = MemoryForecast(
+        parts=parts,
+        unknown=unknown,
+        limit=job.spec.limits.memory,
+        bound=bound,
+        key=key,
+        arena=_arena(job),
+        disk=row_sizes(job).disk(job.input.first_row, job.input.rows, job.output.rows),
+        thread_layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
+        callers=callers,
+    )
+    return forecast if state_dir is None else for_rows(forecast, row_sizes(job), state_dir, _rows(job))
+
+
+def _key(job: ResolvedJob) -> str:
+    """Return the key under which is remembered what a job takes: all that it depends on beside rows and callers."""
+    models: list[list[Any]] = [
+        [
+            model.facts.sha256,
+            with_texts(model.session),
+            [[one.spec.name, one.spec.count, one.spec.callers, [p.name for p in one.chain]] for one in model.usable],
+            [model.spec.use, model.spec.cache, encode(model.spec.memory)],
+        ]
+        for model in job.models
+    ]
+    layout = job.thread_layout and job.thread_layout.name
+    run = [job.batching.most_run(_rows(job)), job.input.format, job.spec.limits.threads, layout]
+    versions = [runtime_version(), *map(package_version, PACKAGES)]
+    return json_digest([job.identity, job.layout, models, run, versions])
+
+
+def _arena(job: ResolvedJob) -> bool | None:
+    """Return what the manifest says of the CPU arena; None if it may be left out where memory is scarce."""
+    said: list[bool | None] = [
+        model.spec.session.get("enable_cpu_mem_arena", model.spec.memory.shared_arena or None) for model in job.models
+    ]
+    return None if None in said else all(said)
+
+
+def as_run(job: ResolvedJob, callers: int | None) -> ResolvedJob:
+    """Return a job with the sessions of its thread layout, and as many callers if that has one for each core."""
+    layout = job.thread_layout
+    if layout is None:
+        return job
+    return replace(job, model=job.model.laid_out(replace(layout, callers=layout.callers or callers or 1)))
+
+
+def memory_bound(limit: int | None, machine: int | None) -> int | None:
+    """Return the bytes that a job may take: its limit, or what the machine has; None if neither is known."""
+    return min((size for size in (limit, machine) if size), default=None)
+
+
+class _Taken(Struct, frozen=True, kw_only=True):
+    """What a job takes by estimate."""
+
+    job: ResolvedJob
+
+    def laid_out(self, layout: ThreadLayout) -> "_Taken":
+        """Return the same for a thread layout."""
+        return replace(self, job=replace(self.job, model=self.job.model.laid_out(layout)))
+
+    def with_callers(self, callers: int | None) -> "_Taken":
+        """Return the same for a number of callers of its session; None: as many as the manifest says."""
+        return replace(self, job=as_run(self.job, callers))
+
+    def fitting_callers(self, machine: MachineFacts | None) -> int | None:
+        """Return how many threads may call its session: one for each core, or fewer if memory has no room for them.
+
+        None: the manifest says how many. A job that comes near its limit opens its sessions otherwise, and half of the
+        machine is left to others.
+        """
+        layout = self.job.thread_layout
+        if layout is None or layout.callers or machine is None:
+            return None
+        limits = self.job.spec.limits
+        most = min(machine.usable_cores, limits.threads or machine.usable_cores)
+        if limits.memory and self.parts()[1] is not None:  # nobody knows what a run takes
+            return 1
+        rooms = [limits.memory and limits.memory * ROOMY, machine.memory_bytes and machine.memory_bytes * _SHARE]
+        room = min((one for one in rooms if one), default=None)
+        fewer = range(most, 1, -1)
+        return next((some for some in fewer if room is None or self.with_callers(some).total() <= room), 1)
+
+    def total(self) -> int:
+        """Return the bytes in all."""
+        return sum(part.size for part in self.parts()[0])
+
+    def parts(self) -> tuple[tuple[MemoryPart, ...], str | None]:
+        """Return the parts of a job's memory, and which of them are unknown."""
+        job = self.job
+        batch = job.batching.most_run(_rows(job))
+        activations = _activation_bytes(job, batch)
+        result = _row_bytes(job)
+        holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
+        unknown = {
+            "activations": activations is None,
+            "results": result is None,
+            "rows": job.is_input_elsewhere,
+            "number of rows": holds_part and job.input.rows is None,
+        }
+        held, values = job.input.held_bytes, _step_bytes(job, batch)
+        found = (
+            MemoryPart(what=PROCESS_PART, size=_process_bytes(job)),
+            MemoryPart(what=WEIGHTS_PART, size=_weight_bytes(job)),
+            MemoryPart(what="activations", size=activations or 0),
+            MemoryPart(what=ROWS_AND_RESULTS, size=row_sizes(job).bytes(_rows(job))),
+            *((MemoryPart(what="libraries of tables", size=_TABLE_LIBRARIES),) if _reads_tables(job) else ()),
+            *((MemoryPart(what="values of steps", size=values),) if values else ()),
+            *((MemoryPart(what="input held whole", size=held),) if held else ()),
+        )
+        return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
+
+
+def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
+    """Return the bytes of values of all runs at once; None if a graph leaves that open."""
+    if _runs_optimum(job):
+        return None
+    found = [
+        None if size is None else _runs_at_once(model) * size
+        for model, shapes in _runs(job, batch)
+        for size in [live_bytes(model.facts.skeleton, tuple(shapes.items()))]
+    ]
+    found += [_bytes_of_ops(line.graph, batch) for line in op_lines(job)]
+    return None if None in found else sum(size or 0 for size in found)
+
+
+def _rows(job: ResolvedJob) -> int | None:
+    """Return the number of a job's rows, new ones or such as run again, of which no run has more; None: not known."""
+    return None if job.input.rows is None else max(job.input.rows, job.input.rerun_rows)
+
+
+def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
+    """Return the bytes of op steps; those that run a row at a time, whose sizes may depend on values, take little."""
+    sizes = {value.name: value.shape or () for value in graph.inputs}
+    fed = {name: tuple(batch if size == ROWS else size for size in shape) for name, shape in sizes.items()}
+    known = {name: tuple(size if isinstance(size, int) else None for size in shape) for name, shape in fed.items()}
+    from ortdeploy.graph.op_model import op_model  # noqa: PLC0415  brings onnx
+
+    model = op_model(graph).SerializeToString(deterministic=True)
+    found = live_bytes(model, tuple(known.items()))
+    return found or 0 if graph.by_row else found
+
+
+def _runs_optimum(job: ResolvedJob) -> bool:
+    preset = job.pipeline.spec.preset if job.pipeline else None
+    return preset is not None and preset.kind == DIFFUSION
+
+
+def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
+    """Yield each model that a job runs, with the shapes that it is fed."""
+    if job.pipeline is None:
+        yield job.model, job.run_shapes(batch)
+        return
+    parts = {part.spec.name: part for part in job.pipeline.parts}
+    if job.pipeline.types is not None:
+        for step, rows in _steps(job.pipeline.types.steps, batch):
+            yield parts[step.spec.name], dict(_fed(step, rows))
+    elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
+        from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only for presets
+
+        for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
+            yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)
+
+
+def _steps(steps: Sequence[TypedStep], rows: int) -> Iterator[tuple[TypedStep, int]]:
+    """Yield the steps that run a model, with how many rows they run together."""
+    for step in steps:
+        if step.spec.kind == "run":
+            yield step, rows
+        if step.inner:
+            yield from _steps(step.inner, _items_at_once(step, rows))
+
+
+def _items_at_once(step: TypedStep, rows: int) -> int:
+    """Return how many items of an `each` run together, for a number of rows."""
+    if step.spec.state:
+        return min(step.spec.batch, rows) if step.state_by_row else 1
+    shape = step.types[step.spec.name].shape if step.spec.name in step.types else None
+    count = shape[1] if shape is not None and len(shape) > 1 else None
+    return max(1, min(step.spec.batch, rows * count)) if isinstance(count, int) else step.spec.batch
+
+
+def _step_bytes(job: ResolvedJob, rows: int) -> int:
+    """Return the bytes of the values that the steps of a pipeline make of some rows, but for its outputs."""
+    if job.pipeline is None or job.pipeline.types is None:
+        return 0
+    results = job.pipeline.spec.outputs.values()
+    made = (one for step in job.pipeline.types.steps for one in step.made.items())
+    return sum(rows * (_tensor_bytes(tensor) or 0) for name, tensor in made if name not in results)
+
+
+def _fed(step: TypedStep, rows: int) -> Iterator[tuple[str, Sizes]]:
+    """Yield the inputs of a step's model with the sizes that it is fed."""
+    for name, tensor in step.types.items():
+        sizes = to_place(_sizes(tensor, rows), step.axes.of_input(name))
+        yield name, sizes[1:] if step.spec.by_row and tensor.shape and tensor.shape[0] == ROWS else sizes
+    for one in step.constants:
+        whole = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())
+        sizes = whole if one.axis is None else to_place(_sizes(one.target, rows), one.axis)
+        yield one.value.name, sizes
+
+
+def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
+    """Return the sizes of a value for some rows; state that a model takes whole has no rows."""
+    if tensor.shape and isinstance(tensor.shape[0], int):
+        return tuple(size if isinstance(size, int) else 1 for size in tensor.shape)
+    return (rows, *(size if isinstance(size, int) else None for size in (tensor.shape or ())[1:]))
+
+
+def _process_bytes(job: ResolvedJob) -> int:
+    names = {p.name for model in job.models for session in _sessions(model) for p in session.chain}
+    shorts = {provider.short for name in names if (provider := find_provider(name))}
+    libraries = _PILLOW if job.input.format == "image" or job.spec.output.images else 0
+    libraries += _TORCH if _runs_optimum(job) else 0
+    libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
+    libraries += _CUDNN * sum(map(_uses_cudnn, job.models))
+    return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
+
+
+def _reads_tables(job: ResolvedJob) -> bool:
+    """Return whether a job reads or writes tables."""
+    return not _TABLES.isdisjoint((job.input.format or "", job.spec.output.format))
+
+
+def _uses_cudnn(model: ResolvedModel) -> bool:
+    on_cuda = any(provider.name == _CUDA for session in _sessions(model) for provider in session.chain)
+    return on_cuda and model.facts.weights.of_convolutions > 0
+
+
+def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
+    return model.usable if model.spec.use == "all" else model.usable[:1]
+
+
+def _weight_bytes(job: ResolvedJob) -> int:
+    """Return the bytes of the weights of all models and adapters."""
+    adapters = sum(_file_bytes(facts.path) for facts in job.adapter_facts.values())
+    return sum(map(_kept_bytes, job.models)) + adapters
+
+
+def _kept_bytes(model: ResolvedModel) -> int:
+    """Return the bytes of weights in open sessions, the CPU comparison's included; cached models are mapped once."""
+    sessions = _sessions(model)
+    is_on_cpu = all({p.name for p in session.chain} == {CPU} for session in sessions)
+    if model.spec.cache and is_on_cpu:
+        return model.facts.weights.size
+    return model.facts.weights.size * (sum(one.spec.count for one in sessions) + (not is_on_cpu and model.is_compared))
+
+
+def _runs_at_once(model: ResolvedModel) -> int:
+    return sum(session.spec.count * session.spec.callers for session in _sessions(model))
+
+
+def _file_bytes(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def row_sizes(job: ResolvedJob) -> RowSizes:
+    """Return what a row of a job takes on its way."""
+    row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)
+    sink = SINKS[job.spec.output.format]
+    is_table = job.input.format in _TABLES
+    times = _TEXT if job.input.format in {"csv", "jsonl"} else 1 if is_table or job.input.format == "npy" else 2
+    return RowSizes(
+        batch=job.batching.most_run(_rows(job)),
+        runs=max(map(_runs_at_once, job.models), default=1),
+        read=times * row,
+        joined=is_table,
+        result=_row_bytes(job),
+        rows_per_part=job.spec.output.rows_per_part,
+        read_ahead=BLOCK_BYTES if job.input.format in {"npy", "raw"} else 0,
+        block_copies=sink.BLOCK_COPIES,
+        piece=sink.PIECE,
+        gathered=sink.GATHERED,
+        part_copies=sink.PART_COPIES,
+        on_disk=job.spec.output.format in {"npy", "npz", "arrow"},
+    ).of_rows(job.row_room)
+
+
+def _row_bytes(job: ResolvedJob) -> int | None:
+    """Return what a row's results take, as one line or as its lines; None if the graph leaves a size open."""
+    sizes = {name: _tensor_bytes(job.results.get(name, TensorType())) for name in job.columns}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    if len(known) < len(sizes):
+        return None
+    exploded = job.spec.output.explode
+    if not exploded:
+        return sum(known.values())
+    _, lines, *_ = job.results[exploded[0]].shape or (0, 0)
+    if not isinstance(lines, int):
+        return None
+    return sum(size if name in exploded else size * lines for name, size in known.items()) + lines * _LINE_NUMBERS
+
+
+def _tensor_bytes(tensor: TensorType) -> int | None:
+    """Return what one row of a tensor takes, rows first; None if a size is open."""
+    if tensor.shape is None or tensor.dtype is None:
+        return None
+    sizes = [size for size in tensor.shape[1:] if isinstance(size, int)]
+    if len(sizes) < len(tensor.shape) - 1:
+        return None
+    return prod(sizes) * (_TEXT_VALUE if tensor.dtype == "string" else numpy_dtype(tensor.dtype).itemsize)
