@@ -34,6 +34,12 @@ def package_version(name: str) -> str:
     return _installed(tuple(sys.path)).get(name.replace("-", "_"), _MISSING)
 
 
+def release_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of the release that a version belongs to: (0, 4, 0) for 0.4.0.dev3."""
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
 @cache
 def _installed(path: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of distributions by their names with underscores, from the names of their folders.

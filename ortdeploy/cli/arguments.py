@@ -325,6 +325,36 @@ def _key_value(text: str) -> str:
     return text
 
 
+def _add_bundle(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="a manifest; or the word show, and a bundle")
+    add("-o", "--output", metavar="FILE", help="the bundle to write: FILE.tar, or the name of a new folder")
+    add("--files", metavar="DIR", help="write the files of the bundle into a new folder, for a tool that signs it")
+    signature = "add a signature of what --files has written; may be given several times"
+    add("--signature", metavar="FILE", action="append", default=[], dest="signatures", help=signature)
+    number = "number of the version; devices take higher ones alone (default: 1)"
+    add("--version", metavar="N", type=_number, default=1, dest="number", help=number)
+    add("--label", metavar="TEXT", help="a name of the version for people, such as a commit")
+    add("--against", metavar="OLD", help="compare with an older bundle, and say what devices will refuse")
+    device = "refuse what the machine of this device file would refuse; may be given several times"
+    add("--device", metavar="FILE", action="append", default=[], dest="devices", help=device)
+    add("--tag", metavar="TAG", help="with show: the tag of the bundle, if a layout has several")
+    add("--policy", metavar="FILE", help="with show: a policy that must allow it too, beside that of the machine")
+    add("--root", metavar="DIR", help="with show: where it is or will be installed (default: the bundle's folder)")
+    overlay = "merge a file below the manifest's folder into it; may be given several times"
+    add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
+    add("--state-dir", metavar="DIR", help="folder of the caches (default: .ortdeploy beside the manifest)")
+    add("--format", choices=("text", "json"), help="form of the results (default: text; also: ORTDEPLOY_FORMAT)")
+    _add_common(parser, "print only what is wrong")
+    parser.set_defaults(sets=[], roots=[], labels=[], profile=None)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) < 2**53:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version, which is a whole number from 1 on")
+    return int(text)
+
+
 def _add_validate(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
 
@@ -337,6 +367,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bound", action="store_true", help=bound)
     parser.add_argument("--out", metavar="PLAN", help="save the plan to a file, for ortdeploy apply PLAN")
     _add_root(parser)
+    _add_policy(parser)
     _add_jobs(parser)
     _add_new_run(parser)
     measure = "run the first rows of each job in a scratch folder, to learn what memory it takes"
@@ -345,7 +376,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
-    _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
+    _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, one saved plan, a bundle, or @NAME")
     shard = "run every N-th part of a saved plan, from part I on (counted from 0); auto: as the scheduler says"
     parser.add_argument("--shard", metavar="I/N", help=f"{shard} (also: ORTDEPLOY_SHARD)")
     engine = "have the workers of a Ray cluster make the parts of a saved plan; default: the cluster of this machine"
@@ -353,6 +384,7 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     workers = "number of workers with --engine (default: one on each node or GPU, or as many as their threads fit)"
     parser.add_argument("--workers", metavar="N", type=_workers, help=workers)
     _add_root(parser)
+    _add_policy(parser)
     _add_jobs(parser)
     _add_new_run(parser)
     meaning = "take the profile that holds now, even if the device has lost what the last one was chosen for"
@@ -382,6 +414,8 @@ def _add_retry(parser: argparse.ArgumentParser) -> None:
     meaning = "run the rows in this _failed.jsonl, which another machine wrote, and no others"
     parser.add_argument("--from", metavar="FILE", dest="letters", help=meaning)
     _add_exclude(parser)
+    _add_installed_root(parser)
+    _add_policy(parser, tag=False)
     parser.set_defaults(new_run=False, last_good=False)
 
 
@@ -397,8 +431,20 @@ def _add_exclude(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_root(parser: argparse.ArgumentParser) -> None:
-    meaning = "folder to which the paths in a saved plan are relative (default: the plan's folder)"
+    meaning = "folder to which the paths in a saved plan are relative, or with a bundle's inputs, outputs and state"
+    parser.add_argument("--root", metavar="DIR", help=f"{meaning} (default: that of the plan or bundle)")
+
+
+def _add_installed_root(parser: argparse.ArgumentParser) -> None:
+    meaning = "folder in which @NAME is installed (default: this one)"
     parser.add_argument("--root", metavar="DIR", help=meaning)
+
+
+def _add_policy(parser: argparse.ArgumentParser, *, tag: bool = True) -> None:
+    meaning = "a policy that must allow it too, beside /etc/ortdeploy/policy.yaml"
+    parser.add_argument("--policy", metavar="FILE", help=meaning)
+    if tag:
+        parser.add_argument("--tag", metavar="TAG", help="the tag of the bundle, if a layout has several")
 
 
 def _add_new_run(parser: argparse.ArgumentParser) -> None:
@@ -410,6 +456,8 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
     parser.add_argument("--model", metavar="NAME", help="only this model")
     parser.add_argument("--record", action="store_true", help="write the CPU provider's outputs instead of comparing")
+    _add_installed_root(parser)
+    _add_policy(parser, tag=False)
     leaks = "run each model many times, on its golden inputs or synthetic ones, and look for a memory leak"
     parser.add_argument("--leaks", action="store_true", help=leaks)
     parser.add_argument(
@@ -468,8 +516,8 @@ def _runs(text: str) -> int:
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
-    _add_jobs(parser)
+    _add_verify(parser)
+    parser.add_argument("--versions", action="store_true", help="with @NAME: show its versions too")
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
@@ -479,7 +527,20 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    _add_status(parser)
+    _add_manifests(parser, ("text", "json"), "a manifest, a folder of them, or @NAME")
+    _add_jobs(parser)
+    _add_installed_root(parser)
+
+
+def _add_rollback(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="@NAME", help="an installed deployment")
+    add("--to", metavar="N", type=_number, help="the version to go back to (default: the next older one)")
+    add("--unpin", action="store_true", help="do not go back; let versions be taken again that were set aside")
+    add("--state-dir", metavar="DIR", help="folder of the ledger (default: .ortdeploy in the root)")
+    _add_installed_root(parser)
+    _add_policy(parser, tag=False)
+    _add_common(parser, "print nothing if it is done")
 
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
@@ -499,20 +560,25 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
     meaning = "free copies, compiled models and notes that no job and no last good version needs; never the ledger"
     prune = actions.add_parser("prune", help=meaning)
     _add_manifests(prune, ("text", "json"), "a manifest, or a folder of them")
+    _add_installed_root(prune)
     prune.add_argument("--dry-run", action="store_true", help="free nothing; say what would be freed")
 
 
 def _add_watch(parser: argparse.ArgumentParser) -> None:
-    _add_manifests(parser, ("text", "json"), "manifests, or folders of them")
+    _add_manifests(parser, ("text", "json"), "manifests, folders of them, a bundle, or @NAME")
     _add_jobs(parser)
+    _add_root(parser)
+    _add_policy(parser)
     every = "apply at least this often: 30s, 5min, 1h (default: 5min)"
     parser.add_argument("--every", metavar="TIME", type=_time, default=300.0, help=every)
     _add_metrics(parser)
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
-    _add_manifests(parser, ("text",), "manifests, or folders of them")
+    _add_manifests(parser, ("text",), "manifests, folders of them, or @NAME")
     _add_jobs(parser)
+    _add_installed_root(parser)
+    _add_policy(parser, tag=False)
     every = "print a timer that applies at this interval: 30s, 5min, 1h (default: a service that watches)"
     parser.add_argument("--every", metavar="TIME", type=_time, help=every)
     _add_metrics(parser)
@@ -669,6 +735,7 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     "adapter": ("show a LoRA adapter, compare it with a model, or convert one", _add_adapter),
     "apply": ("run a manifest's jobs, or a saved plan", _add_apply),
+    "bundle": ("write a manifest with all that it names as one bundle, or show a bundle", _add_bundle),
     "cache": ("free what nothing needs in the caches of the state directory", _add_cache),
     "check": ("run models on golden inputs and compare their outputs", _add_check),
     "compact": ("join small parts into larger ones", _add_verify),
@@ -683,6 +750,7 @@ COMMANDS = {
     "lock": ("write the digests of models and adapters into a manifest, or verify them", _add_lock),
     "plan": ("show what would run, and refuse what cannot work", _add_plan),
     "retry": ("run the failed rows of a job again", _add_retry),
+    "rollback": ("go back to an older version of an installed deployment", _add_rollback),
     "schema": ("print a JSON Schema", _add_schema),
     "service": ("print systemd units that watch manifests, or apply them at intervals", _add_service),
     "state": ("back up the ledger, or restore it", _add_state),

@@ -21,6 +21,7 @@ from ortdeploy.cli.exit_codes import (
 )
 from ortdeploy.cli.os_errors import fault_of_the_machine
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
+from ortdeploy.files import names
 from ortdeploy.process import last_words
 from ortdeploy.process.held_signals import interrupt_again
 from ortdeploy.process.libraries import set_up_libraries
@@ -69,7 +70,8 @@ def main(argv: "Sequence[str] | None" = None, begin: "Callable[[str], None] | No
 def _run(argv: "Sequence[str] | None", begin: "Callable[[str], None] | None") -> int:
     try:
         arguments = _parse(sys.argv[1:] if argv is None else list(argv))
-        answer = _answer_before_planning(arguments)
+        bundled = _concerns_bundles(arguments)
+        answer = None if bundled else _answer_before_planning(arguments)
         if answer is not None:
             sys.stdout.write(answer)
             return EXIT_OK
@@ -79,6 +81,10 @@ def _run(argv: "Sequence[str] | None", begin: "Callable[[str], None] | None") ->
         from ortdeploy.cli.commands.shared import logged_warnings  # noqa: PLC0415  not where the arguments are wrong
 
         with logged_warnings(arguments):
+            if bundled:
+                from ortdeploy.cli.bundled import run_bundled  # noqa: PLC0415  only for bundles, and under a policy
+
+                return run_bundled(arguments, command.run)
             return int(command.run(arguments))
     except SystemExit as exit_:  # argparse after --help
         return int(exit_.code or 0)
@@ -86,6 +92,19 @@ def _run(argv: "Sequence[str] | None", begin: "Callable[[str], None] | None") ->
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001  the front door: what is not expected is our bug
         return EXIT_INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _fail(error)
+
+
+def _concerns_bundles(arguments: "argparse.Namespace") -> bool:
+    """Return whether a command line names a bundle or an installed one, or a policy is in force."""
+    if getattr(arguments, "policy", None) is not None:
+        return True
+    try:
+        os.lstat(names.POLICY)
+    except (FileNotFoundError, NotADirectoryError):
+        return any(map(names.names_bundle, getattr(arguments, "paths", ())))
+    except OSError:  # whoever reads it says what is wrong
+        pass
+    return True
 
 
 def _answer_before_planning(arguments: "argparse.Namespace") -> str | None:

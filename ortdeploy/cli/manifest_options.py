@@ -5,13 +5,18 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ortdeploy.diagnostics import UsageError
 from ortdeploy.files.names import is_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ortdeploy.manifest.loader import LoadOptions
+    from ortdeploy.planning.installed import Installed
 
 _LABEL = "[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
 """The key of a label, as the schemas have it."""
@@ -21,7 +26,7 @@ def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "Load
     """Return the options for reading manifests that the command line gives."""
     from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  brings yaml
 
-    return LoadOptions(
+    options = LoadOptions(
         digest=digest,
         profile=arguments.profile,
         from_environment=getattr(arguments, "environment_profile", False),
@@ -32,6 +37,28 @@ def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "Load
         roots=tuple(arguments.roots),
         overlays=tuple(arguments.overlays),
     )
+    taken: Taken | None = getattr(arguments, "taken", None)
+    if taken is None and arguments.command in _ROOT_OF_INSTALLED and arguments.root is not None:
+        raise UsageError("--root says where an installed deployment lies: name it as @NAME")
+    return options if taken is None else taken.options(options)
+
+
+_ROOT_OF_INSTALLED = frozenset({"cache", "check", "compact", "retry", "service", "status", "verify", "watch"})
+
+
+class Taken(Struct, frozen=True, kw_only=True):
+    """An installed version, or a bundle, that a command line names: how it is named again, how it is loaded, its id.
+
+    `passed`: its golden checks have passed with the facts of now. `arrivals` is for `watch`.
+    """
+
+    path: str
+    flags: tuple[str, ...]
+    options: "Callable[[LoadOptions], LoadOptions]"
+    bundle: str | None = None
+    passed: bool = False
+    arrivals: Any = None
+    installed: "Installed | None" = None
 
 
 def device_name() -> str | None:

@@ -44,6 +44,8 @@ def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool, computes: bo
     named = getattr(arguments, "letters", None)
     letters = None if named is None else _read_letters(named)
     planned = plan_as_asked(arguments, retry=arguments.command == "retry")
+    if getattr(arguments, "taken", None) is not None and arguments.taken.passed:
+        planned = replace(planned, plans=tuple(replace(plan, gates=()) for plan in planned.plans))
     if letters is None:
         return _with_last_good(planned, arguments)
     jobs = [step.job for plan in planned.plans for step in run_jobs(plan)]

@@ -113,7 +113,9 @@ class _Report:
     def __init__(self, outcome: Outcome, arguments: argparse.Namespace, state_dir: Path) -> None:
         self._outcome, self._arguments, self._state_dir = outcome, arguments, state_dir
         self._folder = Path(outcome.manifest).parent
-        self._key = key_of(outcome.manifest, str(self._folder))
+        self._installed = getattr(getattr(arguments, "taken", None), "installed", None)
+        name = outcome.manifest if self._installed is None else self._installed.name
+        self._key = key_of(name, str(self._folder))
         self._path = state_dir / FOLDER / f"{self._key}.json"
         self._now = time.time()
         self._every = None if outcome.state == "running" else arguments.every  # when a run ends is not known
@@ -138,16 +140,32 @@ class _Report:
             replace_file(str(metrics), render_metrics(said, self._key))
         return paths
 
+    def _asked(self) -> Version:
+        """Return the version that is to run: the installed one, or the manifest as it is."""
+        current = None if self._installed is None else self._installed.version(self._installed.current)
+        if current is not None:
+            return Version(bundle=current.id, number=current.number, label=current.label or None)
+        return Version(commit=commit_of(self._folder), text_digest=self._text_digest())
+
+    def _wanted(self) -> Wanted | None:
+        """Return how far the bundle came that was asked for last; None for a manifest."""
+        if self._installed is None:
+            return None
+        from ortdeploy.planning.installed import wanted_version  # noqa: PLC0415  only for bundles
+
+        found = wanted_version(self._state_dir, self._installed.name)
+        return None if found is None or found.same else Wanted(same=False, state_reached=found.reached)
+
     def _metrics_file(self, said: Document) -> str:
         return f"ortdeploy-{re.sub(r'[^A-Za-z0-9_.-]', '-', said.deployment[:100])}-{self._key}.prom"
 
     def _document(self) -> Document:
         outcome, before, now = self._outcome, self.before, moment_of(self._now)
         every = self._every
-        asked = Version(commit=commit_of(self._folder), text_digest=self._text_digest())
+        asked = self._asked()
         is_refused = outcome.state == "refused"
         running = (before.version if before else Version()) if is_refused else asked
-        wanted = Wanted(same=not is_refused, state_reached=outcome.reached)
+        wanted = self._wanted() or Wanted(same=not is_refused, state_reached=outcome.reached)
         return Document(
             format_version=FORMAT_VERSION,
             deployment=self._name(),

@@ -2,6 +2,7 @@
 
 import re
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +17,9 @@ _BREAKS = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where YAML ends a line
 class SourceLines:
     """The lines of files, each file read once."""
 
-    def __init__(self) -> None:
-        """Begin without a file."""
-        self._files: dict[str, list[str]] = {}
+    def __init__(self, texts: Mapping[str, bytes]) -> None:
+        """Take what was read in place of files, by their full paths."""
+        self._files = {path: _split(raw) for path, raw in texts.items()}
 
     def __call__(self, span: Span) -> str | None:
         """Return a line without secrets; None if the place is a whole file, or the line cannot be read.
@@ -40,5 +41,9 @@ def _lines(path: Path) -> list[str]:
     with suppress(OSError, ValueError):
         if stat.S_ISREG(path.stat().st_mode):  # a pipe is read once, and that was the manifest's
             with open_regular(path) as file:
-                return _BREAKS.split(file.read(MAX_BYTES).decode("utf-8", errors="replace").removeprefix("\ufeff"))
+                return _split(file.read(MAX_BYTES))
     return []
+
+
+def _split(raw: bytes) -> list[str]:
+    return _BREAKS.split(raw.decode("utf-8", errors="replace").removeprefix("\ufeff"))

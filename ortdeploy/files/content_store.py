@@ -48,6 +48,10 @@ _READ_ONLY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 _DIGITS = 64
 
 
+Room = Callable[[Path], None]
+"""Raises StoreFullError if a folder has no room for a copy; a clone takes none."""
+
+
 class StoreFullError(Exception):
     """A file cannot be kept: a copy has too little room, or a name leads outside of the store."""
 
@@ -66,8 +70,19 @@ class ContentStore:
 
     def put(self, path: Path, expected: str | None = None) -> str:
         """Keep a file's bytes and return their digest. Raises OSError, StoreFullError, ContentChangedError."""
+        with open_regular(path) as source:
+            return self._put(source, str(path), _readers_of(path), expected, _room(os.fstat(source.fileno()).st_size))
+
+    def take(self, source: BinaryIO, shown: str, expected: str, room: Room) -> None:
+        """Keep the bytes of an open file that nobody else may read; `room` decides on a copy, as of `put`.
+
+        Raises OSError, StoreFullError, ContentChangedError.
+        """
+        self._put(source, shown, stat.S_IRUSR, expected, room)
+
+    def _put(self, source: BinaryIO, shown: str, readers: int, expected: str | None, room: Room) -> str:
         files = self._made(_FILES)
-        with _copy(path, files, expected) as (temporary, digest):
+        with _copy(source, shown, readers, files, expected, room) as (temporary, digest):
             _link(temporary, files / digest)
         return digest
 
@@ -108,11 +123,16 @@ class ContentStore:
             named.parent.mkdir(parents=True, exist_ok=True)
             _require_below(named.parent, folder)
             if not self._is_single(named, digest):
-                with _copy(sources[name], named.parent, digest) as (temporary, _):
-                    if not self._is_single(named, digest):  # another process may have been quicker, and has it open
-                        _remove(named)
-                        temporary.replace(named)
+                self._put_single(sources[name], named, digest)
         return folder
+
+    def _put_single(self, path: Path, named: Path, digest: str) -> None:
+        with open_regular(path) as source:
+            room = _room(os.fstat(source.fileno()).st_size)
+            with _copy(source, str(path), _readers_of(path), named.parent, digest, room) as (temporary, _):
+                if not self._is_single(named, digest):  # another process may have been quicker, and has it open
+                    _remove(named)
+                    temporary.replace(named)
 
     def _is_single(self, path: Path, digest: str) -> bool:
         """Return whether a file has these bytes and one name."""
@@ -128,7 +148,7 @@ class ContentStore:
         `lasting`: the reference holds until the owner changes it; otherwise the owner must renew it. Renewing takes no
         writing, so the disk is not waited for.
         """
-        path = self._made(_REFERENCES) / f"{hashlib.sha256(owner.encode(errors='surrogateescape')).hexdigest()}.json"
+        path = self._reference(owner)
         document = {"format_version": _FORMAT_VERSION, "owner": owner, "digests": sorted(digests), "lasting": lasting}
         with suppress(OSError, ValueError):
             if read_json(read_whole(path)) == document:
@@ -137,6 +157,14 @@ class ContentStore:
                 return
         with open_whole(path) as file:
             file.write(json.dumps(document).encode())
+
+    def release(self, owner: str) -> None:
+        """Record that an owner needs nothing any more. Raises OSError, StoreFullError."""
+        self._reference(owner).unlink(missing_ok=True)
+
+    def _reference(self, owner: str) -> Path:
+        name = hashlib.sha256(owner.encode(errors="surrogateescape")).hexdigest()
+        return self._made(_REFERENCES) / f"{name}.json"
 
     def referred(self, is_there: Callable[[str], bool] = lambda _owner: True, *, dry_run: bool = False) -> set[str]:
         """Return the digests of all entries that an owner needs.
@@ -218,20 +246,22 @@ def _require_below(path: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _copy(path: Path, folder: Path, expected: str | None) -> Iterator[tuple[Path, str]]:
+def _copy(
+    source: BinaryIO, shown: str, readers: int, folder: Path, expected: str | None, room: Room
+) -> Iterator[tuple[Path, str]]:
     """Yield a durable copy under a temporary name, which is gone at the end, and its digest.
 
     Raises OSError, StoreFullError, ContentChangedError.
     """
     temporary = folder / f".{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
     try:
-        with open_regular(path) as source, open(temporary, "xb", opener=_only_ours) as target:
-            digest = _take(source, target)
+        with open(temporary, "xb", opener=_only_ours) as target:
+            digest = _take(source, target, room)
             if expected not in {None, digest}:
-                raise ContentChangedError(str(path))
+                raise ContentChangedError(shown)
             target.flush()
             os.fsync(target.fileno())
-        temporary.chmod(_readers_of(path))
+        temporary.chmod(readers)
         yield temporary, digest
     finally:
         _remove(temporary)
@@ -270,14 +300,12 @@ def _readers_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode) & _READ_ONLY | stat.S_IRUSR
 
 
-def _take(source: BinaryIO, target: BinaryIO) -> str:
+def _take(source: BinaryIO, target: BinaryIO, room: Room) -> str:
     """Clone or copy a file, and return the digest of the new one. Raises OSError, StoreFullError."""
     if _clone(source, target):
         with open_regular(target.name) as taken:
             return hashlib.file_digest(taken, "sha256").hexdigest()
-    size, free = os.fstat(source.fileno()).st_size, free_at(Path(target.name).parent)
-    if size > free * MOST_OF_THE_DISK:
-        raise StoreFullError(f"a copy takes {size:,} bytes of {free:,} that are free, which is more than half")
+    room(Path(target.name).parent)
     digest = hashlib.sha256()
     while piece := source.read(_PIECE):
         digest.update(piece)
@@ -285,9 +313,20 @@ def _take(source: BinaryIO, target: BinaryIO) -> str:
     return digest.hexdigest()
 
 
+def _room(size: int) -> Room:
+    """Return what refuses a copy of a size that takes more than its share of the disk."""
+
+    def check(folder: Path) -> None:
+        free = free_at(folder)
+        if size > free * MOST_OF_THE_DISK:
+            raise StoreFullError(f"a copy takes {size:,} bytes of {free:,} that are free, which is more than half")
+
+    return check
+
+
 def _clone(source: BinaryIO, target: BinaryIO) -> bool:
     """Let a file share the blocks of another until one of them changes; return False if the system cannot do that."""
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not _has_number(source):
         return False
     import fcntl  # noqa: PLC0415  which Windows does not have
 
@@ -298,6 +337,14 @@ def _clone(source: BinaryIO, target: BinaryIO) -> bool:
             raise
         return False
     return True
+
+
+def _has_number(file: BinaryIO) -> bool:
+    """Return whether a file is one of the system, and not a part of another one."""
+    try:
+        return file.fileno() >= 0
+    except OSError:
+        return False
 
 
 def _remove(path: Path) -> None:

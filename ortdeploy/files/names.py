@@ -20,6 +20,9 @@ COMPILED = "cache"
 TOLD = "told"
 """The folder of the state directory with the last news of `on_end`: a digest, and the manifest in the line below."""
 
+POLICY = "/etc/ortdeploy/policy.yaml"
+"""The policy of the machine, which says which bundles may run."""
+
 MIRRORS = f"{STATE_DIR}/outputs"
 """The folder beside the manifest that has the local copies of uploaded outputs."""
 MARK = "url="
@@ -47,6 +50,15 @@ def relative(path: Path | str, folder: Path | str) -> str:
     except ValueError:
         seen = str(path)
     return seen.replace(os.sep, "/")
+
+
+def names_bundle(path: str) -> bool:
+    """Return whether a path on a command line is a bundle, or `@NAME` of an installed one."""
+    if path.startswith("@"):
+        return True
+    if is_folder(path):
+        return os.path.lexists(os.path.join(path, "oci-layout"))  # noqa: PTH118  text
+    return path.endswith(".tar")
 
 
 def is_there(path: Path | str) -> bool:

@@ -65,6 +65,12 @@ PAGES: dict[str, tuple[str, str]] = {
         "must not pass. Name folders of golden inputs and outputs under checks:, or say with checks: [] that there are "
         "none.",
     ),
+    "not-for-bundles": (
+        "Not for a bundle",
+        "A bundle holds all that its manifest names, so that what was signed is what runs. It takes files below the "
+        "manifest's folder, under names that every system takes for the same, and models by URL with their digest; "
+        "never inputs, outputs, state, links out of the tree, pointers of Git LFS, or what on_end: runs.",
+    ),
     "not-utf8": ("File is not UTF-8", "Manifests are UTF-8 text. Save the file with that encoding."),
     "override-conflict": (
         "Value given on the command line does not fit",
@@ -80,6 +86,11 @@ PAGES: dict[str, tuple[str, str]] = {
         "The last apply ran another profile, because a provider or a device opened, or because there was more memory, "
         "or more cores. A device on which that comes and goes would run two profiles in turn, so nothing runs. That "
         "ends by itself when the fact is back. If the loss is meant, ortdeploy apply --choose takes the other one.",
+    ),
+    "secret-in-bundle": (
+        "Secret in a bundle",
+        "A bundle lies in registries and on devices, and whoever has it can read the manifest in it. Give secrets to "
+        "each device: an overlay there, or the settings of the package that needs them.",
     ),
     "several-documents": (
         "Several documents in one file",

@@ -466,7 +466,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     `profile` is the one that runs, and `choice` says why; None if there was nothing to choose.
     `jobs` are those that the command line chose; None: all. `inputs` are the files of each of them. `gates` are golden
     checks that must pass before any of the steps. `arguments` are the words of the command line that runs the plan,
-    without secrets: reports have them, and nothing depends on them.
+    without secrets, and `bundle` is the id of the bundle that it is of: reports have them, nothing depends on them.
     """
 
     deployment: str
@@ -483,4 +483,5 @@ class Plan(Struct, frozen=True, kw_only=True):
     jobs: tuple[str, ...] | None = None
     inputs: tuple[PlannedFiles, ...] = ()
     arguments: tuple[str, ...] = ()
+    bundle: str | None = None
     choice: Choice | None = None

@@ -1,9 +1,7 @@
 """Keeps each manifest as it last ran well, to run that version while a later one is refused.
 
-A record names the texts of the manifest and its overlays, and the files that they name, all by their SHA-256 in the
-content store: models with their external data, adapters, golden sets, labels, what operations and presets read, and
-what options of providers, sessions and runs name. Inputs and outputs stay where they are. Libraries are opened as they
-are now, because each may need others beside it.
+A record is a version (`versions`) of the manifest: its texts, and the files that it names (`named_files`). Libraries
+are opened as they are now, because each may need others beside it.
 
 `last-good/<key>.json` is the record. `<key>.refused`, with the reason, exists while the record runs in place of the
 manifest. The key is a digest of the manifest's path and of the options that it was planned with.
@@ -12,7 +10,7 @@ manifest. The key is a digest of the manifest's path and of the options that it 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,30 +20,27 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError
 from ortdeploy.events import log
-from ortdeploy.facts.data import HashedFile
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
-from ortdeploy.files.names import KEPT, is_file, is_folder
+from ortdeploy.files.names import KEPT, is_file
 from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
-from ortdeploy.manifest.named_paths import path_from_manifest
-from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.planning.named_files import named_files
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.variants import as_last_chosen
+from ortdeploy.planning.versions import Version, add_place, dump_version, read_version, recall
 from ortdeploy.planning.workflow import plan_manifests, validate
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.data import HashedFile
     from ortdeploy.manifest.spec import Spec
 
-_FORMAT_VERSION = 1
-_KEPT_KINDS = frozenset({"document", "file", "folder"})
-"""Kinds of paths in options whose files are kept."""
 _NOTHING = Planned(plans=(), diagnostics=())
 
 
@@ -83,17 +78,18 @@ def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:
     spec, store = deployment.spec, ContentStore(state_dir)
     paths = _Paths(state_dir, spec.path, _asked_of(spec))
     texts = _keep_texts(store, spec)
-    places: dict[str, Any] = {
-        name: {"single": single, "files": {file.name: _keep(store, file) for file in files}}
-        for name, single, files in _named_files(deployment, DigestCache(state_dir))
-    }
+    files, places = dict[str, str](), dict[str, str]()
+    for number, one in enumerate(named_files(spec, deployment.facts, DigestCache(state_dir))):
+        own = {file.name: _keep(store, file) for file in one.files}
+        add_place(files, places, number, one.path, own, single=one.single)
     full = os.path.abspath(spec.path)  # noqa: PTH100  keeps links
-    known = {"manifest": full, "asked": _asked_of(spec), "profile": spec.profile, "texts": texts, "places": places}
-    digests = {*texts.values(), *(one for place in places.values() for one in place["files"].values())}
-    store.refer(_owner(paths.key), digests, lasting=True)
-    before = _read(paths.record)
-    if before is None or {name: before.get(name) for name in known} != known:
-        _write(paths.record, {"format_version": _FORMAT_VERSION, "kept": now, **known})
+    version = Version(
+        manifest=full, asked=_asked_of(spec), texts=texts, files=files, places=places, kept=now, profile=spec.profile
+    )
+    store.refer(_owner(paths.key), version.digests, lasting=True)
+    new, before = dump_version(version), _read(paths.record)
+    if before is None or {**before, "kept": now} != new:
+        _write(paths.record, new)
     paths.refused.unlink(missing_ok=True)
 
 
@@ -225,37 +221,6 @@ def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
     return texts
 
 
-def _named_files(deployment: "Deployment", digests: DigestCache) -> "Iterator[tuple[str, bool, Sequence[HashedFile]]]":
-    """Yield each path that a manifest names: as written, whether it is one file, and its files by their names."""
-    spec, facts = deployment.spec, deployment.facts
-    yield from ((model.path, True, facts.models[model.name].files) for model in spec.models)
-    for adapter in spec.adapters:
-        known = facts.adapters[adapter.name]
-        yield adapter.path, True, (_hashed(path_from_manifest(spec, adapter.path), known.sha256),)
-    for path, labels in facts.labels.items():
-        yield path, True, (_hashed(path_from_manifest(spec, path), labels.sha256),)
-    for path, resource in facts.resources.items():
-        place = path_from_manifest(spec, path)
-        yield path, is_file(place), resource.files or (_hashed(place, resource.sha256),)
-    for pipeline in spec.pipelines:
-        if pipeline.preset is not None:
-            yield pipeline.preset.folder, False, facts.diffusion[pipeline.name].files
-    opened = {option.path for option in find_option_paths(spec) if option.kind in _KEPT_KINDS}
-    for path, found_files in facts.option_files.items():
-        if path in opened:
-            yield path, is_file(path_from_manifest(spec, path)), found_files.files
-    for check in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
-        place = path_from_manifest(spec, check.path)
-        inside = [one for one in sorted(place.rglob("*")) if one.is_file()] if is_folder(place) else [place]
-        root = place if is_folder(place) else place.parent
-        found = [replace(_hashed(one, digests.digest(one)), name=one.relative_to(root).as_posix()) for one in inside]
-        yield check.path, not is_folder(place), found
-
-
-def _hashed(path: Path, sha256: str) -> "HashedFile":
-    return HashedFile(name=path.name, path=str(path), sha256=sha256, size=path.stat().st_size)
-
-
 def _keep(store: ContentStore, file: "HashedFile") -> str:
     return file.sha256 if store.find(file.sha256) is not None else store.put(Path(file.path), file.sha256)
 
@@ -268,28 +233,13 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
     record = _read(_Paths(state_dir, path, _asked(options)).record)
     if record is None:
         return None
-    store = ContentStore(state_dir)
     try:
-        texts = {name: read_whole(_found(store, digest)) for name, digest in record["texts"].items()}
-        places = {}
-        for name, place in record["places"].items():
-            for digest in place["files"].values():
-                _found(store, digest)
-            tree = store.tree(place["files"])
-            places[name] = str(tree / next(iter(place["files"])) if place["single"] else tree)
-        kept, profile = str(record["kept"]), record.get("profile", options.profile)
-    except (OSError, StoreFullError, KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        version = read_version(record)
+        profile = version.profile if "profile" in record else options.profile
+        return recall(version, state_dir, "", options), version.kept, profile
+    except (OSError, StoreFullError, KeyError, TypeError, ValueError, AttributeError) as error:
         log.warning("manifest.not_recalled", manifest=path, reason=f"what was kept of it is not whole: {error}")
         return None
-    roots = (*options.roots, str(state_dir.absolute()))
-    return replace(options, texts=texts, places=places, roots=roots), kept, profile
-
-
-def _found(store: ContentStore, digest: str) -> Path:
-    kept = store.find(digest)
-    if kept is None:
-        raise StoreFullError(f"{digest[:12]}… is gone from the store")
-    return kept
 
 
 def _first_error(path: str, diagnostics: Sequence[Diagnostic]) -> str:

@@ -352,6 +352,8 @@ def _state_dir(arguments: "argparse.Namespace", folder: str) -> str | None:
     """Return the state folder; None if nothing is remembered for such a command line."""
     if len(arguments.paths) != 1 or arguments.log_file or getattr(arguments, "new_run", False):
         return None
+    if getattr(arguments, "taken", None) is not None:  # what is installed changes without a file that is compared
+        return None
     own: str = os.path.abspath(arguments.state_dir or os.path.join(folder, STATE_DIR))  # noqa: PTH100, PTH118  keeps links
     left_to_the_gate = not arguments.state_dir and os.path.islink(own)  # noqa: PTH114  text
     return None if left_to_the_gate else own

@@ -20,7 +20,7 @@ from ortdeploy.ledger import live_progress
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import sole_use
 from ortdeploy.ledger.records import output_file
-from ortdeploy.planning import last_good
+from ortdeploy.planning import installed, last_good
 from ortdeploy.state import memo
 
 Jobs = Mapping[str, frozenset[str]]
@@ -75,14 +75,17 @@ class _Needed:
         self.store = ContentStore(state_dir)
         self.good = last_good.kept_files(state_dir)
         self._jobs, self._owners = jobs, {owner for owner in self.good.values() if owner is not None}
+        self._bundles = installed.owners(state_dir)
         with read_ledger(state_dir) as ledger:
             self.outputs = None if ledger is None else frozenset(one.output for one in ledger.outputs())
         self.digests = self.store.referred(self._is_there, dry_run=dry_run)
 
     def _is_there(self, owner: str) -> bool:
-        """Return whether the owner of references still exists: a job of a manifest, or a last good version."""
+        """Return whether the owner of references still exists: a job of a manifest, or a kept version."""
         if owner.startswith(f"{KEPT} "):
             return owner in self._owners
+        if owner.startswith(installed.OWNER):
+            return self._bundles is None or owner in self._bundles
         places = [place for place, sign in enumerate(owner) if sign == " "]  # paths and names of jobs may hold some
         return not os.path.isabs(owner) or any(self._has(owner[:at], owner[at + 1 :]) for at in places)  # noqa: PTH117
 

@@ -32,7 +32,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.job_order import with_readers
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
-from ortdeploy.manifest.named_paths import pinned_files
+from ortdeploy.manifest.named_paths import option_path, pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
@@ -54,6 +54,7 @@ from ortdeploy.rules.protocol import check_rules
 if TYPE_CHECKING:
     from ortdeploy.deployment.op_names import KnownOperators
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+    from ortdeploy.facts.facts import Facts
     from ortdeploy.facts.host import HostFacts
     from ortdeploy.plan.steps import Plan, PlannedCheck
     from ortdeploy.planning.last_run import Changes
@@ -180,7 +181,7 @@ def plan_manifests(
     diagnostics = validated.diagnostics + found
     if validated.specs:
         select_jobs(jobs, excluded, [job.name for spec in validated.specs for job in spec.jobs])
-    host = described if device is not None else _probe_host(validated.specs) if validated.specs else None
+    host = described if device is not None else probe_host(validated.specs) if validated.specs else None
     how = {"new_run": new_run, "retry": retry, "elsewhere": device is not None}
     for spec in validated.specs:
         if host is None:
@@ -282,7 +283,7 @@ def plan_checks(
     names = [model.name for spec in validated.specs for model in spec.models]
     if only_model is not None and only_model not in names:
         raise UsageError(f'--model: there is no model "{only_model}". {did_you_mean(only_model, names)}')
-    host = _probe_host(validated.specs)
+    host = probe_host(validated.specs)
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
         diagnostics += () if leak_runs else _nothing_to_check(spec, only_model)
@@ -326,6 +327,25 @@ def _nothing_to_check(spec: Spec, only_model: str | None) -> tuple[Diagnostic, .
     return (replace(stage_diagnostic("nothing-to-check", detail, spec.locate(first.at, key=True)), model=first.name),)
 
 
+def look_at_files(spec: Spec, state_dir: str | None) -> "tuple[Spec, Facts] | tuple[Diagnostic, ...]":
+    """Return a manifest with paths for its URLs, and the facts of all files that it names, or what is wrong.
+
+    Inputs and outputs are not looked at.
+    """
+    from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
+    from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
+    from ortdeploy.planning.probe import probe  # noqa: PLC0415
+
+    state = usable_state(spec, state_dir)
+    if not isinstance(state, Path):
+        return state
+    with remembered_in(state):
+        here = with_fetched(spec, state)
+        jobs = {job.name for job in spec.jobs}
+        host = probe_host([])  # a library that the manifest names need not be loaded here
+        return here, probe(here, state, host, elsewhere=True, unseen=jobs)
+
+
 def check_job_name(job: str, known: Sequence[str], flag: str = "--job") -> None:
     """Refuse a --job, or another flag, that names no job. Raises UsageError."""
     if job not in known:
@@ -366,7 +386,8 @@ def assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     )
 
 
-def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
+def probe_host(specs: Sequence[Spec]) -> "HostFacts":
+    """Return the facts of this machine, with the plugin packages that manifests ask for."""
     from ortdeploy.facts.host import HostFacts  # noqa: PLC0415
     from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415
     from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
@@ -377,7 +398,7 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
     for spec in specs:
         for entry in (entry for chain in spec.written_chains() for entry in chain):
             name = full_name(entry.name)
-            library = str(Path(spec.folder) / entry.library) if entry.library else None
+            library = option_path(spec, entry.library) if entry.library else None
             if library and outside(library, (spec.folder, *spec.roots)):
                 strays[name] = f"Its library {entry.library} is a link out of the manifest's folder tree."
             else:
@@ -487,7 +508,7 @@ def compare_with_last_run(
         return (), diagnostics
     from ortdeploy.planning.last_run import changes_since_last_run  # noqa: PLC0415
 
-    host = _probe_host(validated.specs)
+    host = probe_host(validated.specs)
     found: tuple[Changes, ...] = ()
     for spec, state in states:
         found += changes_since_last_run(join_facts(spec, host, state), state, None)
@@ -516,7 +537,7 @@ def _plan_saved(
     damaged = _keep_rows(saved, state) if in_shards else ()
     if damaged:
         return None, damaged
-    here = _probe_host([loaded.spec])
+    here = probe_host([loaded.spec])
     host = here if computes else planned_host(saved, here)
     deployment = _resolve_saved(saved, loaded.spec, host, state, in_shards=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment

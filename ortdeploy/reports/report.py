@@ -245,6 +245,7 @@ def _invocation(plan: Plan) -> dict[str, Any]:
     """Return what the command line said, without secrets; overlays by their paths from the manifest's folder."""
     return {
         "arguments": list(plan.arguments),
+        "bundle": plan.bundle,
         "profile": plan.profile,
         "choice": None if plan.choice is None else to_builtins(plan.choice),
         "overlays": [relative(path, plan.folder) for path in plan.overlays],

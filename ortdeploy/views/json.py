@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortdeploy.plan.steps import Plan
     from ortdeploy.planning.device_table import DeviceTable
     from ortdeploy.planning.differences import Difference
+    from ortdeploy.planning.installed import Installed
     from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
@@ -131,15 +132,31 @@ def render_status(
     jobs: "Sequence[JobStatus]",
     refusals: "Sequence[Refusal | RefusedApply]" = (),
     profiles: "Mapping[str, Choice]" = MappingProxyType({}),
+    installed: "Installed | None" = None,
 ) -> str:
     """Return the output of `status`; `profiles` are those that manifests were last applied with."""
-    return _dump(
-        {
-            "jobs": [_status(one) for one in jobs],
-            "refused": [_refusal(one) for one in refusals],
-            "profiles": _profiles(profiles),
-        }
-    )
+    document = {
+        "jobs": [_status(one) for one in jobs],
+        "refused": [_refusal(one) for one in refusals],
+        "profiles": _profiles(profiles),
+    }
+    return _dump(document if installed is None else {**document, "versions": _versions(installed)})
+
+
+def _versions(installed: "Installed") -> dict[str, Any]:
+    return {
+        "current": installed.current,
+        "wanted": installed.wanted,
+        "set_aside": installed.aside,
+        "kept": [
+            {"bundle": one.id, "number": one.number, "label": one.label, "state": installed.reached.get(str(one.id))}
+            for one in installed.versions
+        ],
+        "refused": [
+            {name: getattr(one, name) for name in ("id", "number", "label", "state", "reason", "since")}
+            for one in installed.refused
+        ],
+    }
 
 
 def _refusal(one: "Refusal | RefusedApply") -> dict[str, Any]:

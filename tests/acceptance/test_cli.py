@@ -365,7 +365,7 @@ def test_flags_are_whole_known_and_given_once(cli: Cli, arguments: list[str], sa
         (["plan", "m.yaml", "--quiet=3"], "-q/--quiet takes no value"),
         (["try", "m.yaml", "--rows", "0"], "--rows: '0' is not a number of rows, at least 1"),
         (["plan", "--nonsense"], "ortdeploy plan has no flag --nonsense. Known: --allow-root, "),
-        (["plan", "--nonsense"], "--state-dir, --verbose.\n"),
+        (["plan", "--nonsense"], "--state-dir, --tag, --verbose.\n"),
         (["tune", "--jbo", "a"], 'ortdeploy tune has no flag --jbo. Did you mean "--job"?'),
         (["tune", "--limit=p99=1s", "-qv"], "ortdeploy tune needs PATH (a manifest) and --job NAME"),
         (["tune", "--", "--job"], "ortdeploy tune needs --job NAME"),
@@ -719,6 +719,7 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
     plain, before = json.loads((folder / "_run.json").read_text()), (folder / "part-00000000.jsonl").read_bytes()
     assert plain["invocation"] == {
         "arguments": ["apply", str(path)],
+        "bundle": None,
         "profile": None,
         "choice": None,
         "overlays": [],
@@ -746,6 +747,7 @@ def test_the_report_has_the_command_line_without_secrets_and_parts_do_not_depend
             f"--set={option}***}}}}",
             "--set", "name=demo",
         ],
+        "bundle": None,
         "profile": "pi",
         "choice": {"name": "pi", "reason": "flag", "facts": {}, "since": report["invocation"]["choice"]["since"]},
         "overlays": ["small.yaml"],

@@ -20,6 +20,7 @@ from ortdeploy.views.text import render_shares
 
 OWN = "tests/acceptance/test_snippets.py::"
 PAGES = "tests/acceptance/test_pages.py::"
+BUNDLES = "tests/acceptance/test_bundles.py::"
 EXAMPLE = f"{PAGES}test_the_example_of_a_how_to_page_prints_what_it_says"
 WHOLE_PAGE = f"{PAGES}test_every_command_of_a_page_prints_what_it_says"
 TRANSLATION = f"{PAGES}test_a_translation_has_the_snippets_of_the_original"
@@ -44,6 +45,9 @@ TESTS = {
     ("deployments/gallery/README.md", "sh"): f"{OWN}test_a_model_of_the_gallery_runs_as_its_page_says",
     ("docs/architecture.md", "mermaid"): "tests/test_architecture.py::test_the_picture_shows_the_layers",
     ("docs/boards.md", "bash"): INSTALLS,
+    ("docs/bundles.md", "console"): EXAMPLE,
+    ("docs/bundles.md", "sh"): f"{BUNDLES}test_the_commands_of_the_page_have_flags_that_exist",
+    ("docs/bundles.md", "text"): f"{BUNDLES}test_the_policy_of_the_page_is_one",
     ("docs/ci.md", "yaml"): f"{PAGES}test_yaml_of_the_page_about_ci_names_what_is_there",
     ("docs/editors.md", "console"): WHOLE_PAGE,
     ("docs/editors.md", "bash"): INSTALLS,

@@ -145,7 +145,7 @@ def test_the_apply_gets_the_same_flags() -> None:
     ]
     watching = build_parser("watch").parse_args(["watch", "--every", "1h", *given])
     apply = build_parser("apply").parse_args(apply_arguments(watching))
-    own = {"command", "root", "new_run", "last_good", "shard", "engine", "workers", "choose"}
+    own = {"command", "new_run", "last_good", "shard", "engine", "workers", "choose"}
     same = vars(apply).keys() - own
     assert {name: vars(apply)[name] for name in same} == {name: vars(watching)[name] for name in same}
     assert vars(watching).keys() - {"command", "every"} <= same

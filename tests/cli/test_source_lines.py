@@ -63,7 +63,7 @@ def test_a_line_of_a_million_characters_is_looked_through_once() -> None:
 def test_lines_are_counted_as_yaml_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_bytes("\ufeffa: 1\r\nb: \xe9\u2028c: 3\rd".encode())
-    line = SourceLines()
+    line = SourceLines({})
     assert [line(Span(path=str(path), line=number, column=2)) for number in (1, 2, 3, 4, 5)] == [
         "a: 1", "b: é", "c: 3", "d", None,
     ]  # fmt: skip
@@ -71,14 +71,14 @@ def test_lines_are_counted_as_yaml_counts_them(tmp_path: Path) -> None:
 
 def test_no_line_is_shown_where_carets_would_stand_below_something_else(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("input: {path: 's3://user:hunter2@host/x', fromat: npy}\n")
-    line, path = SourceLines(), str(tmp_path / "m.yaml")
+    line, path = SourceLines({}), str(tmp_path / "m.yaml")
     assert line(Span(path=path, line=1, column=9, end=13)) == "input: {path: 's3://host/x', fromat: npy}"
     assert line(Span(path=path, line=1, column=44, end=50)) is None
 
 
 def test_places_without_a_line_have_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    line = SourceLines()
+    line = SourceLines({})
     for path in (tmp_path, tmp_path / "gone", tmp_path / "pipe", "--set a\0b"):
         assert line(Span(path=str(path), line=1, column=2)) is None
     (tmp_path / "m.yaml").write_text("version: 1\n")

@@ -566,7 +566,8 @@ def _run_one(
     shard: "Shard | None" = None,
     engine: "Engine | None" = None,
 ) -> tuple[JobResult, ...]:
-    plan = replace(plan, arguments=shown_arguments(arguments.words))
+    taken = getattr(arguments, "taken", None)
+    plan = replace(plan, arguments=shown_arguments(arguments.words), bundle=None if taken is None else taken.bundle)
     if shard is None:
         note_gone_files(plan, state_dir)
     if engine is not None and plan.steps:

@@ -74,8 +74,8 @@ def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespa
     from ortdeploy.cli.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
 
     color = wants_color(stream, arguments.color)
-    width = terminal_width(stream)
-    shown = text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=width)
+    width, lines = terminal_width(stream), SourceLines(getattr(arguments, "texts", {}))
+    shown = text.render_diagnostics(diagnostics, color=color, line_of=lines, width=width)
     return shown if width is None else f"{shown}\n"  # a table, a plan or a summary follows
 
 
@@ -222,6 +222,17 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
     with ExitStack() as stack:
         start_logging(arguments, stack)
         log.info(event, **fields)
+
+
+def log_here(arguments: argparse.Namespace, tell: "Callable[..., None]", event: str, **fields: object) -> None:
+    """Log one event outside of what a command logs; a person at a terminal has been told already."""
+    options = argparse.Namespace(**{**dict.fromkeys(("quiet", "verbose", *_LOG_OPTIONS)), **vars(arguments)})
+    if sys.stderr.isatty() and not (options.log_file or options.log_format):
+        return
+    with ExitStack() as stack:
+        start_logging(options, stack)
+        stack.callback(log.send_to, None)
+        tell(event, **fields)
 
 
 def named_model(path: str) -> "ModelFacts":

@@ -13,7 +13,7 @@ from ortdeploy.cli.commands.shared import log_outcome, terminal_width, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.gate import decides
@@ -87,6 +87,10 @@ def _stays(job: JobStatus) -> bool:
 
 
 def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStatus], int]:
+    taken = getattr(arguments, "taken", None)
+    if arguments.versions and taken is None:
+        raise UsageError("--versions is of what is installed: name it as @NAME")
+    installed = None if taken is None or not arguments.versions else taken.installed
     choose = as_last_chosen(arguments.state_dir)
     validated = validate(arguments.paths, load_options(arguments), choose=choose)
     rejected = has_errors(validated.diagnostics)
@@ -105,8 +109,14 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     refused: list[Refusal | RefusedApply] = [*refusals, *_refused_applies(arguments, refusals)]
     profiles = {spec.path: spec.choice for spec in validated.specs if spec.choice is not None and spec.choice.since}
     if arguments.format == "json":
-        sys.stdout.write(json.render_status(records, refused, profiles))
+        sys.stdout.write(json.render_status(records, refused, profiles, installed))
     else:
+        if installed is not None:
+            from ortdeploy.planning.installed import sizes_of  # noqa: PLC0415  only if asked for
+            from ortdeploy.views.bundles import render_versions  # noqa: PLC0415
+
+            state_dir = state_folder(validated.specs[0].folder, arguments.state_dir, [])
+            sys.stdout.write(render_versions(installed, sizes_of(installed, state_dir)))
         profiles = {} if arguments.quiet else profiles
         here = [replace(one, output=path_from_here(one.folder, one.output)) for one in records]
         said = [one for one in here if not arguments.quiet or _is_bad(one)]

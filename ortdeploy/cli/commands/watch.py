@@ -40,7 +40,8 @@ _WELL = frozenset({EXIT_OK, EXIT_PAUSED})
 def run(arguments: argparse.Namespace) -> int:
     """Apply again and again until a signal comes, whatever exit code an apply has."""
     stopped = StopFlag()
-    arrivals = Arrivals(arguments.paths, load_options(arguments, digest=False))
+    taken = getattr(arguments, "taken", None)
+    arrivals = taken.arrivals if taken else Arrivals(arguments.paths, load_options(arguments, digest=False))
     if arrivals.jobs:
         select_jobs(arguments.jobs, arguments.excluded, arrivals.jobs)
     with ExitStack() as stack:
@@ -241,4 +242,6 @@ def apply_arguments(arguments: argparse.Namespace) -> list[str]:
     several = [f"{flag}={value}" for name, flag in _SEVERAL.items() for value in given[name] or ()]
     switches = [f"--{name}" for name in _SWITCHES if given[name]]
     every = [] if given["every"] is None else [f"--every={given['every']:g}s"]
-    return ["apply", "--last-good", *every, *one, *several, *switches, "--", *arguments.paths]
+    taken = getattr(arguments, "taken", None)
+    paths, own = ([taken.path], taken.flags) if taken else (arguments.paths, ())
+    return ["apply", "--last-good", *every, *one, *several, *switches, *own, "--", *paths]

@@ -10,7 +10,7 @@ from ortdeploy.deployment.resolved import (
     ResolvedModel,
 )
 from ortdeploy.facts.models import ValueFacts
-from ortdeploy.manifest.spec import CheckSpec
+from ortdeploy.manifest.spec import CheckSpec, Spec
 from ortdeploy.plan.steps import GoldenValue, LoadAdapter, PlannedCheck, SyntheticInput
 from ortdeploy.planning.make.sessions import planned_adapter, planned_opening
 
@@ -24,15 +24,15 @@ def make_checks(deployment: Deployment, models: Collection[str]) -> tuple[Planne
 
 def _checks(model: ResolvedModel, deployment: Deployment) -> Iterator[PlannedCheck]:
     """Yield the checks of a model and then of its adapters, one for each session that the model may get."""
-    yield from _checks_of(model, None, model.spec.checks, deployment.spec.folder)
+    yield from _checks_of(model, None, model.spec.checks, deployment.spec)
     for adapter in deployment.spec.adapters:
         if adapter.model == model.spec.name:
             loading = planned_adapter(adapter, deployment.facts.adapters[adapter.name])
-            yield from _checks_of(model, loading, adapter.checks, deployment.spec.folder)
+            yield from _checks_of(model, loading, adapter.checks, deployment.spec)
 
 
 def _checks_of(
-    model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], folder: str
+    model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], spec: Spec
 ) -> Iterator[PlannedCheck]:
     opening = planned_opening(model)
     for session, candidate in zip(model.usable, opening.candidates, strict=True) if golden else ():
@@ -45,8 +45,8 @@ def _checks_of(
                 probe=None,
                 computes=details_of(model, (session,)),
             ),
-            root=folder,
-            folders=tuple(one.path for one in golden),
+            root=spec.folder,
+            folders=tuple(spec.places.get(one.path, one.path) for one in golden),
             tolerances=tuple(
                 {name: filled(written, within) for name, written in (*one.outputs.items(), ("", one.tolerance))}
                 for one in golden
@@ -63,7 +63,7 @@ def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int)
         PlannedCheck(
             opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
             root=deployment.spec.folder,
-            folders=tuple(one.path for one in model.spec.checks),
+            folders=tuple(deployment.spec.places.get(one.path, one.path) for one in model.spec.checks),
             tolerances=(),
             inputs=_golden_values(model.facts.inputs),
             outputs=_golden_values(model.facts.outputs),

@@ -1,0 +1,789 @@
+"""Bundles from the commit to the device: made here, applied there, and what keeps a version from running."""
+
+import argparse
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, Cli, Result, read_rows
+from support.bundles import Signer
+from support.effort import effort
+from support.fuse import Fuse
+from support.jobs import Killed
+from support.models import scale_model
+from support.pages import snippets
+
+from ortdeploy.bundles.description import parse
+from ortdeploy.bundles.layout import open_bundle
+from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.commands import watch
+from ortdeploy.cli.main import main
+from ortdeploy.files import content_store, names
+from ortdeploy.planning import installed
+from ortdeploy.planning.installed import running_version
+from ortdeploy.planning.policy_file import read_policies
+
+MANIFEST = """\
+version: 1
+name: demo
+models:
+  scale: {path: models/scale.onnx, providers: [CPU], checks: [checks/scale]}
+jobs:
+  run:
+    model: scale
+    input: {path: inbox/*.npy, key: [row]}
+    postprocess: [{argmax: y, as: best}, {labels: best, from: labels.txt, as: word}]
+    output: {path: out, columns: [word], on_upgrade: continue}
+"""
+
+
+class World:
+    """A checkout in which bundles are made, and a device that has only them and an inbox."""
+
+    def __init__(self, folder: Path, cli: Cli) -> None:
+        self.home, self.device, self.cli = folder / "home", folder / "device", cli
+        (self.home / "models").mkdir(parents=True)
+        (self.device / "inbox").mkdir(parents=True)
+        self.write(MANIFEST)
+        self.change_model(2)
+        (self.home / "labels.txt").write_text("left\nright\n")
+
+    def write(self, manifest: str) -> None:
+        """Write the manifest."""
+        (self.home / "m.yaml").write_text(manifest)
+
+    def change_model(self, scale: float) -> None:
+        """Write a model that multiplies by a number, with a golden set."""
+        scale_model(self.home / "models/scale.onnx", width=2, factor=scale)
+        golden = self.home / "checks/scale"
+        golden.mkdir(parents=True, exist_ok=True)
+        np.savez(golden / "inputs.npz", x=np.ones((1, 2), np.float32))
+        np.savez(golden / "outputs.npz", y=np.full((1, 2), scale, np.float32))
+
+    def bundle(self, version: int, *more: str | Path) -> Path:
+        """Make a bundle of a version, for the device."""
+        target = self.home.parent / f"demo-{version}.tar"
+        target.unlink(missing_ok=True)
+        done = self.cli("bundle", self.home / "m.yaml", "-o", target, "--version", str(version), *more)
+        assert done.code == 0, done.err
+        return target
+
+    def put(self, name: str, largest: int) -> None:
+        """Put a file of two rows into the inbox."""
+        rows = np.zeros((2, 2), np.float32)
+        rows[:, largest] = 1
+        np.save(self.device / f"inbox/{name}.npy", rows)
+
+    def run(self, *words: str | Path) -> Result:
+        """Run a command on the device."""
+        return self.cli(*words, "--root", self.device)
+
+    def words(self) -> list[str]:
+        """What the device has committed."""
+        return [str(row["word"]) for row in read_rows(self.device / "out")]
+
+    @property
+    def version(self) -> int | None:
+        """The number of the version that runs."""
+        found = running_version(self.device / ".ortdeploy", "demo")
+        return None if found is None else found.number
+
+
+@pytest.fixture
+def world(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A checkout and a device without a policy."""
+    monkeypatch.setattr(names, "POLICY", str(tmp_path / "etc/policy.yaml"))
+    return World(tmp_path, cli)
+
+
+def allow(*keys: bytes, more: str = "", deployment: str = "") -> None:
+    """Write the policy of the machine."""
+    folder = Path(names.POLICY).parent
+    folder.mkdir(exist_ok=True)
+    for number, key in enumerate(keys):
+        (folder / f"{number}.pub").write_bytes(key)
+    listed = ", ".join(f"{number}.pub" for number in range(len(keys)))
+    text = f"version: 1\ndeployments: {{demo: {{keys: [{listed}]{deployment}}}}}\n{more}"
+    Path(names.POLICY).write_text(text if keys else f"version: 1\ndeployments: {{}}\n{more}")
+
+
+def sign(world: World, signer: Signer, version: int) -> Path:
+    """Make a signed bundle, as CI does: the folder is signed, and the signature goes into the bundle."""
+    folder = world.home.parent / f"files-{version}"
+    shutil.rmtree(folder, ignore_errors=True)
+    done = world.cli("bundle", world.home / "m.yaml", "--files", folder, "--version", str(version))
+    assert done.code == 0, done.err
+    signature = world.home.parent / "model.sig"
+    signature.write_bytes(signer.sign(parse((folder / "deployment.json").read_bytes())))
+    return world.bundle(version, "--signature", signature)
+
+
+def test_a_bundle_runs_without_the_checkout_and_its_version_goes_on(world: World) -> None:
+    bundle = world.bundle(1, "--label", "abc123")
+    shutil.rmtree(world.home)
+    world.put("a", 0)
+    done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["left", "left"]), done.err
+    assert sorted(one.name for one in world.device.iterdir()) == [".ortdeploy", "inbox", "out"]
+    bundle.unlink()
+    world.put("b", 1)
+    assert (world.run("apply", "@demo").code, world.words()) == (0, ["left", "left", "right", "right"])
+    for words in (["plan"], ["status"], ["verify"], ["check"], ["compact"], ["service"], ["cache", "prune"]):
+        done = world.run(*words, "@demo")
+        assert done.code == 0, (words, done.out, done.err)
+    assert "demo 1 (abc123): current" in world.run("status", "@demo", "--versions").out
+
+
+def test_a_layout_in_a_folder_and_one_beside_its_inbox_is_taken(world: World) -> None:
+    done = world.cli("bundle", world.home / "m.yaml", "-o", world.device / "demo")
+    assert done.code == 0, done.err
+    world.put("a", 1)
+    done = world.cli("apply", world.device / "demo")
+    assert (done.code, world.words()) == (0, ["right", "right"]), done.err
+
+
+def test_a_plan_of_a_bundle_lets_nothing_run_and_changes_nothing(world: World) -> None:
+    world.put("a", 0)
+    done = world.run("plan", world.bundle(1), "--detailed-exitcode")
+    assert done.code == 2, done.err
+    assert (world.version, (world.device / "out").exists()) == (None, False)
+    assert "demo 1: planned" not in world.run("status", "@demo", "--versions").out
+
+
+def test_a_changed_checkout_beside_the_device_changes_nothing(world: World) -> None:
+    bundle = world.bundle(1)
+    world.put("a", 0)
+    assert world.run("apply", bundle).code == 0
+    shutil.copytree(world.home, world.device, dirs_exist_ok=True)
+    (world.device / "labels.txt").write_text("up\ndown\n")
+    (world.device / "m.yaml").write_text("version: 1\njobz: {}\n")
+    world.put("b", 1)
+    done = world.run("apply", "@demo")
+    assert (done.code, world.words()[2:]) == (0, ["right", "right"]), done.err
+
+
+def spoil_plan(world: World) -> None:
+    world.write(MANIFEST.replace("argmax: y", "argmax: z"))
+
+
+def spoil_check(world: World) -> None:
+    np.savez(world.home / "checks/scale/outputs.npz", y=np.full((1, 2), 9, np.float32))
+
+
+@pytest.mark.parametrize(("spoil", "state"), [(spoil_plan, "planned"), (spoil_check, "checked")])
+def test_what_is_refused_keeps_the_version_that_runs_and_is_remembered(
+    world: World, spoil: Callable[[World], None], state: str
+) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    spoil(world)
+    bundle = world.bundle(2)
+    world.put("b", 1)
+    refused = world.run("apply", bundle)
+    assert (refused.code, world.version) == (1, 1)
+    assert f"is not {state}: " in refused.err
+    assert "So version 1 stays." in refused.err
+    assert world.words() == ["left", "left"]  # apply alone runs nothing else
+    again = world.run("apply", bundle, "--last-good")
+    assert (again.code, world.words()[2:]) == (1, ["right", "right"]), again.err  # as watch does
+    assert f"demo 2: not {state} since" in world.run("status", "@demo", "--versions").out
+
+
+def test_an_empty_inbox_refuses_a_version_only_until_something_arrives(world: World) -> None:
+    bundle = world.bundle(1)
+    assert "is not planned: " in world.run("apply", bundle).err
+    world.put("a", 0)
+    assert (world.run("apply", bundle).code, world.words()) == (0, ["left", "left"])
+
+
+def test_numbers_only_rise_except_by_rollback(world: World) -> None:
+    one = world.bundle(1)
+    (world.home / "labels.txt").write_text("links\nrechts\n")
+    two = world.bundle(2)
+    world.put("a", 0)
+    for bundle in (one, two):
+        world.run("apply", bundle)
+    assert world.version == 2
+    assert "is older" in world.run("apply", one).err
+    assert world.run("rollback", "@demo").code == 0
+    assert world.version == 1
+    assert "was set aside by a rollback" in world.run("apply", two).err
+    assert world.run("apply", one).code == 0
+    assert world.run("rollback", "@demo", "--unpin").code == 0
+    done = world.run("apply", two)
+    assert (done.code, world.version) == (0, 2), done.err
+    assert "no such older version" in world.run("rollback", "@demo", "--to", "7").err
+    (world.home / "labels.txt").write_text("up\ndown\n")
+    assert "is here already with the id" in world.run("apply", world.bundle(2)).err
+    (world.home / "labels.txt").write_text("oben\nunten\n")
+    other = ("bundle", world.home / "m.yaml", "-o", world.home / "x.tar", "--version", "2", "--against", two)
+    assert "devices take higher ones alone" in world.cli(*other).err
+
+
+def test_a_higher_version_ends_what_a_rollback_set_aside(world: World) -> None:
+    world.put("0", 0)
+    for number in (1, 2):
+        (world.home / "labels.txt").write_text(f"left{number}\nright{number}\n")
+        assert world.run("apply", world.bundle(number)).code == 0
+    assert world.run("rollback", "@demo").code == 0
+    (world.home / "labels.txt").write_text("left3\nright3\n")
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(3)).code == 0
+    assert (world.version, world.words()) == (3, ["left1", "left1", "left3", "left3"])
+
+
+def test_as_many_versions_stay_as_a_policy_keeps(world: World) -> None:
+    world.put("a", 0)
+    signer = Signer()
+    allow(signer.public, more="keep: 2\n")
+    for number in (1, 2, 3):
+        (world.home / "labels.txt").write_text(f"left{number}\nright{number}\n")
+        assert world.run("apply", sign(world, signer, number)).code == 0
+    shown = world.run("status", "@demo", "--versions").out
+    assert [number for number in "123" if f"demo {number}: current" in shown] == ["3"]
+    assert "demo 2: current" not in shown
+    assert "demo 1:" not in shown
+
+
+def test_a_policy_asks_for_a_signature_and_is_asked_again(world: World) -> None:
+    signer, other = Signer(), Signer()
+    allow(signer.public)
+    world.put("a", 0)
+    assert "wants a signature" in world.run("apply", world.bundle(1)).err
+    assert "none of the keys" in world.run("apply", sign(world, other, 1)).err
+    assert world.version is None
+    signed = sign(world, signer, 1)
+    assert world.run("apply", signed).code == 0
+    for change, why in (
+        (lambda: allow(other.public), "none of the keys"),
+        (allow, "allows no deployment"),
+        (lambda: allow(signer.public, deployment=", oldest_version: 2"), "version 2"),
+        (lambda: Path(names.POLICY).write_text("version: 1\n"), "the policy cannot be used"),
+        (lambda: allow(signer.public, more="deplyments: {}\n"), "Unknown key"),
+    ):
+        change()
+        world.put("b", 1)
+        refused = world.run("apply", "@demo")
+        assert (refused.code, world.words()) == (1, ["left", "left"])
+        assert why in refused.err, refused.err
+    allow(other.public, signer.public)
+    assert (world.run("apply", "@demo").code, len(world.words())) == (0, 4)
+    id_ = json.loads(world.cli("bundle", "show", signed, "--format", "json").out)["id"]
+    allow(signer.public, more=f"refuse: ['sha256:{id_}']\n")
+    assert f"refuses the bundle {id_}" in world.run("apply", "@demo").err
+
+
+def test_a_second_policy_adds_and_never_replaces(world: World, tmp_path: Path) -> None:
+    signer, other = Signer(), Signer()
+    world.put("a", 0)
+    allow(signer.public)
+    (tmp_path / "other.pub").write_bytes(other.public)
+    (tmp_path / "more.yaml").write_text("version: 1\ndeployments: {demo: {keys: [other.pub]}}\n")
+    for one in (signer, other):
+        assert world.run("apply", sign(world, one, 1), "--policy", tmp_path / "more.yaml").code == 1
+    (tmp_path / "other.pub").write_bytes(signer.public)
+    assert world.run("apply", sign(world, signer, 1), "--policy", tmp_path / "more.yaml").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["apply", "m.yaml"], ["plan", "m.yaml"], ["watch", "m.yaml"], ["retry", "m.yaml", "--job", "run"], ["check", "m.yaml"],
+     ["try", "m.yaml"], ["tune", "m.yaml", "--job", "run"], ["init", "models/scale.onnx"],
+     ["adapter", "convert", "a", "--model", "m.onnx", "-o", "x"], ["apply", "m.yaml", "--root", "."]],
+)  # fmt: skip
+def test_under_a_policy_nothing_unsigned_runs(world: World, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    allow(Signer().public)
+    refused = world.cli(*words)
+    assert (refused.code, "is in force" in refused.err) == (1, True), refused.err
+    assert world.cli("validate", "m.yaml").code == 0
+
+
+def test_a_checkout_may_run_unsigned_where_a_policy_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    (world.home / "inbox").mkdir()
+    np.save(world.home / "inbox/a.npy", np.zeros((2, 2), np.float32))
+    assert world.cli("apply", "m.yaml").code == 0
+    assert "changes what was signed" in world.cli("apply", "m.yaml", "--set", "jobs.run.batch.size=1").err
+    (world.home.parent / "link.yaml").symlink_to(world.home / "m.yaml")
+    shutil.copy(world.home / "m.yaml", world.device / "m.yaml")
+    (world.home / "stray.yaml").symlink_to(world.device / "m.yaml")
+    assert "in none of the folders" in world.cli("apply", "stray.yaml").err
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make a file that others write"
+)
+def test_a_policy_that_others_may_write_refuses_everything(world: World) -> None:
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    Path(names.POLICY).chmod(0o666)
+    assert "somebody else than root may write it" in world.cli("apply", world.home / "m.yaml").err
+    Path(names.POLICY).chmod(0o644)
+    (Path(names.POLICY).parent / "0.pub").chmod(0o666)
+    assert "somebody else than root may write it" in world.cli("apply", world.home / "m.yaml").err
+    Path(names.POLICY).unlink()
+    Path(names.POLICY).mkdir()
+    assert "the policy cannot be used" in world.cli("apply", world.home / "m.yaml").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["lock", "@demo"], ["tune", "@demo", "--job", "run"], ["diff", "@demo"], ["finish", "@demo"], ["try", "@demo"],
+     ["apply", "@demo", "--shard", "0/2"], ["apply", "@demo", "--engine", "ray"], ["plan", "@demo", "--out", "p"],
+     ["plan", "@demo", "--device", "d"], ["apply", "@demo", "m.yaml"], ["rollback", "m.yaml"], ["status", "m.yaml", "--root", "."],
+     ["retry", "demo.tar", "--job", "run"], ["apply", "@demo", "--tag", "1"], ["check", "@demo", "--record"]],
+)  # fmt: skip
+def test_what_does_not_go_with_a_bundle_is_wrong_usage_in_words(world: World, words: list[str]) -> None:
+    refused = world.cli(*words)
+    assert (refused.code, len(refused.err.splitlines()) > 0) == (64, True), refused.err
+
+
+def test_another_version_of_a_model_is_told_by_against(world: World) -> None:
+    one = world.bundle(1)
+    world.change_model(3)
+    made = world.cli("bundle", world.home / "m.yaml", "-o", world.home / "x.tar", "--version", "2", "--against", one)
+    assert made.code == 0
+    assert "on_upgrade" in made.out
+    assert "bytes are new against" in made.out
+
+
+_NAMES = ("link", "mkdir", "remove", "rename", "replace", "rmdir", "unlink")
+
+
+@contextmanager
+def burning_everywhere(length: int | None) -> Iterator[Fuse]:
+    """Kill what runs inside before its nth change of a name, in the state directory too; None lets it live."""
+    fuse = Fuse(length)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _NAMES:
+            real = getattr(os, name)
+
+            def call(*words: object, _real: Callable[..., object] = real, _name: str = name, **named: object) -> object:
+                fuse.burn(_name)
+                return _real(*words, **named)
+
+            patch.setattr(os, name, call)
+        yield fuse
+
+
+@pytest.fixture
+def upgraded(world: World) -> tuple[World, Path]:
+    """A device on which a version runs, and the bundle of the next one."""
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    world.put("b", 1)
+    (world.home / "labels.txt").write_text("links\nrechts\n")
+    return world, world.bundle(2)
+
+
+def events_of_upgrade(world: World, bundle: Path) -> int:
+    """How often an upgrade changes a name, on a copy of the device."""
+    device = world.device
+    shutil.copytree(device, world.home.parent / "copy")
+    world.device = world.home.parent / "copy"
+    with burning_everywhere(None) as fuse:
+        assert world.run("plan", bundle).code == 0
+        assert world.run("apply", bundle).code == 0
+    world.device = device
+    return len(fuse.met)
+
+
+@pytest.mark.parametrize("part", range(effort(3, 40)))
+def test_a_kill_between_and_within_states_leaves_a_version_that_runs_and_the_next_apply_ends_it(
+    upgraded: tuple[World, Path], part: int
+) -> None:
+    world, bundle = upgraded
+    last = events_of_upgrade(world, bundle)
+    event = 1 + (part * last) // effort(3, 40)
+    with burning_everywhere(event), suppress(Killed):
+        world.run("apply", bundle)
+    before = world.version
+    assert before in {1, 2}
+    assert world.run("status", "@demo", "--versions").code == 0
+    done = world.run("apply", bundle)
+    assert (done.code, world.version) == (0, 2), done.err
+    expected = (["left"] * 2 + ["rechts"] * 2, ["links"] * 2 + ["rechts"] * 2)
+    assert world.words() in expected
+    kept = world.device / ".ortdeploy/store/files"
+    assert not [one for one in kept.iterdir() if one.suffix == ".partial"]
+
+
+def test_a_version_that_was_killed_before_it_was_current_does_not_run(upgraded: tuple[World, Path]) -> None:
+    world, bundle = upgraded
+    assert world.run("plan", bundle).code == 0  # as far as planned
+    assert (world.run("apply", "@demo").code, world.version) == (0, 1)
+    assert world.words() == ["left", "left", "right", "right"]
+
+
+_OPENED: list[str] = []
+_LISTENS = [False]
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if _LISTENS[0] and event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)):
+        _OPENED.append(os.path.realpath(os.fsdecode(arguments[0])))
+
+
+def test_with_a_policy_nothing_but_policy_description_and_store_is_opened_before_trust(world: World) -> None:
+    allow(Signer().public)
+    made = world.home.parent / "demo-layout"
+    assert world.cli("bundle", world.home / "m.yaml", "-o", made, "--version", "1").code == 0
+    with open_bundle(made) as bundle:
+        files = {str((made / "blobs/sha256" / file.sha256).resolve()) for file in bundle.description.files}
+    sys.addaudithook(_note)
+    world.put("a", 0)
+    _LISTENS[0] = True
+    try:
+        refused = world.run("apply", made)
+    finally:
+        _LISTENS[0] = False
+    assert "wants a signature" in refused.err
+    own = {one for one in _OPENED if one.startswith(os.path.realpath(world.home.parent))}
+    assert not own & files
+    allowed = (os.path.realpath(Path(names.POLICY).parent), str(made.resolve()), str(world.device / ".ortdeploy"))
+    own -= {os.path.realpath(world.device)}  # whose new folder is made durable
+    assert [one for one in own if not one.startswith(allowed)] == []
+    assert own
+
+
+def test_a_bundle_that_was_cut_off_or_finds_no_room_leaves_nothing_of_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    before = sorted((world.device / ".ortdeploy/store/files").iterdir())
+    world.change_model(3)
+    layout = world.home.parent / "next"
+    assert world.cli("bundle", world.home / "m.yaml", "-o", layout, "--version", "2").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(installed, "free_at", lambda _folder: 1000)
+        assert "of 1,000 that are free" in world.run("apply", layout).err
+    with monkeypatch.context() as patch:
+        patch.setattr(content_store, "_take", _full)
+        assert "no room for it" in world.run("apply", layout).err
+    with open_bundle(layout) as bundle:
+        blob = next(one for one in bundle.description.files if one.name.endswith("scale.onnx"))
+    path = layout / "blobs/sha256" / blob.sha256
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1])
+    refused = world.run("apply", layout).err
+    assert f"bytes of {len(raw)} in blobs/sha256/{blob.sha256}. The copy is damaged; remove that blob" in refused
+    path.write_bytes(bytes(len(raw)))
+    assert "is not what was described" in world.run("apply", layout).err
+    assert sorted((world.device / ".ortdeploy/store/files").iterdir()) == before
+    path.write_bytes(raw)
+    assert (world.run("apply", layout).code, world.version) == (0, 2)
+
+
+def _full(_source: object, target: BinaryIO, _room: object) -> None:
+    target.write(b"half")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_of_an_installed_version_that_is_gone_comes_again_with_the_bundle(world: World) -> None:
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert world.run("apply", bundle).code == 0
+    shutil.rmtree(world.device / ".ortdeploy/store")
+    world.put("b", 1)
+    assert "Apply the bundle again" in world.run("apply", "@demo").err
+    done = world.run("apply", bundle)
+    assert (done.code, len(world.words())) == (0, 4), done.err
+
+
+def test_watch_takes_versions_and_rows_as_they_come_and_survives_what_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = world.bundle(1)
+    codes: list[int] = []
+
+    def label(number: int, *, spoilt: bool = False) -> None:
+        world.write(MANIFEST.replace("argmax: y", "argmax: z") if spoilt else MANIFEST)
+        (world.home / "labels.txt").write_text(f"left{number}\nright{number}\n")
+        os.replace(world.bundle(number), bundle)  # noqa: PTH105  as skopeo and rsync do
+
+    steps: list[Callable[[], object]] = [
+        lambda: world.put("b", 1),
+        lambda: label(2),
+        lambda: world.put("c", 0),
+        lambda: label(3, spoilt=True),
+        lambda: world.put("d", 1),
+    ]
+    waits = [False]
+
+    def wait(_seconds: float, *_: object) -> bool:
+        waits[0] = not waits[0]
+        if waits[0]:
+            if not steps:
+                return True
+            steps.pop(0)()
+        return False
+
+    def apply(given: argparse.Namespace, *_: object) -> bool:
+        codes.append(main(watch.apply_arguments(given)))
+        return False
+
+    world.put("a", 0)
+    monkeypatch.setattr(watch, "apply_once", apply)
+    monkeypatch.setattr(watch, "_wait", wait)
+    assert world.run("watch", bundle, "--every", "1h").code == 0
+    assert codes == [0, 0, 0, 0, 1, 1]
+    assert world.words()[::2] == ["left", "right", "left2", "right2"]
+    assert world.version == 2
+
+
+@pytest.mark.process
+def test_mender_installs_what_the_device_would_run_and_no_other(world: World, shell_program: Path) -> None:
+    module, theirs = REPOSITORY / "deployments/fleet/mender-module", world.home.parent / "mender"
+    (theirs / "files").mkdir(parents=True)
+    path = f"{shell_program}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "ORTDEPLOY_ROOT": str(world.device)}
+
+    def call(state: str) -> int:
+        return subprocess.run([str(module), state, str(theirs)], env=env, check=False, timeout=120).returncode
+
+    world.put("a", 0)
+    shutil.copy(world.bundle(1), theirs / "files/demo.tar")
+    assert [call(state) for state in ("SupportsRollback", "ArtifactInstall", "ArtifactCommit", "Cleanup")] == [0] * 4
+    current = world.device / "bundles/current.tar"
+    assert (world.run("apply", current).code, world.version) == (0, 1)
+    spoil_plan(world)
+    shutil.copy(world.bundle(2), theirs / "files/demo.tar")
+    assert (call("ArtifactInstall"), call("ArtifactRollback"), call("ArtifactCommit")) == (1, 0, 0)
+    assert sorted(one.name for one in (world.device / "bundles").iterdir()) == ["current.tar"]
+    assert (world.run("apply", current).code, world.version) == (0, 1)
+
+
+def test_the_policy_of_the_page_is_one(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/bundles.md").read_text(encoding="utf-8")
+    (text,) = [body for kind, _, body in snippets(page) if kind == "text"]
+    (tmp_path / "keys").mkdir()
+    for year in (2026, 2027):
+        (tmp_path / f"keys/{year}.pub").write_bytes(Signer().public)
+    (tmp_path / "policy.yaml").write_text(text)
+    found = read_policies(str(tmp_path / "policy.yaml"))[-1]
+    assert (len(found.deployments["digits"].keys), found.keep, found.manifests) == (2, 3, ("/srv/line",))
+
+
+def test_the_commands_of_the_page_have_flags_that_exist() -> None:
+    page = (REPOSITORY / "docs/bundles.md").read_text(encoding="utf-8")
+    (lines,) = [body for kind, _, body in snippets(page) if kind == "sh"]
+    for line in lines.splitlines():
+        words = line.split()
+        if words[0] == "ortdeploy":
+            assert build_parser().parse_args(words[1:]).number == 41
+
+
+def test_files_of_a_bundle_that_never_came_whole_are_freed_and_those_of_versions_stay(
+    upgraded: tuple[World, Path],
+) -> None:
+    world, bundle = upgraded
+    kept = world.device / ".ortdeploy/store/files"
+    before = {one.name for one in kept.iterdir()}
+    with burning_everywhere(25), suppress(Killed):
+        world.run("plan", bundle)
+    third = world.bundle(3)
+    assert world.run("plan", third).code == 0  # is wanted now
+    assert world.run("cache", "prune", "@demo").code == 0
+    with open_bundle(bundle) as second, open_bundle(third) as wanted:
+        gone = set(second.description.digests.values()) - set(wanted.description.digests.values()) - before
+    assert not gone & {one.name for one in kept.iterdir()}
+    assert (world.run("apply", "@demo").code, world.run("apply", third).code) == (0, 0)
+
+
+def test_the_report_and_what_is_asked_of_the_record_name_the_bundle(upgraded: tuple[World, Path]) -> None:
+    world, bundle = upgraded
+    state = world.device / ".ortdeploy"
+    with open_bundle(bundle) as opened:
+        id_ = opened.id
+    assert world.run("plan", bundle).code == 0
+    found = installed.wanted_version(state, "demo")
+    assert found == installed.Wanted(bundle=id_, same=False, reached="planned", refused=None)
+    assert world.run("apply", bundle).code == 0
+    assert installed.wanted_version(state, "demo") == installed.Wanted(
+        bundle=id_, same=True, reached="current", refused=None
+    )
+    report = json.loads((world.device / "out/_run.json").read_text())
+    assert report["invocation"]["bundle"] == id_
+
+
+def test_a_policy_whose_place_cannot_be_looked_at_refuses(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lstat(path: object, _real: Callable[..., os.stat_result] = os.lstat, **named: object) -> os.stat_result:
+        if str(path) == names.POLICY:
+            raise PermissionError(errno.EACCES, "Permission denied", names.POLICY)
+        return _real(path, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", lstat)
+        refused = world.cli("apply", world.home / "m.yaml")
+    assert (refused.code, "Permission denied" in refused.err) == (1, True)
+    Path(names.POLICY).parent.write_text("a file and no folder")
+    assert world.cli("validate", world.home / "m.yaml").code == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:-20],
+        lambda _: "[]",
+        lambda _: "{}",
+        lambda text: text.replace('"format_version": 1', '"format_version": 9', 1),
+        lambda text: text.replace('"number": 1', '"number": "1"'),
+        lambda text: text.replace('"files": {', '"files": {"../../x": "0", '),
+        lambda text: text.replace('"current": "', '"current": "0'),
+        lambda text: "[" * 100_000 + text,
+    ],
+)
+def test_a_damaged_record_is_told_in_words(world: World, damage: Callable[[str], str]) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    record = installed.record_of(world.device / ".ortdeploy", "demo")
+    record.write_text(damage(record.read_text()))
+    for words in (["apply", "@demo"], ["status", "@demo"], ["rollback", "@demo"]):
+        refused = world.run(*words)
+        assert (refused.code, "bug" in refused.err) == (1, False), refused.err
+    assert world.version is None or world.version == 1
+
+
+def test_what_is_wrong_is_shown_in_the_text_that_was_signed(world: World) -> None:
+    world.put("a", 0)
+    spoil_plan(world)
+    bundle = world.bundle(1)
+    (world.device / "m.yaml").write_text("another\ntext\n" * 20)
+    refused = world.run("apply", bundle)
+    assert "argmax: z" in refused.err
+    assert "another" not in refused.err
+
+
+def test_a_bundle_that_is_gone_or_being_copied_does_not_stop_what_runs(world: World) -> None:
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert world.run("apply", bundle).code == 0
+    raw = bundle.read_bytes()
+    spoilt: list[Callable[[], object]] = [bundle.unlink, lambda: bundle.write_bytes(raw[: len(raw) // 2])]
+    for number, spoil in enumerate(spoilt):
+        spoil()
+        world.put(f"b{number}", 1)
+        assert world.run("apply", bundle).code == 1
+        refused = world.run("apply", bundle, "--last-good")
+        assert (refused.code, len(world.words())) == (1, 4 + 2 * number), refused.err
+        assert "The version of demo that runs stays" in refused.err
+
+
+def test_the_ledger_of_a_checkout_goes_on(world: World) -> None:
+    bundle = world.bundle(1)
+    shutil.copytree(world.home, world.device, dirs_exist_ok=True)
+    world.put("a", 0)
+    assert world.cli("apply", world.device / "m.yaml").code == 0
+    for name in ("m.yaml", "labels.txt"):
+        (world.device / name).unlink()
+    shutil.rmtree(world.device / "models")
+    world.put("b", 1)
+    done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["left", "left", "right", "right"]), done.err
+
+
+def test_versions_are_json_too(world: World) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1, "--label", "abc")).code == 0
+    told = json.loads(world.run("status", "@demo", "--versions", "--format", "json").out)["versions"]
+    assert [(one["number"], one["label"], one["state"]) for one in told["kept"]] == [(1, "abc", "current")]
+    assert told["current"] == told["wanted"] == told["kept"][0]["bundle"]
+    assert world.cli("status", world.home / "m.yaml", "--versions").code == 64
+
+
+def test_a_saved_plan_runs_only_where_its_manifest_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    (world.home / "inbox").mkdir()
+    np.save(world.home / "inbox/a.npy", np.zeros((2, 2), np.float32))
+    assert world.cli("plan", "m.yaml", "--out", "p.json").code == 0
+    allow(Signer().public, more=f"manifests: [{world.device}]\n")
+    for words in (["p.json"], ["p.json", "--root", "."]):
+        assert "in none of the folders" in world.cli("apply", *words).err
+    shutil.copy("p.json", world.device)
+    assert "in none of the folders" in world.cli("apply", world.device / "p.json", "--root", ".").err
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    assert world.cli("apply", "p.json").code == 0
+
+
+def test_the_log_has_what_was_installed_refused_and_rolled_back(world: World, tmp_path: Path) -> None:
+    world.put("a", 0)
+    log = tmp_path / "log.jsonl"
+    one = world.bundle(1)
+    (world.home / "labels.txt").write_text("up\ndown\n")
+    two = world.bundle(2)
+    for bundle in (one, two):
+        assert world.run("apply", bundle, "--log-file", log, "--log-format", "json").code == 0
+    assert world.run("rollback", "@demo", "-q").out == ""
+    assert world.run("apply", two, "--log-file", log, "--log-format", "json").code == 1
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    told = [(one["event"], one["version"]) for one in events if one["event"].startswith("bundle.")]
+    assert told == [("bundle.installed", 1), ("bundle.installed", 2), ("bundle.refused", 2)]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not shutil.which("git") or not shutil.which("ssh-keygen"), reason="needs git and ssh-keygen")
+def test_a_signed_commit_is_a_chain_of_trust_without_a_bundle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.home)
+    key = world.home.parent / "key"
+
+    def call(*words: str | Path) -> int:
+        return subprocess.run(list(map(str, words)), check=False, capture_output=True, timeout=60).returncode
+
+    assert call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key) == 0
+    public = key.with_suffix(".pub").read_text()
+    (world.home.parent / "allowed").write_text(f"ci@example.org {public}")
+    ours = {
+        "user.name": "ci", "user.email": "ci@example.org", "gpg.format": "ssh", "user.signingkey": str(key),
+        "gpg.ssh.allowedSignersFile": str(world.home.parent / "allowed"), "commit.gpgsign": "true",
+    }  # fmt: skip
+    git = ["git", *(word for name, value in ours.items() for word in ("-c", f"{name}={value}"))]
+    assert world.cli("lock", "m.yaml").code == 0
+    (world.home / "inbox").mkdir()
+    (world.home / ".gitignore").write_text("inbox\nout\n.ortdeploy\n")
+    assert [call(*git, *words) for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"])] == [0, 0, 0]
+    assert call(*git, "verify-commit", "HEAD") == 0
+    allow(Signer().public, more=f"manifests: [{world.home}]\n")
+    np.save(world.home / "inbox/a.npy", np.zeros((2, 2), np.float32))
+    assert world.cli("apply", "m.yaml").code == 0
+    world.change_model(5)  # not what was committed
+    np.save(world.home / "inbox/b.npy", np.zeros((2, 2), np.float32))
+    refused = world.cli("apply", "m.yaml")
+    assert (refused.code, "digest-mismatch" in refused.out + refused.err) == (1, True)
+    assert call(*git, "-c", "commit.gpgsign=false", "commit", "-qam", "two") == 0
+    assert call(*git, "verify-commit", "HEAD") != 0
+
+
+def test_the_status_document_names_the_version_and_how_far_the_wanted_one_came(world: World) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1, "--label", "abc")).code == 0
+    spoil_plan(world)
+    assert world.run("apply", world.bundle(2), "--last-good").code == 1
+    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
+    told = json.loads(document.read_text())
+    assert (told["version"]["number"], told["version"]["label"]) == (1, "abc")
+    assert (told["wanted"]["same"], told["wanted"]["state_reached"]) == (False, "whole")
+
+
+def test_a_bundle_holds_all_profiles_and_the_device_chooses(world: World) -> None:
+    scale_model(world.home / "models/other.onnx", width=2, factor=-1.0)
+    other = "{models: {scale: {path: models/other.onnx, checks: []}}"
+    profiles = f"  here: {other}, when: {{cores: '>= 1'}}}}\n  never: {other}, when: {{cores: '>= 100000'}}}}\n"
+    world.write(f"{MANIFEST}profiles:\n{profiles}  otherwise: base\n")
+    bundle = world.bundle(1)
+    with open_bundle(bundle) as opened:
+        assert opened.description.profiles == ("here", "never")
+    world.put("a", 0)
+    done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["right", "right"]), done.err
+    assert json.loads((world.device / "out/_run.json").read_text())["invocation"]["profile"] == "here"
