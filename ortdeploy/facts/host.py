@@ -17,6 +17,7 @@ EXTENSION_DOMAINS = ("ai.onnx.contrib", "com.microsoft.extensions")
 
 EXTENSIONS = Package(module="onnxruntime_extensions", name="onnxruntime-extensions", extra="extensions")
 OPTIMUM = Package(module="optimum", name="optimum-onnx", extra="diffusion")
+GENAI = Package(module="onnxruntime_genai", name="onnxruntime-genai", extra="generate")
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True):

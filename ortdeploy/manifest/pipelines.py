@@ -14,8 +14,8 @@ DEFAULT_EACH_BATCH = 32
 DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
 
 
-TEXT_TO_IMAGE, DIFFUSION = "text-to-image", "diffusion"
-"""The presets: what ortdeploy paints itself, and what it leaves to optimum-onnx."""
+TEXT_TO_IMAGE, DIFFUSION, GENERATE = "text-to-image", "diffusion", "generate"
+"""The presets: what ortdeploy paints itself, what it leaves to optimum-onnx, and to ONNX Runtime GenAI."""
 
 COMPONENTS = ("text_encoder", "unet", "vae_decoder")
 """The models of a Stable-Diffusion-1/2-shaped folder that making images from text needs."""
@@ -23,7 +23,23 @@ COMPONENTS = ("text_encoder", "unet", "vae_decoder")
 KNOWN_COMPONENTS = {
     TEXT_TO_IMAGE: COMPONENTS,
     DIFFUSION: (*COMPONENTS, "text_encoder_2", "text_encoder_3", "transformer", "vae_encoder"),
+    GENERATE: ("decoder",),
 }
+
+RESULTS = {GENERATE: ("text", "tokens", "finish_reason", "input_tokens")}
+"""What a preset gives for a row, if that is no image."""
+
+SEARCH = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "num_beams", "seed", "stop")
+"""The keys that say how a text is written."""
+
+_OF_IMAGES = ("steps", "guidance_scale", "height", "width", "latents")
+
+OWN_KEYS = {
+    TEXT_TO_IMAGE: _OF_IMAGES,
+    DIFFUSION: (*_OF_IMAGES, "task", "arguments"),
+    GENERATE: (*SEARCH, "chat", "system"),
+}
+"""The keys of presets that not all of them have."""
 
 FILES = {
     "ctc_greedy": {"from": "lines"},
@@ -79,10 +95,11 @@ class StepOfPipeline(Struct, frozen=True, kw_only=True):
 
 
 class PresetSpec(Struct, frozen=True, kw_only=True):
-    """A text-to-image folder and how its images are made; `parts` are the models of its components by their names.
+    """A folder and how images or texts are made with it; `parts` are the models of its components by their names.
 
     `kind` is the preset's name. `adapters` are those of components; `sha256` pins the whole folder. `task` is what a
-    pipeline of optimum-onnx does, `arguments` are more of its call's.
+    pipeline of optimum-onnx does, or what goes through a chat template. `arguments` are more of its call's, or say how
+    a text is written. `row_by_row`: rows do not run together.
     """
 
     kind: str
@@ -97,6 +114,7 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
     sha256: str | None = None
     task: str = TEXT_TO_IMAGE
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    row_by_row: bool = True
 
     @property
     def known_parts(self) -> tuple[str, ...]:
@@ -131,6 +149,11 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
                 yield self.preset.parts[part], names, (*self.at, "components", part, "adapter")
 
     @property
+    def writer(self) -> str | None:
+        """The model that writes its texts, whose adapters a job may choose by row."""
+        return self.preset.parts["decoder"] if self.preset is not None and self.preset.kind == GENERATE else None
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """The adapters that it names, each once."""
         return tuple(dict.fromkeys(name for _, names, _ in self.adapter_uses() for name in names))
@@ -159,7 +182,8 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     }
     definition = json.dumps(kept, sort_keys=True)
     if "preset" in data:
-        preset, outputs = _preset(name, data), {"image": "image"}
+        preset = _preset(name, data)
+        outputs = {result: result for result in RESULTS.get(preset.kind, ("image",))}
         return PipelineSpec(
             name=name,
             steps=(),
@@ -194,24 +218,33 @@ def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
         kind=data["preset"],
         folder=data["from"],
         parts={part: f"{name}.{part}" for part in _parts(data)},
-        task=data.get("task", TEXT_TO_IMAGE),
-        arguments=data.get("arguments", {}),
+        task=_chat(data) if data["preset"] == GENERATE else data.get("task", TEXT_TO_IMAGE),
+        arguments=_writing(data) if data["preset"] == GENERATE else data.get("arguments", {}),
         steps=data.get("steps", DEFAULT_STEPS),
         guidance_scale=float(data.get("guidance_scale", DEFAULT_GUIDANCE)),
         height=data.get("height", DEFAULT_SIZE),
         width=data.get("width", DEFAULT_SIZE),
         latents=data.get("latents"),
         sha256=data.get("sha256"),
+        row_by_row=(data.get("components", {}).get("decoder") or {}).get("row_independence") is not False,
         adapters={
             part: _names(own["adapter"]) for part, own in data.get("components", {}).items() if "adapter" in (own or {})
         },
     )
 
 
+def _chat(data: Mapping[str, Any]) -> str:
+    return str(data.get("chat", "prompt" if "system" in data else "none"))
+
+
+def _writing(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: data[key] for key in (*SEARCH, "system") if key in data}
+
+
 def _parts(data: Mapping[str, Any]) -> Sequence[str]:
-    """Return the components that a preset runs: all that text-to-image has, or those that the manifest names."""
+    """Return the components that a preset runs: all that it has, or of diffusion those that the manifest names."""
     known = KNOWN_COMPONENTS[data["preset"]] if "preset" in data else ()
-    return [part for part in known if part in data.get("components", {}) or data["preset"] == TEXT_TO_IMAGE]
+    return [part for part in known if part in data.get("components", {}) or data["preset"] != DIFFUSION]
 
 
 def _names(adapter: Any) -> tuple[str, ...]:
@@ -225,11 +258,14 @@ def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, 
     A component that names providers replaces the pipeline's whole; one that names none takes them.
     """
     at: Path = ("pipelines", name)
-    shared = {key: data[key] for key in ("providers", "checks") if key in data}
+    shared = {key: data[key] for key in ("providers", "session", "checks") if key in data}
+    folder = data["from"].rstrip("/") if "preset" in data else ""
     for part in _parts(data):
         own = data.get("components", {}).get(part)
         settings = {key: value for key, value in (own or {}).items() if key != "adapter"}
-        model = {**shared, **settings, "path": f"{data['from'].rstrip('/')}/{part}/model.onnx"}
+        generates = data["preset"] == GENERATE
+        path = f"{folder}/model.onnx" if generates else f"{folder}/{part}/model.onnx"
+        model = {**shared, **settings, "path": path, "generates": generates}
         here: Path = (*at, "components", part)
         yield f"{name}.{part}", model, here if own else at, here if "providers" in settings else at
 

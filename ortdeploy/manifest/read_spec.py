@@ -145,6 +145,7 @@ def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> 
         unchecked=data.get("checks") == [],
         checks_rows=data.get("row_independence") is not False,
         row_tolerance=_row_tolerance(data.get("row_independence")),
+        generates=data.get("generates", False),
     )
 
 

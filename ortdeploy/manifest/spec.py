@@ -89,6 +89,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     of that, and a rule decides. `unchecked`: the manifest says that there
     are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
     None: by element type, if `checks_rows`. `external_data` are the digests of the files beside a model by URL.
+    `generates`: ONNX Runtime GenAI opens it, and calls it token by token.
     """
 
     name: str
@@ -115,6 +116,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     checks_rows: bool = True
     row_tolerance: tuple[float, float] | None = None
     external_data: Mapping[str, str] = field(default_factory=dict)
+    generates: bool = False
 
     @property
     def sessions_at_once(self) -> int:
@@ -408,10 +410,12 @@ class Spec(Struct, frozen=True, kw_only=True):
     def adapter_uses(self) -> Iterator[AdapterUse]:
         """Yield where adapters are named."""
         for job in self.jobs:
-            if job.adapters.names and job.pipeline is None:
+            pipeline = self.pipeline(job.pipeline)
+            model = job.model if job.pipeline is None else pipeline.writer if pipeline else None
+            if job.adapters.names and model is not None:
                 yield AdapterUse(
                     who=f'Job "{job.name}"',
-                    model=job.model,
+                    model=model,
                     names=job.adapters.names,
                     together=job.adapters.column is None,
                     at=(*job.at, "adapter"),

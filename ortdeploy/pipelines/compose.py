@@ -25,6 +25,10 @@ def _session_of(preset: str | None) -> _Build:
             from ortdeploy.pipelines.optimum import OptimumSession  # noqa: PLC0415
 
             return OptimumSession
+        case "generate":
+            from ortdeploy.pipelines.generate import GenerateSession  # noqa: PLC0415
+
+            return GenerateSession
     raise AssertionError(preset)
 
 

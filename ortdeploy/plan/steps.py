@@ -82,7 +82,8 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
     `option_files` are libraries of providers, and files that options name. A session of op steps has a `graph` in place
     of a file; one with op steps in the model's graph has a `fusion`. `computes` says in which number
-    formats its providers compute that are coarser than the graph's.
+    formats its providers compute that are coarser than the graph's. `generates`: ONNX Runtime GenAI opens the folder of
+    the model, and calls it token by token.
     """
 
     session: str
@@ -106,6 +107,7 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     graph: OpGraph | None = None
     fusion: Fusion | None = None
     computes: tuple[str, ...] = ()
+    generates: bool = False
 
 
 class LoadAdapter(Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ from ortdeploy.manifest.option_paths import (
     operation_paths,
     paths_in_document,
 )
-from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.manifest.pipelines import GENERATE, PresetSpec
 from ortdeploy.manifest.schema_check import check_option_document
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
 from ortdeploy.planning.data_places import (
@@ -59,12 +59,15 @@ def read_preset(
     spec: Spec, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
 ) -> DiffusionFacts:
     """Read a preset's folder; an exception of a library becomes its problem."""
-    from ortdeploy.presets.stable_diffusion import read_diffusion  # noqa: PLC0415  only for presets
+    from ortdeploy.presets.generation import read_generation  # noqa: PLC0415  only for presets
+    from ortdeploy.presets.stable_diffusion import read_diffusion  # noqa: PLC0415  as above
 
     latents = None if preset.latents is None else spec.places.get(preset.latents, preset.latents)
     place = replace(preset, folder=spec.places.get(preset.folder, preset.folder), latents=latents)
     try:
         with decoding(preset.folder, "a preset's folder"):
+            if preset.kind == GENERATE:
+                return read_generation(Path(spec.folder), place, models)
             return read_diffusion(Path(spec.folder), place, models, adapters)
     except OrtdeployError as error:
         return DiffusionFacts(problem=Problem(kind="preset", detail=f"{error}."))
@@ -121,10 +124,15 @@ def probe(
         adapter.name: probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters
     }
+    presets = {
+        pipeline.name: read_preset(spec, pipeline.preset, models, adapters)
+        for pipeline in spec.pipelines
+        if pipeline.preset is not None
+    }
     return Facts(
         runtime=host.runtime,
         machine=host.machine,
-        models=models,
+        models=models | dict(_with_files_beside(spec, models, presets)),
         adapters=adapters,
         inputs=inputs,
         outputs=outputs,
@@ -134,12 +142,18 @@ def probe(
         links_out=dict(_find_links_out(spec, roots)),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
         option_files=_probe_option_files(spec, roots, digests),
-        diffusion={
-            pipeline.name: read_preset(spec, pipeline.preset, models, adapters)
-            for pipeline in spec.pipelines
-            if pipeline.preset is not None
-        },
+        diffusion=presets,
     )
+
+
+def _with_files_beside(
+    spec: Spec, models: Mapping[str, ModelFacts], presets: Mapping[str, DiffusionFacts]
+) -> Iterator[tuple[str, ModelFacts]]:
+    """Yield the models that are opened with all that lies in their folder: a config and a tokenizer, say."""
+    for pipeline in spec.pipelines:
+        if pipeline.preset is not None and pipeline.preset.kind == GENERATE:
+            for name in pipeline.models:
+                yield name, replace(models[name], files=(*models[name].files, *presets[pipeline.name].files))
 
 
 _MANY = 1_000_000_000

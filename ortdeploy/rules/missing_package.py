@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
-from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
-from ortdeploy.manifest.pipelines import DIFFUSION, walk
+from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS, GENAI, OPTIMUM
+from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE, walk
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.protocol import Finding, Rule
 from ortdeploy.shell import pip_install
@@ -85,11 +85,12 @@ def _of_models(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _of_presets(deployment: "Deployment") -> Iterator[Finding]:
-    """Yield the pipelines that optimum-onnx runs."""
+    """Yield the pipelines that another package runs."""
+    packages = {DIFFUSION: (OPTIMUM, " It wants an environment of its own."), GENERATE: (GENAI, "")}
     for pipeline in deployment.spec.pipelines:
-        by_optimum = pipeline.preset is not None and pipeline.preset.kind == DIFFUSION
-        if by_optimum and OPTIMUM.module not in deployment.facts.runtime.packages:
-            detail = f"The preset diffusion needs {_needs(OPTIMUM)} It wants an environment of its own."
+        package, more = packages.get(pipeline.preset.kind if pipeline.preset else "", (None, ""))
+        if package is not None and package.module not in deployment.facts.runtime.packages:
+            detail = f'"{pipeline.name}" needs {_needs(package)}{more}'
             yield Finding(at=(*pipeline.at, "preset"), detail=detail)
 
 

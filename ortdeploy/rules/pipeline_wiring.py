@@ -32,7 +32,8 @@ def check(spec: "Spec") -> Iterator[Finding]:
         if job.pipeline is not None and job.batch.is_none:
             detail = f'Job "{job.name}" runs a pipeline, whose values have the rows first. Remove size: none.'
             yield Finding(at=(*job.at, "batch", "size"), detail=detail, job=job.name)
-        if job.pipeline is not None and job.adapters.names:
+        ran = spec.pipeline(job.pipeline)
+        if ran is not None and ran.writer is None and job.adapters.names:
             detail = f'Job "{job.name}" runs a pipeline. Name adapters at its steps: {{run: MODEL, adapter: NAME, …}}.'
             yield Finding(at=(*job.at, "adapter"), detail=detail, key=True, job=job.name)
 

@@ -15,7 +15,17 @@ from ortdeploy.runtime.plugins import find_library
 from ortdeploy.runtime.supported_versions import find_limits
 from ortdeploy.versions import carries_runtime
 
-_EXTRAS = ("PIL", "av", "onnxruntime_extensions", "optimum", "pyarrow", "soundfile", "soxr", "tokenizers")
+_EXTRAS = (
+    "PIL",
+    "av",
+    "onnxruntime_extensions",
+    "onnxruntime_genai",
+    "optimum",
+    "pyarrow",
+    "soundfile",
+    "soxr",
+    "tokenizers",
+)
 
 
 def probe_runtime(

@@ -1,7 +1,7 @@
 """Protocol of a runtime: what the executor needs. Tests use a fake one."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
 from ortdeploy.tensors.columns import Array
@@ -29,6 +29,14 @@ class Session(Protocol):
         another axis, as in [time, rows, features], or nowhere. Raises OrtdeployError if ONNX Runtime refuses,
         ProviderFailedError if an execution provider failed.
         """
+
+
+@runtime_checkable
+class AdapterFiles(Protocol):
+    """A session that reads adapter files itself."""
+
+    def load_adapter_file(self, name: str, path: str) -> None:
+        """Load an adapter. Raises OrtdeployError."""
 
 
 class Runtime(Protocol):

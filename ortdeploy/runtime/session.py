@@ -23,7 +23,7 @@ from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
 from ortdeploy.runtime.library import binding, ort, preload
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
-from ortdeploy.runtime.protocol import Session
+from ortdeploy.runtime.protocol import AdapterFiles, Session
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ELEMENT_TYPES
@@ -139,6 +139,10 @@ class OrtRuntime:
 
     def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
         """Open a session with exactly the candidate's chain and the step's options. Raises OrtdeployError."""
+        if step.generates:
+            from ortdeploy.runtime.generation import GenaiSession  # noqa: PLC0415  few models write
+
+            return GenaiSession(step, candidate)
         if self._make_model is not None and (step.graph is not None or step.fusion is not None):
             return _open_made(step, candidate, self._make_model(step))
         if not step.cache or self._cache is None:
@@ -147,6 +151,9 @@ class OrtRuntime:
 
     def load_adapter(self, step: LoadAdapter, session: Session) -> None:
         """Load an adapter without an allocator: Python's Load takes none, the CPU needs none. Raises OrtdeployError."""
+        if isinstance(session, AdapterFiles):
+            session.load_adapter_file(step.adapter, regular_path(step.path, may_be_missing=True))
+            return
         if not isinstance(session, OrtSession):
             raise TypeError(f"adapters of this runtime go to its own sessions, not to {session!r}")
         adapter = ort.LoraAdapter()

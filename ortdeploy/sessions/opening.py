@@ -157,7 +157,7 @@ class ModelOpener(Struct, frozen=True, kw_only=True):
         self.native_text()  # what went before does not explain this session
         try:
             session = self.runtime.open_session(step, candidate)
-            remark = check_placement(step, candidate, session)
+            remark = None if step.generates else check_placement(step, candidate, session)  # GenAI does not tell it
             session = self._proven(session, step, candidate)
         except OrtdeployError as error:
             raise OrtdeployError(f"{error}{appended_reason(self.native_text())}") from error

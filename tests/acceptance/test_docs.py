@@ -215,7 +215,7 @@ def test_the_tables_of_a_resource_have_the_keys_and_defaults_of_the_schema(page:
     part = schema["$defs"][RESOURCES[page]] if RESOURCES[page] else schema
     if "properties" not in part:
         (part,) = (one for one in part["anyOf"] if "properties" in one)
-    pages = [page, "text-to-image"] if page == "pipelines" else [page]
+    pages = [page, "text-to-image", "generation"] if page == "pipelines" else [page]
     texts = ((REPOSITORY / f"docs/reference/{one}.md").read_text(encoding="utf-8") for one in pages)
     rows = [row.split(" | ") for text in texts for row in re.findall(r"^\| (`.+) \|$", text, re.MULTILINE)]
     described = {key: row for row in rows for key in re.findall(r"`([a-z_0-9]+)`", row[0])}

@@ -165,6 +165,7 @@ def output_facts(data: Mapping[str, Any]) -> OutputFacts:
 def diffusion_facts(data: Mapping[str, Any]) -> DiffusionFacts:
     """A folder that paints 8 x 8 pixels."""
     return DiffusionFacts(
+        ports=data.get("ports", {}),
         inputs=(value("prompt", "string[rows]"), value("seed", "int64[rows]=[]")),
         outputs=(value("image", "uint8[rows,8,8,3]"),),
         problem=Problem(kind=data["problem"], detail="It cannot be used.") if "problem" in data else None,
@@ -264,7 +265,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
                 for operator, known in data.get("attributes", {}).items()
             },
             max_opsets={"ai.onnx": 26, "ai.onnx.ml": 5},
-            packages=frozenset(data.get("packages", ["PIL"])),
+            packages=frozenset(data.get("packages", ["PIL", "onnxruntime_genai"])),
             devices=tuple(device(text) for text in data.get("devices", [])),
             plugin_problems=data.get("plugin_problems", {}),
             missing_libraries={name: frozenset(files) for name, files in data.get("missing_libraries", {}).items()},

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ortdeploy.deployment.number_formats import narrowing_of
 from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedModel, ResolvedPipeline
 from ortdeploy.facts.data import FileFacts
-from ortdeploy.facts.models import ValueFacts
+from ortdeploy.facts.models import DiffusionFacts, ValueFacts
 from ortdeploy.manifest.document import Path as Place
+from ortdeploy.manifest.pipelines import GENERATE, PresetSpec
 from ortdeploy.manifest.pipelines import walk as walk_specs
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep, walk
 from ortdeploy.planning.make.constants import planned_constant
@@ -78,8 +80,16 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
         ports=found.ports,
         adapters={part: list(names) for part, names in preset.adapters.items()},
         task=preset.task,
-        arguments=preset.arguments,
+        arguments=_arguments(preset, found),
     )
+
+
+def _arguments(preset: PresetSpec, found: DiffusionFacts) -> Mapping[str, Any]:
+    if preset.kind != GENERATE:
+        return preset.arguments
+    from ortdeploy.presets.generation import search_of  # noqa: PLC0415  only for presets
+
+    return search_of(preset, found)
 
 
 def _plan_steps(

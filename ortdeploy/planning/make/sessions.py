@@ -75,7 +75,7 @@ def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying
         use=model.spec.use,
         on_unavailable=model.spec.on_unavailable,
         cpu_fallback=model.spec.cpu_fallback,
-        probe=compared_within(model) if model.is_compared else None,
+        probe=compared_within(model) if model.is_compared and not model.spec.generates else None,
         computes=details_of(model),
         options=with_texts(session),
         run_options=with_texts(model.run),
@@ -84,6 +84,7 @@ def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying
         extensions=model.facts.uses_extensions,
         files=model.facts.files,
         option_files=model.option_files,
+        generates=model.spec.generates,
     )
 
 

@@ -18,7 +18,7 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.memory import PROCESS_PART, ROOMY, WEIGHTS_PART, MemoryForecast, MemoryPart
 from ortdeploy.files.memory_budget import PROCESS
-from ortdeploy.manifest.pipelines import DIFFUSION
+from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.thread_layout import ThreadLayout
@@ -178,7 +178,7 @@ class _Taken(Struct, frozen=True, kw_only=True):
         """Return the parts of a job's memory, and which of them are unknown."""
         job = self.job
         batch = job.batching.most_run(_rows(job))
-        activations = _activation_bytes(job, batch)
+        activations, cache = _activation_bytes(job, batch), _cache_bytes(job, batch)
         result = _row_bytes(job)
         holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
         unknown = {
@@ -192,6 +192,7 @@ class _Taken(Struct, frozen=True, kw_only=True):
             MemoryPart(what=PROCESS_PART, size=_process_bytes(job)),
             MemoryPart(what=WEIGHTS_PART, size=_weight_bytes(job)),
             MemoryPart(what="activations", size=activations or 0),
+            *((MemoryPart(what="keys and values", size=cache),) if cache else ()),
             MemoryPart(what=ROWS_AND_RESULTS, size=row_sizes(job).bytes(_rows(job))),
             *((MemoryPart(what="libraries of tables", size=_TABLE_LIBRARIES),) if _reads_tables(job) else ()),
             *((MemoryPart(what="values of steps", size=values),) if values else ()),
@@ -202,7 +203,7 @@ class _Taken(Struct, frozen=True, kw_only=True):
 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     """Return the bytes of values of all runs at once; None if a graph leaves that open."""
-    if _runs_optimum(job):
+    if _kind(job) in {DIFFUSION, GENERATE}:
         return None
     found = [
         None if size is None else _runs_at_once(model) * size
@@ -230,9 +231,17 @@ def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
     return found or 0 if graph.by_row else found
 
 
-def _runs_optimum(job: ResolvedJob) -> bool:
+def _kind(job: ResolvedJob) -> str | None:
+    """Return the preset that a job runs, if it runs one."""
     preset = job.pipeline.spec.preset if job.pipeline else None
-    return preset is not None and preset.kind == DIFFUSION
+    return None if preset is None else preset.kind
+
+
+def _cache_bytes(job: ResolvedJob, batch: int) -> int:
+    """Return what keys and values of rows that are written together take, if they fill the context."""
+    if job.pipeline is None or job.pipeline.diffusion is None or _kind(job) != GENERATE:
+        return 0
+    return batch * int(job.pipeline.diffusion.ports.get("cache_bytes", 0))
 
 
 def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
@@ -301,7 +310,7 @@ def _process_bytes(job: ResolvedJob) -> int:
     shorts = {provider.short for name in names if (provider := find_provider(name))}
     libraries = _PILLOW if job.input.format == "image" or job.spec.output.images else 0
     libraries += _PYAV if job.input.format == "video" else 0
-    libraries += _TORCH if _runs_optimum(job) else 0
+    libraries += _TORCH if _kind(job) == DIFFUSION else 0
     libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
     libraries += _CUDNN * sum(map(_uses_cudnn, job.models))
     return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries

@@ -1,0 +1,188 @@
+"""Reads a folder of ONNX Runtime GenAI: what it holds beside the model, and what of that ortdeploy can answer for.
+
+`genai_config.json` came with the model. It may name other files, libraries and providers, all of which would be opened;
+so what is not known is refused. What it says of providers is not used: the manifest's chain is what runs.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.facts.models import DiffusionFacts, ModelFacts, ValueFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.manifest.pipelines import RESULTS, PresetSpec
+from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
+from ortdeploy.presets.folder import PresetFiles, folder_digest, missing_folder
+from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.types import ROWS, TensorType
+
+CONFIG = "genai_config.json"
+_BESIDE = (".json", ".txt", ".model", ".jinja")
+_MOST_FILES, _MOST_BYTES = 64, 256 * 2**20
+_DECODER_KEYS = {"filename", "session_options", "inputs", "outputs", "sliding_window", "hidden_size", "head_size",
+                 "num_attention_heads", "num_hidden_layers", "num_key_value_heads"}  # fmt: skip
+_SESSION_KEYS = {"log_id", "log_severity_level", "log_verbosity_level", "provider_options", "intra_op_num_threads",
+                 "inter_op_num_threads", "enable_cpu_mem_arena", "enable_mem_pattern"}  # fmt: skip
+_COLUMNS = {
+    "max_new_tokens": "int64",
+    "temperature": "float64",
+    "top_p": "float64",
+    "top_k": "int64",
+    "repetition_penalty": "float64",
+    "num_beams": "int64",
+    "seed": "int64",
+}
+_GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0, "num_beams": 1}
+"""What GenAI does if neither the manifest nor genai_config.json says more."""
+
+
+class _FolderError(Exception):
+    """Why a folder cannot be used, in full sentences."""
+
+
+def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
+    """Return what goes in and comes out, what genai_config.json says, and the digest of what lies beside the model."""
+    inputs, outputs = tuple(_inputs(preset)), tuple(_outputs(preset))
+    parts = {part: models[name] for part, name in preset.parts.items()}
+    problem = missing_folder(root, preset) or next((one.problem for one in parts.values() if one.problem), None)
+    if problem is not None:
+        return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
+    files = PresetFiles(root / preset.folder)
+    try:
+        digest = _read_files(files, preset.folder)
+        about = _about(_config(files, preset.folder), preset.folder, parts["decoder"])
+        if preset.task != "none":
+            read_chat_template(root / preset.folder)
+    except TemplateError as error:
+        problem = Problem(kind="preset", detail=f"{preset.folder} cannot chat: {error}. Leave chat and system out.")
+    except (_FolderError, OSError) as error:
+        problem = Problem(kind="preset", detail=str(error))
+    if problem is not None:
+        return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
+    return DiffusionFacts(
+        sha256=digest,
+        folder_sha256=folder_digest(digest, parts),
+        files=files.hashed,
+        ports=about,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def search_of(preset: PresetSpec, facts: DiffusionFacts) -> dict[str, Any]:
+    """Return how texts are written: what the manifest says, what it leaves to genai_config.json, and the seed.
+
+    A manifest that says how tokens are drawn means that they are; without a temperature of its own, the folder's holds.
+    """
+    said = facts.ports.get("search", {})
+    found = {key: said.get(key, value) for key, value in _GREEDY.items()}
+    drawn = [key for key in ("temperature", "top_p", "top_k", "seed") if key in preset.arguments]
+    if drawn:
+        found["do_sample"] = preset.arguments.get("temperature") != 0
+    context = {"context_length": facts.ports.get("context_length", 0)}
+    return {**found, "seed": 0, **{key: preset.arguments[key] for key in preset.arguments}, **context}
+
+
+def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
+    rows = (1,) if preset.row_by_row else (ROWS,)
+    text = ValueFacts(
+        name="messages" if preset.task == "messages" else "prompt", kind="tensor", tensor=TensorType("string", rows)
+    )
+    of_rows = [
+        ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, rows), default=())
+        for name, dtype in _COLUMNS.items()
+    ]
+    return [text, *of_rows]
+
+
+def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
+    kinds = {name: "int64" if name.endswith("tokens") else "string" for name in RESULTS[preset.kind]}
+    return [ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, (ROWS,))) for name, dtype in kinds.items()]
+
+
+def _read_files(files: PresetFiles, shown: str) -> str:
+    """Read the small files of the folder, and return the digest of all of them. Raises OSError, _FolderError."""
+    names = sorted(one.name for one in files.folder.iterdir() if one.suffix in _BESIDE and one.is_file())
+    size = sum((files.folder / name).stat().st_size for name in names)
+    if len(names) > _MOST_FILES or size > _MOST_BYTES:
+        raise _FolderError(f"{shown} has {len(names)} files of {size} bytes beside its model, which are too many.")
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(f"{name}\0".encode())
+        digest.update(files.read(name))
+    return digest.hexdigest()
+
+
+def _config(files: PresetFiles, shown: str) -> Mapping[str, Any]:
+    """Return genai_config.json. GenAI reads it with a parser of its own, so a key that is there twice is refused."""
+    try:
+        found = json.loads(files.read(CONFIG).decode("utf-8"), object_pairs_hook=_once)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}. Provide a folder that ONNX Runtime GenAI's model builder wrote."
+        raise _FolderError(f"{shown}/{CONFIG} {why}") from error
+    except (ValueError, RecursionError) as error:
+        raise _FolderError(f"{shown}/{CONFIG} is no JSON text: {error}.") from error
+    if not isinstance(found, dict):
+        raise _FolderError(f"{shown}/{CONFIG} is no JSON object.")
+    return found
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _about(config: Mapping[str, Any], shown: str, model: ModelFacts) -> dict[str, Any]:
+    """Return what of the config counts; raise _FolderError for what ortdeploy does not know."""
+    said = _object(config, "model", shown)
+    decoder = _object(said, "decoder", shown)
+    _refuse(set(config) - {"model", "search"}, "", shown)
+    _refuse({key for key, value in said.items() if isinstance(value, dict)} - {"decoder"}, "model.", shown)
+    _refuse({key for key, value in said.items() if isinstance(value, str)} - {"type"}, "model.", shown)
+    _refuse(set(decoder) - _DECODER_KEYS, "model.decoder.", shown)
+    session = decoder.get("session_options") or {}
+    _refuse(set(session) - _SESSION_KEYS, "model.decoder.session_options.", shown)
+    if decoder.get("filename") != "model.onnx":
+        raise _FolderError(f"{shown}/{CONFIG} names the model {decoder.get('filename')}. Only model.onnx is known.")
+    length = said.get("context_length")
+    if type(length) is not int or not 0 < length < 2**31:
+        raise _FolderError(f"{shown}/{CONFIG}: model.context_length is {length}, which is no length.")
+    search = config.get("search") or {}
+    return {
+        "context_length": length,
+        "model_type": str(said.get("type", "")),
+        "cache_bytes": length * _cache_bytes(decoder, model),
+        "search": {key: value for key, value in search.items() if key in _GREEDY},
+        "session": {key: one for key, one in session.items() if key != "provider_options" and "log" not in key},
+        "providers": [name for one in session.get("provider_options") or [] for name in one],
+    }
+
+
+def _object(of: Mapping[str, Any], key: str, shown: str) -> Mapping[str, Any]:
+    found = of.get(key)
+    if not isinstance(found, dict):
+        raise _FolderError(f'{shown}/{CONFIG} has no object "{key}": it is no config of ONNX Runtime GenAI.')
+    return found
+
+
+def _refuse(keys: set[str], inside: str, shown: str) -> None:
+    if keys:
+        raise _FolderError(
+            f"{shown}/{CONFIG} has {inside}{min(keys)}, which ortdeploy does not know. It runs models that turn text "
+            "into text with one model.onnx; images, audio, Whisper and models in several parts are not supported."
+        )
+
+
+def _cache_bytes(decoder: Mapping[str, Any], model: ModelFacts) -> int:
+    """Return the bytes that keys and values of one token take, in all layers."""
+    pattern = str((decoder.get("inputs") or {}).get("past_key_names", "past_key_values.%d.key"))
+    first = next((one.tensor for one in model.inputs if one.name == pattern.replace("%d", "0")), None)
+    size = 4 if first is None or first.dtype is None else numpy_dtype(first.dtype).itemsize
+    counts = [decoder.get(key, 0) for key in ("num_hidden_layers", "num_key_value_heads", "head_size")]
+    if any(type(one) is not int or not 0 <= one < 2**31 for one in counts):
+        return 0
+    return 2 * size * int(counts[0]) * int(counts[1]) * int(counts[2])

@@ -1,0 +1,250 @@
+"""Opens a folder with ONNX Runtime GenAI, as the plan says, and writes texts with it, token by token.
+
+GenAI opens the sessions itself, on the onnxruntime that is installed. Its config names providers and options; those of
+the plan take their place. A text is written alone unless the plan lets rows run together.
+"""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
+from ortdeploy.plan.steps import OpenSession, PlannedSession
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.providers.genai import LEVELS, PROVIDERS
+from ortdeploy.runtime.library import preload
+from ortdeploy.tensors.columns import Array
+
+_ERRORS_ONLY = 3
+
+
+class Writing(Struct, frozen=True, kw_only=True):
+    """How one text is written; `context` is the most tokens that the model can see, with the prompt's."""
+
+    context: int
+    max_new_tokens: int | None
+    do_sample: bool
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+    num_beams: int
+    seed: int
+    stop: tuple[str, ...] = ()
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A text, how many tokens it and its prompt have, and why it ended: end, stop, length or context."""
+
+    text: str
+    tokens: int
+    finish_reason: str
+    input_tokens: int
+
+
+@cache
+def genai() -> Any:
+    """Return the library, with its telemetry off. Raises OrtdeployError."""
+    try:
+        import onnxruntime_genai as library  # noqa: PLC0415  an extra: few plans write text
+    except Exception as error:  # the binding's errors, and those of a library that cannot be loaded
+        raise OrtdeployError(f"onnxruntime-genai cannot be used: {error}") from error
+    library.disable_telemetry_events()
+    return library
+
+
+class GenaiSession:
+    """A model that writes. One thread uses it at a time."""
+
+    def __init__(self, step: OpenSession, candidate: PlannedSession) -> None:
+        """Open the folder in which the step's model lies. Raises OrtdeployError."""
+        library = genai()
+        if any(provider.name != CPU for provider in candidate.providers):
+            preload()
+        try:
+            config = library.Config(str(Path(step.path).parent))
+            config.overlay(json.dumps(_overlay(step, candidate)))
+            config.clear_providers()
+            for provider in candidate.providers:
+                if provider.name != CPU:
+                    name = PROVIDERS[provider.name]
+                    config.append_provider(name)
+                    for key, value in provider.options.items():
+                        config.set_provider_option(name, key, value)
+            self._model = library.Model(config)
+            self._tokenizer = library.Tokenizer(self._model)
+        except Exception as error:  # every error of the binding derives from Exception
+            raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
+        self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
+        self._adapters: Any = None
+        self._early = threading.Event()
+        self.placement: Mapping[str, int] = candidate.predicted or {}
+        self.cpu_operators: Sequence[str] = ()
+        self.cache: str | None = None
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:  # noqa: ARG002  as a session has it
+        """Refuse: what writes is no graph that runs once."""
+        raise TypeError("a model that writes is not run as a graph")
+
+    def end_runs(self, *, early: bool) -> None:
+        """Ask the text that is being written, and all later ones, to end; or let later ones be written."""
+        if early:
+            self._early.set()
+        else:
+            self._early.clear()
+
+    def load_adapter_file(self, name: str, path: str) -> None:
+        """Load an adapter. Raises OrtdeployError."""
+        try:
+            self._adapters = self._adapters or genai().Adapters(self._model)
+            self._adapters.load(path, name)
+        except Exception as error:
+            raise OrtdeployError(f'Adapter "{name}" ({path}): {_first_line(error)}') from error
+
+    def render(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return messages as the model reads them. Raises OrtdeployError."""
+        try:
+            text: str = self._tokenizer.apply_chat_template(json.dumps(messages), template_str=template)
+        except Exception as error:
+            raise OrtdeployError(f"the chat template does not take the messages: {_first_line(error)}") from error
+        return text
+
+    def write(self, prompts: Sequence[str], how: Writing, adapters: Sequence[str]) -> list[Written]:
+        """Write a text for each prompt; several are written together if they have equally many tokens.
+
+        Raises OrtdeployError for a prompt that the context does not hold.
+        """
+        try:
+            return self._write(prompts, how, adapters)
+        except (MemoryError, OrtdeployError):
+            raise
+        except Exception as error:
+            raise _translated(error) from error
+
+    def tokens_of(self, prompt: str) -> Array:
+        """Return the tokens of a prompt, int32 [tokens]. Raises OrtdeployError."""
+        try:
+            return np.asarray(self._tokenizer.encode(prompt), dtype=np.int32)
+        except Exception as error:
+            raise _translated(error) from error
+
+    def _write(self, prompts: Sequence[str], how: Writing, adapters: Sequence[str]) -> list[Written]:
+        library = genai()
+        tokens = [self.tokens_of(prompt) for prompt in prompts]
+        given = len(tokens[0])
+        _check_length(given, how.context)
+        most = min(how.context, given + (how.max_new_tokens or how.context))
+        params = library.GeneratorParams(self._model)
+        params.set_search_options(
+            batch_size=len(prompts),
+            max_length=most,
+            min_length=0,
+            do_sample=how.do_sample and how.num_beams == 1,
+            temperature=how.temperature or 1.0,
+            top_p=how.top_p,
+            top_k=how.top_k,
+            repetition_penalty=how.repetition_penalty,
+            num_beams=how.num_beams,
+            num_return_sequences=1,
+            random_seed=how.seed,
+        )
+        generator = library.Generator(self._model, params)
+        for name in adapters:
+            generator.set_active_adapter(self._adapters, name)
+        generator.append_tokens(np.concatenate(tokens))
+        texts = [_Text(self._tokenizer, self._ends, how, given, most) for _ in prompts]
+        while not generator.is_done():
+            if self._early.is_set():
+                raise OrtdeployError("the text was ended")
+            generator.generate_next_token()
+            if how.num_beams > 1:
+                continue
+            for text, token in zip(texts, generator.get_next_tokens(), strict=True):
+                text.add(int(token))
+            if all(text.reason for text in texts):
+                break
+        if how.num_beams > 1:
+            for index, text in enumerate(texts):
+                text.add_best(generator.get_sequence(index)[given:], most - given)
+        return [text.written() for text in texts]
+
+
+class _Text:
+    """A text as it grows."""
+
+    def __init__(self, tokenizer: Any, ends: set[int], how: Writing, given: int, most: int) -> None:
+        self._stream = tokenizer.create_stream()
+        self._ends, self._stop, self._given = ends, how.stop, given
+        self._full = "length" if how.max_new_tokens is not None and most == given + how.max_new_tokens else "context"
+        self._text, self._tokens = "", 0
+        self.reason = ""
+
+    def add(self, token: int) -> None:
+        if self.reason:
+            return
+        if token in self._ends:
+            self.reason = "end"
+            return
+        self._tokens += 1
+        seen = max(0, len(self._text) - max(map(len, self._stop), default=0))
+        self._text += self._stream.decode(token)
+        places = [place for one in self._stop if (place := self._text.find(one, seen)) >= 0]
+        if places:
+            self._text, self.reason = self._text[: min(places)], "stop"
+
+    def add_best(self, tokens: Array, most: int) -> None:
+        """Take the best of several texts, int32 [tokens], of at most `most`: its end is left out, or filled up."""
+        for token in tokens:
+            self.add(int(token))
+        if len(tokens) < most:
+            self.reason = self.reason or "end"
+
+    def written(self) -> Written:
+        return Written(
+            text=self._text,
+            tokens=self._tokens,
+            finish_reason=self.reason or self._full,
+            input_tokens=self._given,
+        )
+
+
+def _check_length(given: int, context: int) -> None:
+    """Raise OrtdeployError if a prompt leaves no room for a token, or has none itself."""
+    if not given:
+        raise OrtdeployError("the prompt has no token")
+    if given >= context:
+        raise OrtdeployError(
+            f"the prompt has {given} tokens, and the model's context holds {context}, with at least one that is "
+            f"written: {given - context + 1} too many"
+        )
+
+
+def _overlay(step: OpenSession, candidate: PlannedSession) -> dict[str, Any]:
+    """Return the session and run options of a plan as GenAI's config has them: it writes out config entries."""
+    options = {"log_severity_level": _ERRORS_ONLY} | {k: one for k, one in step.options.items() if k != "config"}
+    if "logid" in options:
+        options["log_id"] = options.pop("logid")
+    if "graph_optimization_level" in options:
+        options["graph_optimization_level"] = LEVELS[options["graph_optimization_level"]]
+    options |= step.options.get("config", {})
+    if step.cpu_fallback == "forbid" or CPU not in {provider.name for provider in candidate.providers}:
+        options["session.disable_cpu_ep_fallback"] = "1"
+    return {"model": {"decoder": {"session_options": options, "run_options": dict(step.run_options.get("config", {}))}}}
+
+
+def _translated(error: Exception) -> OrtdeployError:
+    message = _first_line(error)
+    return (
+        OutOfMemoryError(message) if "allocate" in message or "memory" in message.lower() else OrtdeployError(message)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,255 @@
+"""`preset: generate`: texts by ONNX Runtime GenAI, with the model that deployments/make_tiny_writer.py makes."""
+
+import csv
+import importlib.util
+import json
+import random
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, Cli, run_fork
+from support import forks
+from support.effort import effort
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.plan.steps import OpenSession
+from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.runtime.generation import GenaiSession, Writing
+
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime_genai"), reason="needs the extra generate")
+
+MANIFEST = """\
+version: 1
+name: writer
+pipelines:
+  write: {preset: generate, from: models/writer, session: {intra_op_num_threads: 1}, SAID}
+jobs:
+  notes:
+    pipeline: write
+    input: {path: notes.csv, key: [id]}
+    output: {path: outbox, format: csv}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(REPOSITORY / "deployments/models/writer", tmp_path / "models/writer")
+    return tmp_path
+
+
+def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
+    with (folder / "notes.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["id", *rows[0]])
+        writer.writeheader()
+        writer.writerows({"id": index, **row} for index, row in enumerate(rows))
+
+
+def apply(
+    cli: Cli, folder: Path, rows: list[dict[str, Any]], said: str = "seed: 0, temperature: 0", more: str = ""
+) -> Any:
+    write_rows(folder, rows)
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", said) + more)
+    return cli("apply", folder / "m.yaml", "--new-run")
+
+
+def results(folder: Path, output: str = "outbox") -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for path in sorted((folder / output).glob("part-*.csv")):
+        with path.open(newline="") as file:
+            found += csv.DictReader(file)
+    return found
+
+
+def letters(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "outbox/_failed.jsonl").read_text().splitlines()]
+
+
+def test_rows_in_and_text_out(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, [{"prompt": "the pump leaks oil"}, {"prompt": "valve is hot"}]).code == 0
+    assert results(folder) == [
+        {
+            "id": "0",
+            "text": '{"part": "pump", "fault": "leak"}',
+            "tokens": "5",
+            "finish_reason": "end",
+            "input_tokens": "9",
+        },
+        {
+            "id": "1",
+            "text": '{"part": "valve", "fault": "heat"}',
+            "tokens": "5",
+            "finish_reason": "end",
+            "input_tokens": "5",
+        },
+    ]
+
+
+def test_the_example_gives_each_row_its_adapter(cli: Cli, tmp_path: Path) -> None:
+    for name in ("models/writer", "adapters"):
+        shutil.copytree(REPOSITORY / "deployments" / name, tmp_path / name)
+    for name in ("writer.yaml", "notes.csv"):
+        shutil.copy(REPOSITORY / "deployments" / name, tmp_path / name)
+    assert cli("apply", tmp_path / "writer.yaml").code == 0
+    assert [row["text"] for row in results(tmp_path, "outbox/notes")] == [
+        '{"part": "pump", "fault": "leak"}',
+        '{"part": "valve", "fault": "heat"} Please look at it soon.',
+        '{"part": "motor", "fault": "noise"} Look at it now!',
+        '{"part": "belt", "fault": "none"}',
+        '{"part": "unknown", "fault": "blockage"} Please look at it soon.',
+        '{"part": "unknown", "fault": "none"} Look at it now!',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "reason", "tokens"),
+    [
+        ("max_new_tokens: 2", '{"part": "pump', "length", "2"),
+        ("stop: [fault, xyz]", '{"part": "pump", "', "stop", "3"),
+        ("num_beams: 2", '{"part": "pump", "fault": "leak"}', "end", "5"),
+    ],
+)
+def test_why_a_text_ends_is_told(cli: Cli, folder: Path, said: str, text: str, reason: str, tokens: str) -> None:
+    result = apply(cli, folder, [{"prompt": "the pump leaks"}], said)
+    assert result.code == 0, result.err
+    (row,) = results(folder)
+    assert (row["text"], row["finish_reason"], row["tokens"]) == (text, reason, tokens)
+
+
+def test_a_text_ends_where_the_context_does(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, [{"prompt": "pump" + " pump" * 125}]).code == 0
+    (row,) = results(folder)
+    assert (row["finish_reason"], row["tokens"], row["input_tokens"]) == ("context", "2", "126")
+
+
+def test_a_prompt_over_the_context_fails_alone_and_says_by_how_much(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": "pump"}, {"prompt": "pump" + " pump" * 129}, {"prompt": ""}, {"prompt": "the belt"}]
+    result = apply(cli, folder, rows, more="    errors: {max_failed: 2}\n")
+    assert result.code == 0, result.err
+    assert [row["id"] for row in results(folder)] == ["0", "3"]
+    over, empty = letters(folder)
+    assert "130 tokens" in over["message"]
+    assert "3 too many" in over["message"]
+    assert "no token" in empty["message"]
+
+
+def test_columns_say_how_a_row_is_written(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": "the pump", "max_new_tokens": 1}, {"prompt": "the pump", "max_new_tokens": 3}]
+    assert apply(cli, folder, rows, "max_new_tokens: 2").code == 0
+    assert [row["tokens"] for row in results(folder)] == ["1", "3"]
+
+
+def test_a_column_out_of_its_range_fails_its_row(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": "the pump", "top_p": 0.5}, {"prompt": "the pump", "top_p": 1.5}]
+    assert apply(cli, folder, rows, more="    errors: {max_failed: 1}\n").code == 0
+    assert "top_p is 1.5" in letters(folder)[0]["message"]
+
+
+def test_a_seed_draws_the_same_whatever_stands_beside_a_row(cli: Cli, folder: Path) -> None:
+    """A high temperature makes a row of this model draw from all of its tokens."""
+    rows = [{"prompt": "the belt", "seed": seed} for seed in (1, 2, 1)]
+    said = "temperature: 100, top_k: 100, max_new_tokens: 8"
+    assert apply(cli, folder, rows, said).code == 0
+    one, other, again = [row["text"] for row in results(folder)]
+    assert one == again != other
+    assert apply(cli, folder, [{"prompt": "it is hot", "seed": 5}, rows[1], rows[0]], said).code == 0
+    assert [row["text"] for row in results(folder)][1:] == [other, one]
+
+
+def test_messages_go_through_the_template_after_the_system_message(cli: Cli, folder: Path) -> None:
+    messages = [{"role": "user", "content": "the pump"}, {"role": "assistant", "content": "?"}]
+    write_rows(folder, [{"messages": json.dumps(messages)}, {"messages": "no JSON"}])
+    rows = [{"messages": json.dumps(messages)}, {"messages": "no JSON"}, {"messages": '[{"role": "user"}]'}]
+    said, more = "chat: messages, system: leaks", "    errors: {max_failed: 2}\n"
+    assert apply(cli, folder, rows, said, more).code == 0
+    (row,) = results(folder)
+    assert row["text"] == '{"part": "pump", "fault": "leak"}'  # the system message has the fault
+    assert [one["row"] for one in letters(folder)] == [1, 2]
+
+
+def test_rows_run_together_where_the_manifest_lets_them(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": text} for text in ("the pump", "the belt", "valve is hot", "the motor", "it is loud")]
+    assert apply(cli, folder, rows).code == 0
+    alone = results(folder)
+    assert (
+        apply(cli, folder, rows, "components: {decoder: {row_independence: false}}", "    batch: {size: 4}\n").code == 0
+    )
+    assert results(folder) == alone
+    refused = apply(cli, folder, rows, more="    batch: {size: 4}\n")
+    assert refused.code == 1
+
+
+def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "temperature: 0"))
+    (plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
+    (opening,) = [step for step in plan.steps if isinstance(step, OpenSession)]
+    session = GenaiSession(opening, opening.candidates[0])
+    how = Writing(
+        context=128, max_new_tokens=9, do_sample=False, temperature=1, top_p=1, top_k=1, repetition_penalty=1,
+        num_beams=1, seed=0,
+    )  # fmt: skip
+    session.end_runs(early=True)
+    with pytest.raises(OrtdeployError, match="ended"):
+        session.write(["the pump"], how, ())
+    session.end_runs(early=False)
+    (written,) = session.write(["the pump"], how, ())
+    assert written.finish_reason == "end"
+
+
+def test_a_config_that_changes_after_the_plan_is_refused(cli: Cli, folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 4"))
+    assert cli("plan", folder / "m.yaml", "--out", folder / "plan.json").code == 0
+    config = folder / "models/writer/genai_config.json"
+    config.write_text(config.read_text().replace('"context_length": 128', '"context_length": 64'))
+    assert cli("apply", folder / "plan.json").code != 0
+
+
+def test_lock_pins_all_files_of_the_folder(cli: Cli, folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 4"))
+    assert cli("lock", folder / "m.yaml").code == 0
+    assert cli("plan", folder / "m.yaml").code == 0
+    tokenizer = folder / "models/writer/tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert "digest-mismatch" in result.out + result.err
+
+
+@pytest.mark.slow
+def test_kills_lose_and_double_no_row(folder: Path) -> None:
+    """kill -9 at moments that are drawn; the end is what an undisturbed run leaves."""
+    parts, faults = ("pump", "valve", "filter", "motor", "belt"), ("leaks", "is hot", "is loud", "is blocked")
+    rows = [{"prompt": f"{parts[row % 5]} {row} {faults[row % 4]}"} for row in range(600)]
+    write_rows(folder, rows)
+    text = MANIFEST.replace("SAID", "temperature: 0").replace("format: csv}", "format: csv, rows_per_part: 10}")
+    (folder / "m.yaml").write_text(text)
+    moments, kills = random.Random(7), 0  # noqa: S311  moments, not secrets
+    while kills < effort(12, 300):
+        process = forks.start_program(
+            ["apply", "m.yaml"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
+        )
+        commits = moments.randint(0, 4)
+        for line in process.stderr:
+            commits -= "part.committed" in line
+            if commits < 0:
+                break
+        alive = process.poll() is None
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        if not alive:
+            shutil.rmtree(folder / "outbox")
+            shutil.rmtree(folder / ".ortdeploy", ignore_errors=True)
+        kills += alive
+    assert run_fork(["apply", "m.yaml"], cwd=folder).code == 0
+    found = results(folder)
+    assert [int(row["id"]) for row in found] == list(range(600))
+    names = {"leaks": "leak", "is hot": "heat", "is loud": "noise", "is blocked": "blockage"}
+    for row, one in enumerate(found):
+        assert json.loads(one["text"]) == {"part": parts[row % 5], "fault": names[faults[row % 4]]}

@@ -1,0 +1,140 @@
+"""Folders of ONNX Runtime GenAI that came with a model: what is read of them, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+
+from ortdeploy.facts.models import DiffusionFacts, ModelFacts
+from ortdeploy.manifest.pipelines import PresetSpec, read_pipeline
+from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
+from ortdeploy.presets.generation import read_generation, search_of
+
+pytestmark = pytest.mark.unit
+
+
+def folder_of(root: Path) -> Path:
+    return Path(shutil.copytree(REPOSITORY / "deployments/models/writer", root / "writer"))
+
+
+def preset_of(**said: Any) -> PresetSpec:
+    preset = read_pipeline("write", {"preset": "generate", "from": "writer", **said}).preset
+    assert preset is not None
+    return preset
+
+
+def read(root: Path, **said: Any) -> DiffusionFacts:
+    return read_generation(root, preset_of(**said), {"write.decoder": ModelFacts(path="", sha256="1" * 64)})
+
+
+def change(folder: Path, **changes: Any) -> None:
+    """Change genai_config.json: `decoder__filename` is model.decoder.filename."""
+    path = folder / "genai_config.json"
+    config = json.loads(path.read_text())
+    for name, value in changes.items():
+        at = config["model"]
+        *way, last = name.split("__")
+        for key in way:
+            at = at[key]
+        at[last] = value
+    path.write_text(json.dumps(config))
+
+
+def test_every_file_beside_the_model_counts_for_the_digest(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    first = read(tmp_path)
+    assert first.problem is None
+    assert [file.name for file in first.files] == ["genai_config.json", "tokenizer.json", "tokenizer_config.json"]
+    (folder / "special_tokens_map.json").write_text("{}")
+    assert read(tmp_path).folder_sha256 != first.folder_sha256
+
+
+def test_keys_and_values_of_a_whole_context_are_counted(tmp_path: Path) -> None:
+    change(folder_of(tmp_path), context_length=1000, decoder__head_size=10, decoder__num_hidden_layers=3)
+    assert read(tmp_path).ports["cache_bytes"] == 2 * 3 * 1 * 10 * 4 * 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"decoder__filename": "../other.onnx"}, "../other.onnx"),
+        ({"decoder__session_options": {"custom_ops_library": "evil.so"}}, "custom_ops_library"),
+        ({"decoder__session_options": {"session.optimized_model_filepath": "x"}}, "optimized_model_filepath"),
+        ({"decoder__pipeline": []}, "model.decoder.pipeline"),
+        ({"vision": {"filename": "vision.onnx"}}, "model.vision"),
+        ({"encoder": {"filename": "/etc/passwd"}}, "model.encoder"),
+        ({"context_length": -1}, "context_length"),
+        ({"context_length": "many"}, "context_length"),
+    ],
+)
+def test_what_a_config_must_not_name_is_refused(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+    change(folder_of(tmp_path), **changes)
+    problem = read(tmp_path).problem
+    assert problem is not None
+    assert what in problem.detail
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"model": {}, "model": {}}', '{"model": 1}', "[" * 100_000])
+def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (folder_of(tmp_path) / "genai_config.json").write_text(text)
+    problem = read(tmp_path).problem
+    assert problem is not None
+    assert problem.kind == "preset"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(1000000000) %}x{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'x' * 1000000000 }}",
+        "{% for a in m %}{% for b in m %}{% for c in m %}{% for d in m %}x" + "{% endfor %}" * 4,
+        "{% include '/etc/passwd' %}",
+        "x" * 100_000,
+    ],
+)
+def test_a_template_that_may_run_for_ever_is_refused(tmp_path: Path, template: str) -> None:
+    (tmp_path / "chat_template.jinja").write_text(template)
+    with pytest.raises(TemplateError, match="template"):
+        read_chat_template(tmp_path)
+
+
+def test_a_template_may_loop_over_messages(tmp_path: Path) -> None:
+    template = (REPOSITORY / "deployments/models/writer/tokenizer_config.json").read_text()
+    (tmp_path / "tokenizer_config.json").write_text(template)
+    assert "for message in messages" in read_chat_template(tmp_path)
+
+
+def test_a_folder_without_template_cannot_chat(tmp_path: Path) -> None:
+    (folder_of(tmp_path) / "tokenizer_config.json").write_text("{}")
+    assert read(tmp_path).problem is None
+    problem = read(tmp_path, system="Be brief.").problem
+    assert problem is not None
+    assert "no chat template" in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("said", "draws"),
+    [
+        ({}, False),
+        ({"temperature": 0.7}, True),
+        ({"temperature": 0}, False),
+        ({"seed": 3}, True),
+        ({"top_p": 0.9}, True),
+    ],
+)
+def test_who_says_how_tokens_are_drawn_wants_them_drawn(tmp_path: Path, said: dict[str, Any], draws: bool) -> None:
+    folder_of(tmp_path)
+    assert search_of(preset_of(**said), read(tmp_path, **said))["do_sample"] is draws
+
+
+def test_what_the_manifest_leaves_out_is_the_folders(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    config = json.loads((folder / "genai_config.json").read_text())
+    config["search"] = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    found = search_of(preset_of(top_p=0.5), read(tmp_path, top_p=0.5))
+    assert (found["do_sample"], found["temperature"], found["top_p"], found["seed"]) == (True, 0.6, 0.5, 0)
