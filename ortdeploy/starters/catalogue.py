@@ -18,6 +18,7 @@ from ortdeploy.starters import (
     text_recogniser,
     ultralytics,
     wake_word,
+    writer,
     yolox,
 )
 from ortdeploy.starters.model_info import Starter, Subject
@@ -32,6 +33,7 @@ class Family(Protocol):
 
 FAMILIES: tuple[Family, ...] = (
     diffusion,
+    writer,
     tables,
     encoder,
     ultralytics,

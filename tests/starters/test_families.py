@@ -511,11 +511,19 @@ def test_a_folder_of_stable_diffusion_paints(cli: Cli, tmp_path: Path) -> None:
     assert rows(cli, tmp_path)[0]["image"].endswith(".png")
 
 
+def test_a_folder_of_a_model_that_writes_writes(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer")
+    manifest, _ = made(cli, tmp_path, model="writer")
+    assert manifest["pipelines"]["write"]["chat"] == "prompt"
+    assert rows(cli, tmp_path)[0]["text"] == '{"part": "pump", "fault": "none"}'
+
+
 def test_a_folder_of_something_else_is_told(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     said = cli("init", tmp_path / "other")
     assert said.code == 1
-    assert "folder without text_encoder" in said.err
+    assert "folder without genai_config.json" in said.err
     assert not list(tmp_path.glob("*.yaml"))
 
 

@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         _remove(tried.starter, manifest)
     if first is None:
         raise OrtdeployError(
-            f"{model} is a folder without text_encoder, unet and vae_decoder, each with a model.onnx. init takes a "
-            ".onnx file, or the folder of a Stable Diffusion pipeline"
+            f"{model} is a folder without genai_config.json, and without text_encoder, unet and vae_decoder, each with "
+            "a model.onnx. init takes a .onnx file, or the folder of a model that writes or of Stable Diffusion"
         )
     _write(first.starter, manifest)
     sys.stdout.write(_told(first, manifest, subject, instead_of=None))
