@@ -78,6 +78,9 @@ class JobStatistics:
         adapters = Counter(self._earlier.get("adapter_rows", {}))
         for one in counts:
             adapters.update({" + ".join(names) or "none": rows for names, rows in dict(one.adapter_rows).items()})
+        written = Counter(self._earlier.get("written", {}))
+        for member in members:
+            written.update(member.rows.written)
         peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
         session_seconds = float(self._earlier.get("session_seconds", 0.0)) + self._stream.session_seconds
         return {
@@ -85,6 +88,7 @@ class JobStatistics:
             "session_seconds": round(session_seconds, 6),
             "stages": {name: histogram.plain() for name, histogram in self._stages().items()},
             "adapter_rows": dict(sorted(adapters.items())),
+            **({"written": dict(sorted(written.items()))} if written else {}),
             "retries": self._counted("retries", sum(member.rows.counts.retried for member in members)),
             "batches_cut_anew": self._counted(
                 "batches_cut_anew", sum(member.rows.counts.cut_anew for member in members)

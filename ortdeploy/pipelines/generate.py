@@ -6,6 +6,7 @@ same way, are written together.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -44,6 +45,7 @@ class GenerateSession(ComposedSession):
         preset = pipeline.preset
         self._component = components[preset.sessions["decoder"]]
         self._session = cast("GenaiSession", self._component.opened.session)
+        self._counts: Counter[str] = Counter()
         self._always = tuple(preset.adapters.get("decoder", ()))
         said = dict(preset.arguments)
         self._system, self._chat, self._template = said.pop("system", None), preset.task, ""
@@ -69,7 +71,13 @@ class GenerateSession(ComposedSession):
             found = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))
             for row, one in zip(places, found, strict=True):
                 written[row] = one
+                self._counts.update({"tokens": one.tokens, "input_tokens": one.input_tokens, one.finish_reason: 1})
         return [np.array([getattr(one, name) for one in written], dtype=_dtype(name)) for name in outputs]
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """Tokens that were written and read, and texts by why they ended."""
+        return dict(self._counts)
 
     def _groups(self, prompts: Sequence[str], hows: Sequence[Writing]) -> Sequence[Sequence[int]]:
         """Return the rows that are written together, by their places."""

@@ -287,6 +287,7 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
         "session_run_share": run_share(statistics),
         "stages": {name: durations(histogram) for name, histogram in stages.items()},
         "adapter_rows": statistics.get("adapter_rows", {}),
+        **_written(statistics.get("written", {}), stages["run"].total),
         "retries": statistics.get("retries", 0),
         "timeline": statistics.get("timeline", []),
         "samples": statistics.get("samples", []),
@@ -295,6 +296,13 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
         "process": statistics.get("process", {}),
         "expectations_missed": statistics.get("expected", {}).get("missed", []),
     }
+
+
+def _written(counts: Mapping[str, int], seconds: float) -> dict[str, Any]:
+    """Return the entry on texts; nothing if the job wrote none."""
+    if not counts:
+        return {}
+    return {"written": {**counts, "tokens_a_second": round(counts["tokens"] / seconds, 3) if seconds else None}}
 
 
 def reported_shares(shares: "Shares") -> dict[str, Any]:

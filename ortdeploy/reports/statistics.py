@@ -44,6 +44,7 @@ _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
     "session_seconds": (int | float, 0, _plus),
     "stages": (dict, {}, _by_stage),
     "adapter_rows": (dict, {}, _by_name),
+    "written": (dict, {}, _by_name),
     "retries": (int, 0, _plus),
     "batches_cut_anew": (int, 0, _plus),
     "batches_halved": (int, 0, _plus),
@@ -93,7 +94,7 @@ def check_statistics(kept: Mapping[str, Any]) -> None:
     numbers = [
         *(number for one in histograms for number in (one.count, one.total, one.cpu, *one.buckets.values())),
         *(edge for one in histograms for edge, _ in one.upper_edges()),
-        *(number for name in ("adapter_rows", "process") for number in kept.get(name, {}).values()),
+        *(number for name in ("adapter_rows", "written", "process") for number in kept.get(name, {}).values()),
         *(number for point in kept.get("timeline", []) for number in (point[0], point[1])),
         *(number for one in kept.get("samples", []) for number in one[:2]),
         *(one[2] for one in kept.get("samples", []) if one[2] is not None),

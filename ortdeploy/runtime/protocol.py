@@ -39,6 +39,15 @@ class AdapterFiles(Protocol):
         """Load an adapter. Raises OrtdeployError."""
 
 
+@runtime_checkable
+class Writer(Protocol):
+    """A session that writes texts."""
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """Tokens that it wrote (tokens) and read (input_tokens), and its texts by why they ended."""
+
+
 class Runtime(Protocol):
     """Opens sessions and loads adapters."""
 

@@ -18,7 +18,7 @@ from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block, FailedRow, StageError
-from ortdeploy.runtime.protocol import Session
+from ortdeploy.runtime.protocol import Session, Writer
 from ortdeploy.sessions.row_independence import RowProof
 from ortdeploy.streaming.batch_runner import BatchRun, BatchRunner, OnRun, Piece, RunCounts
 from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
@@ -65,6 +65,7 @@ class RowRunner:
         """Build every step once. `fatal` are runs that ended their process; `on_run` is told of each run."""
         self._job = job
         self.counts = RunCounts()
+        self._session = session
         self.postprocess_times = Histogram()
         self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, fatal=fatal, on_run=on_run)
         self._runs = self._batches.runs
@@ -95,6 +96,11 @@ class RowRunner:
     def progressed(self) -> float:
         """Time when the last run ended, by perf_counter; 0 before the first."""
         return self._runs.progressed
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """What a session that writes texts has written so far; nothing of others."""
+        return self._session.written if isinstance(self._session, Writer) else {}
 
     def tell(self, on_batch: OnBatch) -> None:
         """Call `on_batch` for each batch, once its block is finished."""

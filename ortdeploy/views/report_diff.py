@@ -10,7 +10,7 @@ from ortdeploy.views.table import Cell, Column, render_columns
 from ortdeploy.views.text import GREEN, RED, count, painter, render_differences
 
 _IN_ANY_RUN = re.compile(
-    r"(?:run|started|ended|seconds|plan|seconds_of_all_runs|session_run|session_run_share|stages|peak_memory_bytes|process"
+    r"(?:run|started|ended|seconds|plan|seconds_of_all_runs|session_run|session_run_share|stages|written|peak_memory_bytes|process"
     r"|memory|machine|parts|provenance|deployments|forgotten|proven|rows\.(?:committed|failed))(?![\w-])"
     r"|sessions\[.*\]\.(?:session_run|batches)(?![\w-])"
 )

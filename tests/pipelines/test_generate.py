@@ -170,6 +170,14 @@ def test_messages_go_through_the_template_after_the_system_message(cli: Cli, fol
     assert [one["row"] for one in letters(folder)] == [1, 2]
 
 
+def test_the_report_counts_tokens_and_why_texts_ended(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": "the pump", "max_new_tokens": most} for most in (2, 2, 9)]
+    assert apply(cli, folder, rows).code == 0
+    written = json.loads((folder / "outbox/_run.json").read_text())["written"]
+    assert written.pop("tokens_a_second") > 0
+    assert written == {"tokens": 2 + 2 + 5, "input_tokens": 3 * 4, "length": 2, "end": 1}
+
+
 def test_rows_run_together_where_the_manifest_lets_them(cli: Cli, folder: Path) -> None:
     rows = [{"prompt": text} for text in ("the pump", "the belt", "valve is hot", "the motor", "it is loud")]
     assert apply(cli, folder, rows).code == 0
