@@ -13,7 +13,7 @@ from ortdeploy.files.object_store import mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import arena_config, read_memory
-from ortdeploy.manifest.pipelines import component_models, read_pipeline
+from ortdeploy.manifest.pipelines import GENERATE, component_models, read_pipeline
 from ortdeploy.manifest.spec import (
     ALL_COLUMNS,
     AdapterChoice,
@@ -38,7 +38,8 @@ from ortdeploy.plan.timing import Hours, JobTiming, PauseLimits
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.units import parse_duration, parse_size
 
-DEFAULT_ROWS_PER_PART = 100_000
+DEFAULT_ROWS_PER_PART, DEFAULT_TEXTS_PER_PART = 100_000, 100
+"""A row of a model that writes may take seconds: fewer of them are lost if the process is killed."""
 
 ROWS_ATOL = 1e-5
 """Default absolute tolerance beside a declared `row_independence: {rtol: …}`."""
@@ -71,7 +72,9 @@ def build_spec(
         chains={key: _chain(value, ("providers", key)) for key, value in data.get("providers", {}).items()},
         models=tuple(_models(data)),
         adapters=tuple(_adapter(key, value) for key, value in data.get("adapters", {}).items()),
-        jobs=tuple(_job(key, value, data.get("limits", {})) for key, value in data.get("jobs", {}).items()),
+        jobs=tuple(
+            _job(key, _with_part(value, data), data.get("limits", {})) for key, value in data.get("jobs", {}).items()
+        ),
         pipelines=tuple(read_pipeline(key, value) for key, value in data.get("pipelines", {}).items()),
         shared_arena=arena_config(data["shared_arena"]) if "shared_arena" in data else None,
         document=document,
@@ -243,6 +246,14 @@ def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
         checks=_checks(data, at),
         at=at,
     )
+
+
+def _with_part(job: Mapping[str, Any], data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a job with the rows of a part, if it runs a pipeline that writes texts and does not say them."""
+    pipeline = data.get("pipelines", {}).get(job.get("pipeline", ""), {})
+    if pipeline.get("preset") != GENERATE or "output" not in job:
+        return job
+    return {**job, "output": {"rows_per_part": DEFAULT_TEXTS_PER_PART, **job["output"]}}
 
 
 def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSpec:

@@ -72,9 +72,23 @@ def key_numbers(report: Mapping[str, Any]) -> dict[str, str]:
         "failed": f"{rows['failed']:,}",
         "skipped": f"{rows['skipped']:,}",
         "rows per second": charts.number(rate_of(report)),
+        **_texts(report.get("written")),
         "in all runs": charts.duration(report["seconds_of_all_runs"]),
         "of the time in session.run": "-" if share is None else f"{share:.0%}",
         "peak memory": _size(report["peak_memory_bytes"]),
+    }
+
+
+def _texts(written: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what a job that writes has written, and why its texts ended; nothing of other jobs."""
+    if not written:
+        return {}
+    reasons = {name: written[name] for name in ("end", "stop", "length", "context") if name in written}
+    return {
+        "tokens per second": charts.number(written["tokens_a_second"] or 0),
+        "tokens written": f"{written['tokens']:,}",
+        "tokens read": f"{written['input_tokens']:,}",
+        "texts ended by": ", ".join(f"{name} {count:,}" for name, count in reasons.items()),
     }
 
 

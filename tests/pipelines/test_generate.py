@@ -172,9 +172,10 @@ def test_messages_go_through_the_template_after_the_system_message(cli: Cli, fol
 
 def test_the_report_counts_tokens_and_why_texts_ended(cli: Cli, folder: Path) -> None:
     rows = [{"prompt": "the pump", "max_new_tokens": most} for most in (2, 2, 9)]
-    assert apply(cli, folder, rows).code == 0
+    assert apply(cli, folder, rows, more="    report: [html]\n").code == 0
     written = json.loads((folder / "outbox/_run.json").read_text())["written"]
     assert written.pop("tokens_a_second") > 0
+    assert "end 1, length 2" in (folder / "outbox/_run.html").read_text()
     assert written == {"tokens": 2 + 2 + 5, "input_tokens": 3 * 4, "length": 2, "end": 1}
 
 

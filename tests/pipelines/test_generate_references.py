@@ -1,0 +1,115 @@
+"""`preset: generate` against transformers and PEFT, token for token, for models with random weights; PyTorch makes them."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import run_process
+
+NEEDED = ("onnxruntime_genai", "onnx_ir", "torch", "transformers")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not all(map(importlib.util.find_spec, NEEDED)), reason=f"needs {', '.join(NEEDED)}"),
+]
+
+LINES = ["the pump is warm", "the valve leaks oil", "replace the filter of the pump", "no fault was found on the line"]
+PROMPTS = ["the pump", "replace the", "no fault was found on the line of the pump", "the line is warm"]
+NEW = 24
+
+MANIFEST = """\
+version: 1
+name: writer
+pipelines:
+  write: {preset: generate, from: built, session: {intra_op_num_threads: 1}, max_new_tokens: 24, SAID}
+jobs:
+  notes:
+    pipeline: write
+    input: {path: prompts.jsonl, key: [id]}
+    output: {path: outbox, format: jsonl}
+"""
+
+
+def make_tokenizer() -> Any:
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    alphabet = sorted(set("".join(LINES).replace(" ", "Ġ")))  # without other bytes, any tokens together are a text
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=[*special.values()], initial_alphabet=alphabet
+    )
+    made.train_from_iterator(LINES * 50, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+
+
+def make_checkpoint(folder: Path, family: str) -> tuple[Any, Any]:
+    """Write a checkpoint of random weights, and return model and tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch").manual_seed(0)
+    tokenizer = make_tokenizer()
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=1, pad_token_id=2,
+    )  # fmt: skip
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
+
+
+def build(source: Path, target: Path, *options: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "onnxruntime_genai.models.builder",
+        "-i",
+        source,
+        "-o",
+        target,
+        "-p",
+        "fp32",
+        "-e",
+        "cpu",
+    ]
+    subprocess.run([*command, "-c", target.parent / "cache", *options], check=True, capture_output=True)
+
+
+def apply(folder: Path, said: str = "temperature: 0") -> list[dict[str, Any]]:
+    lines = [json.dumps({"id": index, "prompt": prompt}) for index, prompt in enumerate(PROMPTS)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", said))
+    result = run_process(["apply", "m.yaml"], cwd=folder)
+    assert result.code == 0, result.err
+    return [json.loads(line) for path in sorted(folder.glob("outbox/part-*")) for line in path.read_text().splitlines()]
+
+
+def expected(model: Any, tokenizer: Any, prompt: str, **more: Any) -> tuple[str, int]:
+    """Return the text of transformers, and how many tokens it has."""
+    given = tokenizer(prompt, return_tensors="pt")
+    tokens = model.generate(**given, max_new_tokens=NEW, do_sample=False, **more)[0][
+        given.input_ids.shape[1] :
+    ].tolist()
+    kept = tokens[: tokens.index(1)] if 1 in tokens else tokens
+    return tokenizer.decode(kept, skip_special_tokens=True), len(kept)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Phi3"])
+def test_greedy_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
+    model, tokenizer = make_checkpoint(tmp_path / "checkpoint", family)
+    build(tmp_path / "checkpoint", tmp_path / "built")
+    rows = apply(tmp_path)
+    assert [(row["text"], row["tokens"]) for row in rows] == [expected(model, tokenizer, prompt) for prompt in PROMPTS]
+
+
+def test_a_repetition_penalty_is_that_of_transformers(tmp_path: Path) -> None:
+    model, tokenizer = make_checkpoint(tmp_path / "checkpoint", "Llama")
+    build(tmp_path / "checkpoint", tmp_path / "built")
+    rows = apply(tmp_path, "temperature: 0, repetition_penalty: 1.3")
+    assert [row["text"] for row in rows] == [
+        expected(model, tokenizer, prompt, repetition_penalty=1.3)[0] for prompt in PROMPTS
+    ]
