@@ -6,6 +6,7 @@ so what is not known is refused. What it says of providers is not used: the mani
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,12 +152,15 @@ def _about(config: Mapping[str, Any], shown: str, model: ModelFacts) -> dict[str
     length = said.get("context_length")
     if type(length) is not int or not 0 < length < 2**31:
         raise _FolderError(f"{shown}/{CONFIG}: model.context_length is {length}, which is no length.")
-    search = config.get("search") or {}
+    search = {key: value for key, value in (config.get("search") or {}).items() if key in _GREEDY}
+    for key, value in search.items():
+        if type(value) not in {int, float, bool} or not math.isfinite(value) or value < 0:
+            raise _FolderError(f"{shown}/{CONFIG}: search.{key} is {value}, which is no number.")
     return {
         "context_length": length,
         "model_type": str(said.get("type", "")),
         "cache_bytes": length * _cache_bytes(decoder, model),
-        "search": {key: value for key, value in search.items() if key in _GREEDY},
+        "search": search,
         "session": {key: one for key, one in session.items() if key != "provider_options" and "log" not in key},
         "providers": [name for one in session.get("provider_options") or [] for name in one],
     }

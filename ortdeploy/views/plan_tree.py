@@ -155,6 +155,8 @@ def _of_job(step: RunJob) -> Iterator[Node]:
     yield from _before(step)
     if step.adapters.always or step.adapters.column:
         yield _chosen_adapters(step)
+    if step.pipeline is not None and step.pipeline.preset is not None and step.pipeline.preset.kind == "generate":
+        yield Node(label="writes", text=_writing(step.pipeline.preset.arguments))
     for planned in step.inputs:
         yield Node(label="input", text=_input(planned))
     yield from _values(step)
@@ -170,6 +172,23 @@ def _of_job(step: RunJob) -> Iterator[Node]:
     if step.limits.forecast is not None:
         yield Node(label="memory", text=_memory(step.limits.forecast))
     yield _output(step)
+
+
+def _writing(how: Mapping[str, Any]) -> str:
+    """Return how texts are written, with what genai_config.json decides."""
+    said = [f"{name} {how[name]:g}" for name in ("temperature", "top_p", "top_k", "seed") if how.get("do_sample")]
+    beams = how["num_beams"]
+    drawn = (
+        f"the best of {beams} beams"
+        if beams > 1
+        else f"draws with {', '.join(said)}"
+        if said
+        else "the best token each"
+    )
+    most = how.get("max_new_tokens")
+    parts = [f"a context of {how['context_length']:,} tokens", f"at most {most:,} new ones" if most else "", drawn]
+    parts += [f"repetition_penalty {how['repetition_penalty']:g}"] if how["repetition_penalty"] != 1 else []
+    return ", ".join(filter(None, parts))
 
 
 def _output(step: RunJob) -> Node:

@@ -209,6 +209,23 @@ def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> Non
     assert written.finish_reason == "end"
 
 
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("max_new_tokens: 9", "a context of 128 tokens, at most 9 new ones, the best token each"),
+        ("temperature: 0.5", "a context of 128 tokens, draws with temperature 0.5, top_p 1, top_k 50, seed 0"),
+        (
+            "num_beams: 3, repetition_penalty: 1.5",
+            "a context of 128 tokens, the best of 3 beams, repetition_penalty 1.5",
+        ),
+    ],
+)
+def test_the_plan_says_how_texts_are_written(cli: Cli, folder: Path, said: str, line: str) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", said))
+    assert f"writes {line}\n" in cli("plan", folder / "m.yaml").out
+
+
 def test_a_config_that_changes_after_the_plan_is_refused(cli: Cli, folder: Path) -> None:
     write_rows(folder, [{"prompt": "the pump"}])
     (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 4"))

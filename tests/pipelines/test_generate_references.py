@@ -63,20 +63,9 @@ def make_checkpoint(folder: Path, family: str) -> tuple[Any, Any]:
 
 
 def build(source: Path, target: Path, *options: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "onnxruntime_genai.models.builder",
-        "-i",
-        source,
-        "-o",
-        target,
-        "-p",
-        "fp32",
-        "-e",
-        "cpu",
-    ]
-    subprocess.run([*command, "-c", target.parent / "cache", *options], check=True, capture_output=True)
+    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu", "-i", str(source)]
+    command += ["-o", str(target), "-c", str(target.parent / "cache"), *options]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def apply(folder: Path, said: str = "temperature: 0") -> list[dict[str, Any]]:

@@ -131,6 +131,15 @@ def test_who_says_how_tokens_are_drawn_wants_them_drawn(tmp_path: Path, said: di
     assert search_of(preset_of(**said), read(tmp_path, **said))["do_sample"] is draws
 
 
+@pytest.mark.parametrize("value", ['"x"', "NaN", "-1", "[1]", "1e999"])
+def test_a_search_option_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
+    path = folder_of(tmp_path) / "genai_config.json"
+    path.write_text(path.read_text().replace('"num_beams": 1', f'"num_beams": {value}'))
+    problem = read(tmp_path).problem
+    assert problem is not None
+    assert "search.num_beams" in problem.detail
+
+
 def test_what_the_manifest_leaves_out_is_the_folders(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     config = json.loads((folder / "genai_config.json").read_text())
