@@ -378,6 +378,12 @@ class RunJob(Struct, frozen=True, kw_only=True):
         return (*self.adapters.names, *(self.pipeline.adapters if self.pipeline else ()))
 
     @property
+    def writing(self) -> Mapping[str, Any] | None:
+        """How its texts are written, if a model writes some."""
+        preset = self.pipeline.preset if self.pipeline else None
+        return preset.arguments if preset is not None and preset.kind == "generate" else None
+
+    @property
     def sessions(self) -> tuple[str, ...]:
         """The sessions that it needs: its model's, or those of its pipeline's models, and those of op steps."""
         own = self.pipeline.sessions if self.pipeline else (self.session,)

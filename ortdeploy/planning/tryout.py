@@ -119,7 +119,8 @@ def _tried_step(step: Step, rows: int) -> Step:
 
 def _tried_run(step: RunJob, rows: int) -> RunJob:
     taken = {*step.input.key, *step.output.columns}
-    beside = [name for name in (*_SHOWN_BESIDE.get(step.input.format, ()), "row") if name not in taken]
+    prompts = step.inputs[0].columns[:1] if step.writing else ()
+    beside = [name for name in (*_SHOWN_BESIDE.get(step.input.format, ()), *prompts, "row") if name not in taken]
     known = None if step.input.rows is None else min(step.input.rows, rows)
     read = replace(step.input, rows=known, key=(*step.input.key, *beside))
     return replace(step, input=read, batching=replace(step.batching, auto=False))

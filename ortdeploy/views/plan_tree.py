@@ -155,8 +155,8 @@ def _of_job(step: RunJob) -> Iterator[Node]:
     yield from _before(step)
     if step.adapters.always or step.adapters.column:
         yield _chosen_adapters(step)
-    if step.pipeline is not None and step.pipeline.preset is not None and step.pipeline.preset.kind == "generate":
-        yield Node(label="writes", text=_writing(step.pipeline.preset.arguments))
+    if step.writing is not None:
+        yield Node(label="writes", text=_writing(step.writing))
     for planned in step.inputs:
         yield Node(label="input", text=_input(planned))
     yield from _values(step)

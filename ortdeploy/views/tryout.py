@@ -26,6 +26,20 @@ def render_tryout(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color
     return "\n".join(lines) + "\n" + render_failed(failed)
 
 
+def render_texts(job: str, prompt: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
+    """Return each prompt of a job that writes with its text, then the failed rows with their reasons."""
+    paint = painter(color=color)
+    lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
+    for row in rows:
+        ended = f"{row.get('tokens')} tokens, {row.get('finish_reason')}"
+        lines += [
+            f"  row {row.get('row')}: {printable(str(row.get(prompt)))}",
+            f"    -> {printable(str(row.get('text')))}",
+        ]
+        lines[-1] += f" ({ended})"
+    return "\n".join(lines) + "\n" + render_failed(failed)
+
+
 def render_failed(failed: Sequence[Row]) -> str:
     """Return a line for each failed row, with its reason."""
     return "".join(f"  row {one.get('row')} failed: {printable(str(one.get('message', '')))}\n" for one in failed)

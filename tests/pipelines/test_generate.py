@@ -209,6 +209,14 @@ def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> Non
     assert written.finish_reason == "end"
 
 
+def test_try_shows_prompts_with_their_texts(cli: Cli, folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump leaks"}, {"prompt": ""}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 9"))
+    said = cli("try", folder / "m.yaml").out
+    assert """row 0: the pump leaks\n    -> {"part": "pump", "fault": "leak"} (5 tokens, end)\n""" in said
+    assert "row 1 failed: the prompt has no token" in said
+
+
 @pytest.mark.parametrize(
     ("said", "line"),
     [

@@ -29,7 +29,7 @@ from ortdeploy.terminal_text import printable, safe
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
 from ortdeploy.views.terminal_pictures import protocol_of, render_picture, terminal_columns
-from ortdeploy.views.tryout import render_failed, render_hollow, render_spans, render_tryout
+from ortdeploy.views.tryout import render_failed, render_hollow, render_spans, render_texts, render_tryout
 
 _DRAWN = "drawn"
 _SHOWN_PICTURES = 3
@@ -79,6 +79,10 @@ def _print(
     for one in shown:
         if wrong_alone:
             sys.stdout.write(render_failed(one.failed))
+            continue
+        if one.step.writing is not None and {"text", "tokens", "finish_reason"} <= {*one.step.output.columns}:
+            prompt = one.step.inputs[0].columns[0]
+            sys.stdout.write(render_texts(one.step.job, prompt, one.rows, one.failed, color=color))
             continue
         sys.stdout.write(render_tryout(one.step.job, one.rows, one.failed, color=color))
         sys.stdout.write(render_spans(one.rows, one.step.input.settings.get("rate")))
