@@ -9,10 +9,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from conftest import REPOSITORY, Cli, run_fork
 from support import forks
 from support.effort import effort
+from support.models import make_adapter
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.manifest.loader import LoadOptions
@@ -207,6 +211,49 @@ def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> Non
     session.end_runs(early=False)
     (written,) = session.write(["the pump"], how, ())
     assert written.finish_reason == "end"
+
+
+def matrices() -> tuple[np.ndarray, np.ndarray]:
+    """Return the two matrices of the example's adapter, as its graph has them."""
+    path = REPOSITORY / "deployments/adapters/polite.onnx_adapter"
+    found = onnxruntime.AdapterFormat.read_adapter(str(path)).get_parameters()
+    first, second = (np.array(found[f"follows.lora_{letter}.weight"].numpy()) for letter in "AB")
+    return first, second
+
+
+def test_an_adapter_that_was_converted_writes_as_its_weights_merged_into_the_model(cli: Cli, folder: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    first, second = matrices()
+    trained = {"base_model.model.follows.lora_A.weight": first.T, "base_model.model.follows.lora_B.weight": second.T}
+    (folder / "trained").mkdir()
+    safetensors.save_file(
+        {name: np.ascontiguousarray(one) for name, one in trained.items()}, folder / "trained/adapter_model.safetensors"
+    )
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "fan_in_fan_out": False, "bias": "none"}
+    (folder / "trained/adapter_config.json").write_text(json.dumps(config))
+    model = folder / "models/writer/model.onnx"
+    done = cli("adapter", "convert", folder / "trained", "--model", model, "-o", folder / "polite.onnx_adapter")
+    assert done.code == 0, done.err
+    rows = [{"prompt": "the pump leaks"}, {"prompt": "all is well"}]
+    declared = "adapters: {polite: {path: polite.onnx_adapter, model: write.decoder}}\n"
+    assert apply(cli, folder, rows, "temperature: 0", f"    adapter: polite\n{declared}").code == 0
+    adapted = [row["text"] for row in results(folder)]
+
+    merged = onnx.load(model)
+    (follows,) = [one for one in merged.graph.initializer if one.name == "follows"]
+    follows.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(follows) + first @ second, "follows"))
+    onnx.save(merged, model)
+    assert apply(cli, folder, rows).code == 0
+    assert [row["text"] for row in results(folder)] == adapted
+    assert all(text.endswith(" Please look at it soon.") for text in adapted)
+
+
+def test_an_adapter_for_another_model_is_refused_before_the_run(cli: Cli, folder: Path) -> None:
+    make_adapter(folder / "other.onnx_adapter", other=np.zeros((2, 2), np.float32))
+    declared = "adapters: {other: {path: other.onnx_adapter, model: write.decoder}}\n"
+    refused = apply(cli, folder, [{"prompt": "the pump"}], "temperature: 0", f"    adapter: other\n{declared}")
+    assert refused.code == 1
+    assert "adapter-mismatch" in refused.out + refused.err
 
 
 def test_try_shows_prompts_with_their_texts(cli: Cli, folder: Path) -> None:

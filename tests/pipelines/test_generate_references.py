@@ -87,7 +87,7 @@ def expected(model: Any, tokenizer: Any, prompt: str, **more: Any) -> tuple[str,
     return tokenizer.decode(kept, skip_special_tokens=True), len(kept)
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Phi3"])
+@pytest.mark.parametrize("family", ["Llama", "Qwen2"])
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     model, tokenizer = make_checkpoint(tmp_path / "checkpoint", family)
     build(tmp_path / "checkpoint", tmp_path / "built")
