@@ -79,6 +79,11 @@ class GenerateSession(ComposedSession):
         """Tokens that were written and read, and texts by why they ended."""
         return dict(self._counts)
 
+    @property
+    def progressed(self) -> float:
+        """Time of the last token, by perf_counter; 0 before the first."""
+        return self._session.progressed
+
     def _groups(self, prompts: Sequence[str], hows: Sequence[Writing]) -> Sequence[Sequence[int]]:
         """Return the rows that are written together, by their places."""
         if len(prompts) == 1:

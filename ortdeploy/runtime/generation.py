@@ -6,6 +6,7 @@ the plan take their place. A text is written alone unless the plan lets rows run
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -60,7 +61,7 @@ def genai() -> Any:
 
 
 class GenaiSession:
-    """A model that writes. One thread uses it at a time."""
+    """A model that writes. One thread uses it at a time. `progressed` is when it wrote its last token."""
 
     def __init__(self, step: OpenSession, candidate: PlannedSession) -> None:
         """Open the folder in which the step's model lies. Raises OrtdeployError."""
@@ -84,6 +85,7 @@ class GenaiSession:
         self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
         self._adapters: Any = None
         self._early = threading.Event()
+        self.progressed = 0.0
         self.placement: Mapping[str, int] = candidate.predicted or {}
         self.cpu_operators: Sequence[str] = ()
         self.cache: str | None = None
@@ -163,6 +165,7 @@ class GenaiSession:
             if self._early.is_set():
                 raise OrtdeployError("the text was ended")
             generator.generate_next_token()
+            self.progressed = time.perf_counter()
             if how.num_beams > 1:
                 continue
             for text, token in zip(texts, generator.get_next_tokens(), strict=True):

@@ -47,6 +47,10 @@ class Writer(Protocol):
     def written(self) -> Mapping[str, int]:
         """Tokens that it wrote (tokens) and read (input_tokens), and its texts by why they ended."""
 
+    @property
+    def progressed(self) -> float:
+        """Time of its last token, by perf_counter; 0 before the first."""
+
 
 class Runtime(Protocol):
     """Opens sessions and loads adapters."""

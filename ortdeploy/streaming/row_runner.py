@@ -94,8 +94,8 @@ class RowRunner:
 
     @property
     def progressed(self) -> float:
-        """Time when the last run ended, by perf_counter; 0 before the first."""
-        return self._runs.progressed
+        """Time when the last run ended, or the last token was written, by perf_counter; 0 before the first."""
+        return max(self._runs.progressed, self._session.progressed if isinstance(self._session, Writer) else 0.0)
 
     @property
     def written(self) -> Mapping[str, int]:

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from support.models import make_adapter
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.plan.steps import OpenSession
+from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.generation import GenaiSession, Writing
+from ortdeploy.streaming.row_runner import RowRunner
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime_genai"), reason="needs the extra generate")
 
@@ -211,6 +213,28 @@ def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> Non
     session.end_runs(early=False)
     (written,) = session.write(["the pump"], how, ())
     assert written.finish_reason == "end"
+
+
+class _Slow:
+    """A session that writes, in the middle of a text."""
+
+    placement: Mapping[str, int] = {}
+    cpu_operators = ()
+    cache = None
+    written: Mapping[str, int] = {}
+    progressed = 7.5
+
+    def run(self, outputs: Any, feeds: Any, adapters: Any) -> Any:
+        raise AssertionError
+
+
+def test_each_token_is_progress(folder: Path) -> None:
+    """So that `progress_timeout` does not take a long text for a hang."""
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "temperature: 0"))
+    (plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
+    (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
+    assert RowRunner(job, _Slow()).progressed == 7.5
 
 
 def matrices() -> tuple[np.ndarray, np.ndarray]:
