@@ -37,7 +37,7 @@ _OF_IMAGES = ("steps", "guidance_scale", "height", "width", "latents")
 OWN_KEYS = {
     TEXT_TO_IMAGE: _OF_IMAGES,
     DIFFUSION: (*_OF_IMAGES, "task", "arguments"),
-    GENERATE: (*SEARCH, "chat", "system"),
+    GENERATE: (*SEARCH, "chat", "system", "json_schema"),
 }
 """The keys of presets that not all of them have."""
 
@@ -238,7 +238,7 @@ def _chat(data: Mapping[str, Any]) -> str:
 
 
 def _writing(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: data[key] for key in (*SEARCH, "system") if key in data}
+    return {key: data[key] for key in (*SEARCH, "system", "json_schema") if key in data}
 
 
 def _parts(data: Mapping[str, Any]) -> Sequence[str]:

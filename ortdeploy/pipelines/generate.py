@@ -49,10 +49,13 @@ class GenerateSession(ComposedSession):
         self._always = tuple(preset.adapters.get("decoder", ()))
         said = dict(preset.arguments)
         self._system, self._chat, self._template = said.pop("system", None), preset.task, ""
+        schema = said.pop("json_schema", None)
         self._how = Writing(
             context=said.pop("context_length"), max_new_tokens=said.pop("max_new_tokens", None),
-            stop=tuple(said.pop("stop", ())), **said,
+            stop=tuple(said.pop("stop", ())), json_schema=None if schema is None else json.dumps(schema), **said,
         )  # fmt: skip
+        if schema is not None:
+            self._session.check(self._how)
         if self._chat != "none":
             try:
                 self._template = read_chat_template(Path(preset.folder))

@@ -26,7 +26,10 @@ _ERRORS_ONLY = 3
 
 
 class Writing(Struct, frozen=True, kw_only=True):
-    """How one text is written; `context` is the most tokens that the model can see, with the prompt's."""
+    """How one text is written; `context` is the most tokens that the model can see, with the prompt's.
+
+    `json_schema` is the text of a schema that it must fit.
+    """
 
     context: int
     max_new_tokens: int | None
@@ -38,6 +41,7 @@ class Writing(Struct, frozen=True, kw_only=True):
     num_beams: int
     seed: int
     stop: tuple[str, ...] = ()
+    json_schema: str | None = None
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -129,6 +133,33 @@ class GenaiSession:
         except Exception as error:
             raise _translated(error) from error
 
+    def check(self, how: Writing) -> None:
+        """Raise OrtdeployError if texts cannot be written so."""
+        try:
+            genai().Generator(self._model, self._params(how, 1, how.context))
+        except Exception as error:
+            raise _translated(error) from error
+
+    def _params(self, how: Writing, rows: int, most: int) -> Any:
+        """Return the parameters by which `rows` texts are written, of at most `most` tokens with the prompt."""
+        params = genai().GeneratorParams(self._model)
+        params.set_search_options(
+            batch_size=rows,
+            max_length=most,
+            min_length=0,
+            do_sample=how.do_sample and how.num_beams == 1,
+            temperature=how.temperature or 1.0,
+            top_p=how.top_p,
+            top_k=how.top_k,
+            repetition_penalty=how.repetition_penalty,
+            num_beams=how.num_beams,
+            num_return_sequences=1,
+            random_seed=how.seed,
+        )
+        if how.json_schema is not None:
+            params.set_guidance("json_schema", how.json_schema)
+        return params
+
     def tokens_of(self, prompt: str) -> Array:
         """Return the tokens of a prompt, int32 [tokens]. Raises OrtdeployError."""
         try:
@@ -142,21 +173,7 @@ class GenaiSession:
         given = len(tokens[0])
         _check_length(given, how.context)
         most = min(how.context, given + (how.max_new_tokens or how.context))
-        params = library.GeneratorParams(self._model)
-        params.set_search_options(
-            batch_size=len(prompts),
-            max_length=most,
-            min_length=0,
-            do_sample=how.do_sample and how.num_beams == 1,
-            temperature=how.temperature or 1.0,
-            top_p=how.top_p,
-            top_k=how.top_k,
-            repetition_penalty=how.repetition_penalty,
-            num_beams=how.num_beams,
-            num_return_sequences=1,
-            random_seed=how.seed,
-        )
-        generator = library.Generator(self._model, params)
+        generator = library.Generator(self._model, self._params(how, len(prompts), most))
         for name in adapters:
             generator.set_active_adapter(self._adapters, name)
         generator.append_tokens(np.concatenate(tokens))

@@ -280,6 +280,22 @@ def test_an_adapter_for_another_model_is_refused_before_the_run(cli: Cli, folder
     assert "adapter-mismatch" in refused.out + refused.err
 
 
+def test_a_text_fits_its_json_schema(cli: Cli, folder: Path) -> None:
+    """The model alone would say that the part is unknown."""
+    schema = "{type: object, properties: {part: {enum: [belt]}, fault: {type: string}}, required: [part, fault], additionalProperties: false}"
+    result = apply(cli, folder, [{"prompt": "it leaks"}], f"json_schema: {schema}")
+    assert result.code == 0, result.err
+    (row,) = results(folder)
+    assert json.loads(row["text"])["part"] == "belt"
+
+
+def test_a_json_schema_that_is_none_fails_the_job_before_its_first_row(cli: Cli, folder: Path) -> None:
+    result = apply(cli, folder, [{"prompt": "it leaks"}], "json_schema: {type: nonsense}")
+    assert result.code == 1
+    assert "nonsense" in result.err
+    assert not results(folder)
+
+
 def test_try_shows_prompts_with_their_texts(cli: Cli, folder: Path) -> None:
     write_rows(folder, [{"prompt": "the pump leaks"}, {"prompt": ""}])
     (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 9"))
