@@ -9,7 +9,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert, field
+from msgspec.structs import asdict
 
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
@@ -22,10 +25,6 @@ from ortdeploy.tensors.types import ROWS, TensorType
 CONFIG = "genai_config.json"
 _BESIDE = (".json", ".txt", ".model", ".jinja")
 _MOST_FILES, _MOST_BYTES = 64, 256 * 2**20
-_DECODER_KEYS = {"filename", "session_options", "inputs", "outputs", "sliding_window", "hidden_size", "head_size",
-                 "num_attention_heads", "num_hidden_layers", "num_key_value_heads"}  # fmt: skip
-_SESSION_KEYS = {"log_id", "log_severity_level", "log_verbosity_level", "provider_options", "intra_op_num_threads",
-                 "inter_op_num_threads", "enable_cpu_mem_arena", "enable_mem_pattern"}  # fmt: skip
 _COLUMNS = {
     "max_new_tokens": "int64",
     "temperature": "float64",
@@ -37,6 +36,42 @@ _COLUMNS = {
 }
 _GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0, "num_beams": 1}
 """What GenAI does if neither the manifest nor genai_config.json says more."""
+
+
+_KNOWN = (
+    "ortdeploy runs models that turn text into text with one model.onnx; images, audio, Whisper and models in several "
+    "parts are not supported"
+)
+_SHARED = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena", "enable_mem_pattern")
+_Count = Annotated[int, Meta(ge=0, lt=2**31)]
+
+
+class _SessionOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The session options of a config that name no file and no library."""
+
+    log_id: str | None = None
+    log_severity_level: int | None = None
+    log_verbosity_level: int | None = None
+    intra_op_num_threads: int | None = None
+    inter_op_num_threads: int | None = None
+    enable_cpu_mem_arena: bool | None = None
+    enable_mem_pattern: bool | None = None
+    provider_options: tuple[dict[str, dict[str, Any]], ...] = ()
+
+
+class _Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The decoder of a config: its file, and the names and sizes of what goes through it."""
+
+    filename: str
+    session_options: _SessionOptions = _SessionOptions()
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    sliding_window: dict[str, Any] = field(default_factory=dict)
+    hidden_size: _Count = 0
+    head_size: _Count = 0
+    num_attention_heads: _Count = 0
+    num_hidden_layers: _Count = 0
+    num_key_value_heads: _Count = 0
 
 
 class _FolderError(Exception):
@@ -139,54 +174,38 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _about(config: Mapping[str, Any], shown: str, model: ModelFacts) -> dict[str, Any]:
     """Return what of the config counts; raise _FolderError for what ortdeploy does not know."""
-    said = _object(config, "model", shown)
-    decoder = _object(said, "decoder", shown)
-    _refuse(set(config) - {"model", "search"}, "", shown)
-    _refuse({key for key, value in said.items() if isinstance(value, dict)} - {"decoder"}, "model.", shown)
-    _refuse({key for key, value in said.items() if isinstance(value, str)} - {"type"}, "model.", shown)
-    _refuse(set(decoder) - _DECODER_KEYS, "model.decoder.", shown)
-    session = decoder.get("session_options") or {}
-    _refuse(set(session) - _SESSION_KEYS, "model.decoder.session_options.", shown)
-    if decoder.get("filename") != "model.onnx":
-        raise _FolderError(f"{shown}/{CONFIG} names the model {decoder.get('filename')}. Only model.onnx is known.")
+    said, search = config.get("model"), config.get("search", {})
+    if not isinstance(said, dict) or not isinstance(search, dict):
+        raise _FolderError(f"{shown}/{CONFIG} has no object model: it is no config of ONNX Runtime GenAI.")
+    strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {"decoder", "type"}
+    for key in sorted((set(config) - {"model", "search"}) | strange):
+        raise _FolderError(f"{shown}/{CONFIG} has {key}, which ortdeploy does not know. {_KNOWN}")
+    try:
+        decoder = convert(said.get("decoder"), _Decoder)
+    except ValidationError as error:
+        raise _FolderError(f"{shown}/{CONFIG}, model.decoder: {error}. {_KNOWN}") from error
+    if decoder.filename != "model.onnx":
+        raise _FolderError(f"{shown}/{CONFIG} names the model {decoder.filename}. Only model.onnx is known.")
     length = said.get("context_length")
     if type(length) is not int or not 0 < length < 2**31:
         raise _FolderError(f"{shown}/{CONFIG}: model.context_length is {length}, which is no length.")
-    search = {key: value for key, value in (config.get("search") or {}).items() if key in _GREEDY}
+    search = {key: value for key, value in search.items() if key in _GREEDY}
     for key, value in search.items():
         if type(value) not in {int, float, bool} or not math.isfinite(value) or value < 0:
             raise _FolderError(f"{shown}/{CONFIG}: search.{key} is {value}, which is no number.")
+    session = asdict(decoder.session_options)
     return {
         "context_length": length,
-        "model_type": str(said.get("type", "")),
         "cache_bytes": length * _cache_bytes(decoder, model),
         "search": search,
-        "session": {key: one for key, one in session.items() if key != "provider_options" and "log" not in key},
-        "providers": [name for one in session.get("provider_options") or [] for name in one],
+        "session": {key: one for key, one in session.items() if key in _SHARED and one is not None},
+        "providers": [name for one in decoder.session_options.provider_options for name in one],
     }
 
 
-def _object(of: Mapping[str, Any], key: str, shown: str) -> Mapping[str, Any]:
-    found = of.get(key)
-    if not isinstance(found, dict):
-        raise _FolderError(f'{shown}/{CONFIG} has no object "{key}": it is no config of ONNX Runtime GenAI.')
-    return found
-
-
-def _refuse(keys: set[str], inside: str, shown: str) -> None:
-    if keys:
-        raise _FolderError(
-            f"{shown}/{CONFIG} has {inside}{min(keys)}, which ortdeploy does not know. It runs models that turn text "
-            "into text with one model.onnx; images, audio, Whisper and models in several parts are not supported."
-        )
-
-
-def _cache_bytes(decoder: Mapping[str, Any], model: ModelFacts) -> int:
+def _cache_bytes(decoder: _Decoder, model: ModelFacts) -> int:
     """Return the bytes that keys and values of one token take, in all layers."""
-    pattern = str((decoder.get("inputs") or {}).get("past_key_names", "past_key_values.%d.key"))
-    first = next((one.tensor for one in model.inputs if one.name == pattern.replace("%d", "0")), None)
-    size = 4 if first is None or first.dtype is None else numpy_dtype(first.dtype).itemsize
-    counts = [decoder.get(key, 0) for key in ("num_hidden_layers", "num_key_value_heads", "head_size")]
-    if any(type(one) is not int or not 0 <= one < 2**31 for one in counts):
-        return 0
-    return 2 * size * int(counts[0]) * int(counts[1]) * int(counts[2])
+    first = decoder.inputs.get("past_key_names", "past_key_values.%d.key").replace("%d", "0")
+    kept = next((one.tensor.dtype for one in model.inputs if one.name == first), None)
+    size = 4 if kept is None else numpy_dtype(kept).itemsize
+    return 2 * size * decoder.num_hidden_layers * decoder.num_key_value_heads * decoder.head_size
