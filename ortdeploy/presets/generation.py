@@ -23,6 +23,7 @@ from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ROWS, TensorType
 
 CONFIG = "genai_config.json"
+_TOKENIZER = "tokenizer.json"
 _BESIDE = (".json", ".txt", ".model", ".jinja")
 _MOST_FILES, _MOST_BYTES = 64, 256 * 2**20
 _COLUMNS = {
@@ -74,6 +75,18 @@ class _Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_key_value_heads: _Count = 0
 
 
+class _Vocabulary(Struct, frozen=True):
+    """The tokens of a tokenizer: their ids by text, or a list in the order of ids."""
+
+    vocab: dict[str, Annotated[int, Meta(ge=0)]] | list[Any]
+
+
+class _Tokenizer(Struct, frozen=True):
+    """What is looked at of tokenizer.json; tokens that were added to fill rows up may be beyond the model's."""
+
+    model: _Vocabulary
+
+
 class _FolderError(Exception):
     """Why a folder cannot be used, in full sentences."""
 
@@ -89,6 +102,7 @@ def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFa
     try:
         digest = _read_files(files, preset.folder)
         about = _about(_config(files, preset.folder), preset.folder, parts["decoder"])
+        _check_tokenizer(files, preset.folder, about["vocabulary"])
         if preset.task != "none":
             read_chat_template(root / preset.folder)
     except TemplateError as error:
@@ -196,11 +210,29 @@ def _about(config: Mapping[str, Any], shown: str, model: ModelFacts) -> dict[str
     session = asdict(decoder.session_options)
     return {
         "context_length": length,
+        "vocabulary": said.get("vocab_size"),
         "cache_bytes": length * _cache_bytes(decoder, model),
         "search": search,
         "session": {key: one for key, one in session.items() if key in _SHARED and one is not None},
         "providers": [name for one in decoder.session_options.provider_options for name in one],
     }
+
+
+def _check_tokenizer(files: PresetFiles, shown: str, vocabulary: Any) -> None:
+    """Raise _FolderError if tokenizer.json, where it is, has no tokens, or some that the model does not know."""
+    if not (files.folder / _TOKENIZER).is_file():
+        return
+    try:
+        found = convert(json.loads(files.read(_TOKENIZER)), _Tokenizer)
+    except (ValueError, RecursionError) as error:
+        raise _FolderError(f"{shown}/{_TOKENIZER} is no tokenizer: {error}.") from error
+    tokens = found.model.vocab
+    highest = max([len(tokens) - 1, *(tokens.values() if isinstance(tokens, dict) else ())])
+    if not tokens:
+        raise _FolderError(f"{shown}/{_TOKENIZER} has no tokens.")
+    if isinstance(vocabulary, int) and highest >= vocabulary:
+        why = f"has tokens beyond the {vocabulary} of {CONFIG}, so it belongs to another model."
+        raise _FolderError(f"{shown}/{_TOKENIZER} {why}")
 
 
 def _cache_bytes(decoder: _Decoder, model: ModelFacts) -> int:

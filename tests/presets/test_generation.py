@@ -93,6 +93,24 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "no tokenizer"),
+        ("[]", "no tokenizer"),
+        ('{"model": {"vocab": {}}}', "no tokens"),
+        ('{"model": {"vocab": {"a": 99999}}}', "another model"),
+        ('{"model": {"vocab": {"a": -1}}}', "no tokenizer"),
+        ('{"model": {"vocab": [["a", -1.5]]}}', None),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, text: str, why: str | None) -> None:
+    (folder_of(tmp_path) / "tokenizer.json").write_text(text)
+    problem = read(tmp_path).problem
+    assert (problem is None) == (why is None)
+    assert problem is None or why is None or why in problem.detail
+
+
+@pytest.mark.parametrize(
     "template",
     [
         "{% for i in range(1000000000) %}x{% endfor %}",
