@@ -237,6 +237,23 @@ def test_each_token_is_progress(folder: Path) -> None:
     assert RowRunner(job, _Slow()).progressed == 7.5
 
 
+def test_the_folder_that_ran_well_is_kept_for_the_time_when_it_is_gone(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "notes").mkdir()
+    (folder / "notes/a.csv").write_text("id,prompt\n0,the pump leaks\n")
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "chat: prompt").replace("notes.csv", "notes/*.csv"))
+    assert cli("apply", "m.yaml", "--last-good").code == 0
+    shutil.rmtree(folder / "models")
+    (folder / "notes/b.csv").write_text("id,prompt\n1,valve is hot\n")
+    result = cli("apply", "m.yaml", "--last-good")
+    assert [row["text"] for row in results(folder)] == [
+        '{"part": "pump", "fault": "leak"}',
+        '{"part": "valve", "fault": "heat"}',
+    ], result.err
+
+
 def matrices() -> tuple[np.ndarray, np.ndarray]:
     """Return the two matrices of the example's adapter, as its graph has them."""
     path = REPOSITORY / "deployments/adapters/polite.onnx_adapter"
