@@ -20,6 +20,7 @@ from support.effort import effort
 from support.models import make_adapter
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.memory_budget import PROCESS
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
@@ -183,6 +184,18 @@ def test_the_report_counts_tokens_and_why_texts_ended(cli: Cli, folder: Path) ->
     assert written.pop("tokens_a_second") > 0
     assert "end 1, length 2" in (folder / "outbox/_run.html").read_text()
     assert written == {"tokens": 2 + 2 + 5, "input_tokens": 3 * 4, "length": 2, "end": 1}
+
+
+def test_the_forecast_counts_the_library_and_the_keys_and_values(folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "temperature: 0"))
+    (plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
+    (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
+    assert job.limits.forecast is not None
+    parts = {one.what: one.size for one in job.limits.forecast.parts}
+    config = json.loads((folder / "models/writer/genai_config.json").read_text())["model"]
+    assert parts["keys and values"] == 2 * config["decoder"]["head_size"] * 4 * config["context_length"]
+    assert parts["process"] > PROCESS
 
 
 def test_rows_run_together_where_the_manifest_lets_them(cli: Cli, folder: Path) -> None:

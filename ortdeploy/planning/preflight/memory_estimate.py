@@ -54,7 +54,7 @@ _TABLE_LIBRARIES = 45 * _MIB
 
 _TABLES = frozenset({"arrow", "parquet"})
 
-_PILLOW, _PYAV, _TORCH, _OP_STEPS = 8 * _MIB, 32 * _MIB, 400 * _MIB, 15 * _MIB
+_PILLOW, _PYAV, _TORCH, _OP_STEPS, _GENAI = 8 * _MIB, 32 * _MIB, 400 * _MIB, 15 * _MIB, 28 * _MIB
 
 _CUDA = "CUDAExecutionProvider"
 
@@ -310,7 +310,7 @@ def _process_bytes(job: ResolvedJob) -> int:
     shorts = {provider.short for name in names if (provider := find_provider(name))}
     libraries = _PILLOW if job.input.format == "image" or job.spec.output.images else 0
     libraries += _PYAV if job.input.format == "video" else 0
-    libraries += _TORCH if _kind(job) == DIFFUSION else 0
+    libraries += {DIFFUSION: _TORCH, GENERATE: _GENAI}.get(_kind(job) or "", 0)
     libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
     libraries += _CUDNN * sum(map(_uses_cudnn, job.models))
     return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
