@@ -66,6 +66,7 @@ class RowRunner:
         self._job = job
         self.counts = RunCounts()
         self._session = session
+        self._written_before = session.written if isinstance(session, Writer) else {}
         self.postprocess_times = Histogram()
         self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, fatal=fatal, on_run=on_run)
         self._runs = self._batches.runs
@@ -99,8 +100,10 @@ class RowRunner:
 
     @property
     def written(self) -> Mapping[str, int]:
-        """What a session that writes texts has written so far; nothing of others."""
-        return self._session.written if isinstance(self._session, Writer) else {}
+        """What a session that writes texts has written for these blocks; nothing of others."""
+        if not isinstance(self._session, Writer):
+            return {}
+        return {name: count - self._written_before.get(name, 0) for name, count in self._session.written.items()}
 
     def tell(self, on_batch: OnBatch) -> None:
         """Call `on_batch` for each batch, once its block is finished."""

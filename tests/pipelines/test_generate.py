@@ -357,7 +357,24 @@ def test_a_config_that_changes_after_the_plan_is_refused(cli: Cli, folder: Path)
     assert cli("plan", folder / "m.yaml", "--out", folder / "plan.json").code == 0
     config = folder / "models/writer/genai_config.json"
     config.write_text(config.read_text().replace('"context_length": 128', '"context_length": 64'))
-    assert cli("apply", folder / "plan.json").code != 0
+    refused = cli("apply", folder / "plan.json")
+    assert refused.code != 0
+    assert "moved-fact" in refused.words
+
+
+def test_shards_of_a_saved_plan_write_what_one_process_does(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": f"the {part} leaks"} for part in ("pump", "valve", "belt", "motor")]
+    assert apply(cli, folder, rows).code == 0
+    whole = results(folder)
+    manifest = (folder / "m.yaml").read_text().replace("path: outbox,", "path: shards, rows_per_part: 1,")
+    (folder / "m.yaml").write_text(manifest)
+    assert cli("plan", folder / "m.yaml", "--out", folder / "plan.json").code == 0
+    for shard in ("0/2", "1/2"):
+        result = cli("apply", folder / "plan.json", "--shard", shard)
+        assert result.code == 0, result.err
+    assert cli("finish", folder / "plan.json").code == 0
+    assert results(folder, "shards") == whole
+    assert json.loads((folder / "shards/_run.json").read_text())["written"]["end"] == 4
 
 
 def test_lock_pins_all_files_of_the_folder(cli: Cli, folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from msgspec import Struct
 
 from ortdeploy.facts.variants import ENVIRONMENT, FLAG, KEPT, OTHERWISE, WHEN
-from ortdeploy.manifest.pipelines import DIFFUSION, TEXT_TO_IMAGE
+from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE, TEXT_TO_IMAGE
 from ortdeploy.plan.plan_file import ALWAYS_SAID, LATER, STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, JobInput, PlannedCheck
 from ortdeploy.planning.plan_writing import LEFT_OUT
@@ -56,7 +56,7 @@ SAID: dict[tuple[str, str], dict[str, Any]] = {
     ("JobErrors", "progress_timeout"): {"exclusiveMinimum": 0},
     ("JobErrors", "run_timeout"): {"exclusiveMinimum": 0},
     ("PlannedWireStep", "kind"): {"enum": ["run", "do", "each", "op"]},
-    ("PlannedPreset", "kind"): {"enum": [TEXT_TO_IMAGE, DIFFUSION]},
+    ("PlannedPreset", "kind"): {"enum": [TEXT_TO_IMAGE, DIFFUSION, GENERATE]},
     ("Fact", "kind"): NAME,
 }  # fmt: skip
 """What the types do not say."""
