@@ -463,10 +463,10 @@ def _reasons_of_refusals(planned: Planned, ended: Sequence[_Ended], arguments: a
 def _errors_of_refusals(planned: Planned, arguments: argparse.Namespace) -> dict[str, Diagnostic]:
     """Return the first error of each manifest without a plan, by their full paths."""
     errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
-    named = _manifests_of(arguments) if errors else ()
+    named = dict.fromkeys(map(os.path.abspath, [*_manifests_of(arguments), *_specs_of(planned)])) if errors else ()
     accepted = set(map(_manifest_of, planned.plans))
     found: dict[str, Diagnostic] = {}
-    for path in map(os.path.abspath, named):
+    for path in named:
         own = [one for one in errors if os.path.abspath(one.span.path) == path or len(named) == 1]  # noqa: PTH100  keeps links
         if own and path not in accepted:
             found[path] = own[0]
