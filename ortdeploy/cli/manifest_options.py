@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import platform
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,8 +63,8 @@ class Taken(Struct, frozen=True, kw_only=True):
 
 
 def device_name() -> str | None:
-    """Return what the environment calls this machine."""
-    return os.environ.get("ORTDEPLOY_DEVICE") or None
+    """Return what the environment calls this machine, or its host's name; None if it has none."""
+    return os.environ.get("ORTDEPLOY_DEVICE") or platform.node() or None
 
 
 def labels_of(flags: Sequence[str]) -> dict[str, str]:

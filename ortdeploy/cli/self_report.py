@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,10 @@ from typing import Any
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
+from ortdeploy.cli.manifest_options import device_name, labels_of
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.facts.variants import KEPT, Fact
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.disk import make_folders
 from ortdeploy.files.gate import outside
@@ -48,6 +50,7 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedFiles, RunJob
+from ortdeploy.planning.kept_choices import last_choice
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.results.results import JobResult, Status
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
 
 _TIMES = ("sequence", "last_look", "next_look")
 """What differs between two documents that say the same; the times are the last of a document."""
-_LONGEST = 300
+_LONGEST, _MOST_FACTS = 300, 100
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -169,7 +172,7 @@ class _Report:
         return Document(
             format_version=FORMAT_VERSION,
             deployment=self._name(),
-            device=this_device(os.environ),
+            device=this_device(device_name(), labels_of(self._arguments.labels)),
             version=running,
             wanted=replace(wanted, commit=asked.commit, text_digest=asked.text_digest) if is_refused else wanted,
             profile=self._profile(now),
@@ -202,12 +205,17 @@ class _Report:
         return None
 
     def _profile(self, now: str) -> Profile:
-        name = self._arguments.profile
-        by_variable = getattr(self._arguments, "environment_profile", False)
-        reason = None if name is None else "environment" if by_variable else "flag"
-        found = Profile(name=name, reason=reason, facts={}, since=now)
-        before = self.before.profile if self.before else found
-        return replace(found, since=before.since) if before.name == name else found
+        """Return the profile that this apply runs with; if it is refused, that of the last one."""
+        outcome = self._outcome
+        if outcome.plan is not None and outcome.diagnostic is None:
+            choice = outcome.plan.choice
+        else:
+            last = last_choice(outcome.manifest, self._state_dir)
+            choice = None if last is None else replace(last, reason=KEPT)
+        if choice is not None:
+            return Profile(name=choice.name, reason=choice.reason, facts=_cut(choice.facts), since=choice.since or now)
+        before = self.before.profile if self.before else None
+        return Profile(name=None, reason=None, facts={}, since=before.since if before and not before.reason else now)
 
     def _refusal(self, now: str) -> Refused:
         since = self.before.refusal.since if self.before and self.before.refusal else now
@@ -237,7 +245,7 @@ class _Report:
             digest = DigestCache(self._state_dir).digest
             for place in _places(self._outcome):
                 found[place.job] = _job(place, ledger, self._outcome, digest)
-        if self._outcome.spec is None:  # which would tell that a job is no more
+        if self._outcome.spec is None or self._outcome.state == "refused":  # what runs may have other jobs
             found = {**before, **found}
         yield from found.values()
 
@@ -255,6 +263,12 @@ class _Report:
         python = platform.python_version()
         ours = package_version("ortdeploy")
         return Versions(ortdeploy=ours, onnxruntime=runtime, python=python, providers=providers or before)
+
+
+def _cut(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Return as many facts as a document has room for, none of them longer than it may be."""
+    kept = list(facts.items())[:_MOST_FACTS]
+    return {name[:_LONGEST]: value[:_LONGEST] if isinstance(value, str) else value for name, value in kept}
 
 
 def _version_of(provider: str) -> str:

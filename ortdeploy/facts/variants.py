@@ -32,6 +32,15 @@ class Choice(Struct, frozen=True, kw_only=True):
         return f"{self.name or 'base'} ({self.reason})"
 
 
+def shown_fact(name: str, value: Fact) -> str:
+    """Return the value of a fact in words: `7.30 GiB`."""
+    if isinstance(value, bool):
+        return "opens" if value else "does not open"
+    if value is None:
+        return "not there"
+    return f"{value / 1024**3:.2f} GiB" if name == "memory" and isinstance(value, int) else str(value)
+
+
 class OfferedDevice(Struct, frozen=True, kw_only=True):
     """A device that a provider offers, or may offer; what is not known of it is None.
 

@@ -9,13 +9,15 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from ortdeploy.facts.variants import Fact
+
 FORMAT_VERSION = 1
 
 State = Literal["current", "running", "paused", "refused", "failed"]
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """The device: ORTDEPLOY_DEVICE or the host's name, a digest of the machine's id, and what ORTDEPLOY_LABELS says."""
+    """The device: its name, a digest of the machine's id, and its labels, as for `when` of profiles."""
 
     name: str
     id: str | None = None
@@ -42,12 +44,20 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """The profile that is merged into the manifest, why that one, and the facts that decided it."""
+    """The profile that is merged into the manifest, why that one, and the facts that decided it.
+
+    `reason` is None if the manifest has none to choose.
+    """
 
     name: str | None
     reason: str | None
-    facts: Mapping[str, str]
+    facts: Mapping[str, Fact]
     since: str
+
+    @property
+    def shown(self) -> str:
+        """The profile in words: `jetson (when)`."""
+        return "-" if self.reason is None else f"{self.name or 'base'} ({self.reason})"
 
 
 class Refused(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ Its metrics have other names than those of a job's report (`_run.prom`): two fil
 from collections.abc import Iterator
 from typing import get_args
 
+from ortdeploy.facts.variants import shown_fact
 from ortdeploy.fleet.document import Document, State, seconds_of
 from ortdeploy.state.looks import LAST, NEXT
 from ortdeploy.terminal_text import plain
@@ -14,6 +15,8 @@ HELP = {
     "ortdeploy_deployment_state": "1 for the state that the deployment is in, else 0.",
     "ortdeploy_deployment_info": "1, with the version that runs and the versions of what runs it.",
     "ortdeploy_deployment_wanted": "1 if the version that is wanted is the one that runs, else 0.",
+    "ortdeploy_deployment_profile_since_timestamp_seconds": "Since when this profile is the chosen one.",
+    "ortdeploy_deployment_profile_fact": "1 for each fact that decided the profile.",
     "ortdeploy_deployment_refused": "1 while what is wanted is refused, with the rule that refuses it.",
     "ortdeploy_deployment_refused_since_timestamp_seconds": "Since when what is wanted is refused.",
     LAST: "When ortdeploy last looked whether there is something to do.",
@@ -53,11 +56,16 @@ def _metrics(said: Document) -> Iterator[tuple[str, dict[str, str], float]]:
             "bundle": version.bundle or "",
             "text_digest": version.text_digest or "",
             "profile": said.profile.name or "",
+            "profile_reason": said.profile.reason or "",
             "ortdeploy": said.versions.ortdeploy,
             "onnxruntime": said.versions.onnxruntime,
         },
         1,
     )
+    yield "ortdeploy_deployment_profile_since_timestamp_seconds", {}, seconds_of(said.profile.since)
+    for name, value in said.profile.facts.items():
+        fact = {"fact": name, "value": shown_fact(name, value)}
+        yield "ortdeploy_deployment_profile_fact", fact, True
     yield "ortdeploy_deployment_wanted", {}, said.wanted.same
     refusal = said.refusal
     yield "ortdeploy_deployment_refused", {"rule": (refusal.rule or "") if refusal else ""}, refusal is not None

@@ -123,8 +123,10 @@ def _check(document: Document) -> None:
     if document.format_version != FORMAT_VERSION:
         raise ValueError
     counted = ("committed", "failed", "skipped", "left", "waiting", "damaged_parts")
+    facts = [value for value in document.profile.facts.values() if isinstance(value, int)]
+    own_numbers = (*facts, document.version.number or 0, document.sequence)
     numbers = [getattr(job, name) or 0 for job in document.jobs for name in counted]
-    if not all(0 <= number < _MOST for number in (*numbers, document.version.number or 0, document.sequence)):
+    if not all(0 <= number < _MOST for number in (*numbers, *own_numbers)):
         raise ValueError("a number in it counts nothing")
     jobs = (time for job in document.jobs for time in (job.last_row, job.oldest_waiting))
     refused = document.refusal.since if document.refusal else None

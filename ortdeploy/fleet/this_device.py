@@ -1,8 +1,7 @@
-"""What this device says of itself: its name and labels, its clock, and the commit of a checkout."""
+"""What this device says of itself: its id, its clock, and the commit of a checkout."""
 
 import hashlib
 import os
-import platform
 import re
 import sys
 import time
@@ -16,7 +15,6 @@ from ortdeploy.files.opening import read_text
 from ortdeploy.fleet.document import Clock, Device
 from ortdeploy.state.looks import moment_of
 
-NAME, LABELS = "ORTDEPLOY_DEVICE", "ORTDEPLOY_LABELS"
 _MACHINE_ID = Path("/etc/machine-id")
 _SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 _LONGEST, _MOST_LABELS = 200, 50
@@ -24,12 +22,10 @@ _UNSYNCHRONISED = 5
 """What adjtimex of Linux returns where nothing keeps the clock right."""
 
 
-def this_device(environment: Mapping[str, str]) -> Device:
-    """Return the device's name, its id and its labels."""
-    name = environment.get(NAME) or platform.node() or "unknown"
-    pairs = (one.partition("=") for one in environment.get(LABELS, "").split(",") if one.strip())
-    labels = {key.strip()[:_LONGEST]: value.strip()[:_LONGEST] for key, _, value in pairs}
-    return Device(name=name[:_LONGEST], id=_machine(), labels=dict(list(labels.items())[:_MOST_LABELS]))
+def this_device(name: str | None, labels: Mapping[str, str]) -> Device:
+    """Return the device of a name and labels, with its id; what is too long for a document is cut."""
+    kept = {key: value[:_LONGEST] for key, value in list(labels.items())[:_MOST_LABELS]}
+    return Device(name=(name or "unknown")[:_LONGEST], id=_machine(), labels=kept)
 
 
 def _machine() -> str | None:

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Certainty, Diagnostic
-from ortdeploy.facts.variants import OTHERWISE, WHEN, Choice, Fact
+from ortdeploy.facts.variants import OTHERWISE, WHEN, Choice, Fact, shown_fact
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.when import BASE, PROFILES, REFUSE, Ask, Term, Variants, When, judge
 from ortdeploy.manifest.when import OTHERWISE as OTHERWISE_KEY
@@ -62,20 +62,8 @@ def _undecided(when: When, unknown: tuple[Term, ...], *, here: bool) -> str:
 
 def _none(variants: Variants, facts: dict[str, Fact]) -> str:
     names = ", ".join(f'"{when.profile}"' for when in variants.whens)
+    shown = ", ".join(f"{name}: {shown_fact(name, value)}" for name, value in sorted(facts.items()))
     return (
-        f"None of the profiles {names} holds on this device ({shown_facts(facts)}), and otherwise: is refuse. "
+        f"None of the profiles {names} holds on this device ({shown}), and otherwise: is refuse. "
         "Correct a when:, or name a profile with --profile."
     )
-
-
-def shown_facts(facts: "dict[str, Fact]") -> str:
-    """Return facts as words: `memory 7.3 GiB, provider CUDA: no`."""
-    return ", ".join(f"{name}: {_shown(name, value)}" for name, value in sorted(facts.items()))
-
-
-def _shown(name: str, value: Fact) -> str:
-    if isinstance(value, bool):
-        return "opens" if value else "does not open"
-    if value is None:
-        return "not there"
-    return f"{int(value) / 1024**3:.2f} GiB" if name == "memory" else str(value)

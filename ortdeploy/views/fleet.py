@@ -72,7 +72,7 @@ def cells_of(row: Row) -> dict[str, str]:
         "DEPLOYMENT": said.deployment[:_LONGEST] if said else "-",
         "STATE": ", ".join(row.wrong) or _state(row),
         "VERSION": _version(said) if said else "-",
-        "PROFILE": ((said.profile.name if said else None) or "-")[:_LONGEST],
+        "PROFILE": said.profile.shown[:_LONGEST] if said else "-",
         "COMMITTED": numbers[0],
         "FAILED": numbers[1],
         "WAITING": numbers[2],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ortdeploy.durations import moment
+from ortdeploy.facts.variants import shown_fact
 from ortdeploy.fleet.rows import Row
 from ortdeploy.reports.page import numbers, page, searchable, section, soft, table
 from ortdeploy.state.looks import moment_of
@@ -25,11 +26,23 @@ def render_page(rows: Sequence[Row], now: float) -> str:
 def _deployments(rows: Sequence[Row]) -> str:
     names = ["Device", "Deployment", "State", "Version", "Profile", "Committed", "Failed", "Waiting", "Last look"]
     cells = [
-        [*(text or "-" for text in cells_of(row).values()), _labels(row), "; ".join(row.why)[:_WHY]] for row in rows
+        [*(text or "-" for text in cells_of(row).values()), _decided(row), _labels(row), "; ".join(row.why)[:_WHY]]
+        for row in rows
     ]
     return section(
-        "Deployments", searchable("Deployments", table([*names, "Labels", "Why"], cells, _NUMBERS)), wide=True
+        "Deployments",
+        searchable("Deployments", table([*names, "Profile by", "Labels", "Why"], cells, _NUMBERS)),
+        wide=True,
     )
+
+
+def _decided(row: Row) -> str:
+    """Return the facts that decided the profile, and since when."""
+    if row.document is None or row.document.profile.reason is None:
+        return ""
+    profile = row.document.profile
+    facts = [f"{name}: {shown_fact(name, value)}"[:_LONGEST] for name, value in sorted(profile.facts.items())]
+    return "; ".join([*facts[:_LABELS], f"since {moment(profile.since)}"])
 
 
 def _labels(row: Row) -> str:

@@ -19,7 +19,7 @@ CURRENT = Document(
     device=Device(name="line-4"),
     version=Version(commit="a" * 40),
     wanted=Wanted(same=True, state_reached="current"),
-    profile=Profile(name=None, reason=None, facts={}, since=WHEN),
+    profile=Profile(name="gpu", reason="when", facts={"memory": 8 * 1024**3, "provider CUDA": True}, since=WHEN),
     state="current",
     refusal=None,
     jobs=(Job(name="run", status="done", committed=20, left=0, last_row=WHEN, waiting=1, oldest_waiting=WHEN),),

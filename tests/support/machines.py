@@ -52,7 +52,7 @@ class Machine:
         def traits(options: LoadOptions) -> Traits:
             return Traits(
                 name=options.device_name or self.name,
-                labels={**self.labels, **options.labels},
+                labels=options.labels or self.labels,
                 architecture=self.architecture,
                 system=self.system,
                 memory=self.memory,
@@ -67,6 +67,8 @@ class Machine:
             self.tried.append(short_name(provider.name))
             return short_name(provider.name) in self.opens
 
+        monkeypatch.setenv("ORTDEPLOY_DEVICE", self.name)
+        monkeypatch.setenv("ORTDEPLOY_LABELS", ",".join(f"{key}={value}" for key, value in self.labels.items()))
         monkeypatch.setattr(variants, "traits_here", traits)
         monkeypatch.setattr(variants, "offered_here", offered)
         monkeypatch.setattr(variants, "does_open", does_open)

@@ -1,7 +1,6 @@
 """`ortdeploy device`: write this machine's facts as a device file, to plan for it elsewhere."""
 
 import argparse
-import platform
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         check_target("--output", arguments.output, Target.DEVICE, arguments)
     runtime = probe_runtime({provider.name: None for provider in PROVIDERS if provider.plugin})
-    name = arguments.name or device_name() or platform.node() or "device"
+    name = arguments.name or device_name() or "device"
     labels, opens = labels_of(arguments.labels), opening_providers()
     text = dump_device(name, runtime, probe_machine(), labels=labels, opens=opens)
     for problem in runtime.plugin_problems.values():
