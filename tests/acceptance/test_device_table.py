@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import Cli, Result
+from conftest import REPOSITORY, Cli, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
@@ -231,16 +231,26 @@ def test_flags_that_are_about_one_machine(cli: Cli, folder: Path) -> None:
     assert not (folder / "p.json").exists()
 
 
-def test_the_page_about_variants_shows_what_is_there(cli: Cli, folder: Path) -> None:
-    page = Path(__file__).parents[2] / "docs/variants.md"
+def test_the_page_about_variants_shows_what_the_example_does(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = REPOSITORY / "docs/variants.md"
     ((_, _, body),) = (one for one in snippets(page.read_text(encoding="utf-8")) if one[0] == "console")
-    (line,) = (line.removeprefix("$ ") for line in body.splitlines() if line.startswith("$ "))
-    make(folder, "deployments")
-    for name in ("m.yaml", "double.onnx"):
-        shutil.move(folder / name, folder / "deployments" / name)
-    command, *words = shlex.split(line)
+    line, _, written = body.partition("\n")
+    monkeypatch.chdir(REPOSITORY)
+    command, *words = shlex.split(line.removeprefix("$ "))
     assert command == "ortdeploy"
-    assert "Planned for 3 devices" in cli(*words).out
+    assert cli(*words, "--color", "never").out == written
+
+
+def test_each_condition_on_hardware_is_decided_for_every_shipped_device(cli: Cli, folder: Path) -> None:
+    """The board that is sold with 8 GB counts; on a PC the processor decides, whose memory nobody knows."""
+    when = '{architecture: aarch64, memory: ">= 6GiB", provider: CUDA}'
+    (folder / "m.yaml").write_text(MANIFEST.replace('{provider: CUDA, memory: ">= 6GiB"}', when))
+    shutil.rmtree(folder / "devices")
+    shutil.copytree(REPOSITORY / "deployments/devices", folder / "devices")
+    found = {device: profile for (device, _), (profile, _) in cells(table(cli)).items()}
+    assert len(found) == 10
+    assert {device for device, profile in found.items() if profile == "gpu"} == {"jetson-agx-orin", "jetson-orin-nano"}
+    assert {rule for _, rule in cells(table(cli)).values()} == {None}
 
 
 @settings(max_examples=effort(4, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
