@@ -658,9 +658,9 @@ def test_what_plans_rest_on_is_known_here() -> None:
         "path_problems resources runtime",
         ArrivalPolicy: "on_change on_empty on_remove stable_for",
         InputSpec: "arrivals at columns dialect format jobs key missing paths row_type settings values",
-        JobSpec: "adapters at attempts batch has_pipeline_and_model input limits max_consecutive max_failed model name "
+        JobSpec: "adapters at attempts batch expect has_pipeline_and_model input limits max_consecutive max_failed model name "
         "on_nan output pipeline postprocess prepare progress_timeout reports retries run_timeout timing",
-        OutputSpec: "at columns explode format images keep on_upgrade path removable rows_per_part types url",
+        OutputSpec: "at columns explode format images keep on_upgrade path recordings removable rows_per_part types url",
     }
 
 

@@ -570,11 +570,11 @@ def test_what_data_decides_is_known_here() -> None:
         "rows_before settings types unreadable upstream"
     )
     assert _fields(JobOutput) == (
-        "aside changed columns committed_rows dtypes explode format images keep on_upgrade path readers removable "
+        "aside changed columns committed_rows dtypes explode format images keep on_upgrade path readers recordings removable "
         "replaces reports row_shapes settled types upgraded_at upload"
     )
     assert _fields(RunJob) == (
-        "adapters batching errors fetch identity input inputs job letters limits model output pipeline postprocess "
+        "adapters batching errors expect fetch identity input inputs job letters limits model output pipeline postprocess "
         "retry row_axes row_check session thread_layout timing trim values"
     )
 
