@@ -231,7 +231,7 @@ def test_flags_that_are_about_one_machine(cli: Cli, folder: Path) -> None:
     assert not (folder / "p.json").exists()
 
 
-def test_the_page_about_variants_shows_what_the_example_does(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_about_variants_shows_what_is_there(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     page = REPOSITORY / "docs/variants.md"
     ((_, _, body),) = (one for one in snippets(page.read_text(encoding="utf-8")) if one[0] == "console")
     line, _, written = body.partition("\n")
