@@ -208,6 +208,8 @@ class _Report:
         """Return the profile that this apply runs with; if it is refused, that of the last one."""
         outcome = self._outcome
         if outcome.plan is not None and outcome.diagnostic is None:
+            if outcome.state == "refused" and self.before is not None:  # by a check or the machine: it has not run
+                return self.before.profile
             choice = outcome.plan.choice
         else:
             last = last_choice(outcome.manifest, self._state_dir)

@@ -6,8 +6,9 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
-from conftest import Cli
+from conftest import Cli, read_rows
 from support.machines import GIB, Machine
 from support.models import scale_model
 
@@ -128,3 +129,27 @@ def test_a_device_that_cannot_choose_says_so_and_keeps_what_it_ran(
     assert (found["version"], found["jobs"]) == (before["version"], before["jobs"])
     assert f'rule="{rule}"}} 1' in metrics(folder)
     assert f"[{rule}]" in cli("fleet", ".ortdeploy/status").words
+
+
+def test_a_profile_whose_golden_check_fails_is_not_said_to_run(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver comes late, and with it a profile that has never run well here."""
+    scale_model(folder / "wrong.onnx", factor=7.0)
+    (folder / "golden").mkdir()
+    for name, value in (("input_0", 1.0), ("output_0", 2.0)):
+        tensor = onnx.numpy_helper.from_array(np.full((2, 4), value, np.float32), "xy"[name == "output_0"])
+        (folder / f"golden/{name}.pb").write_bytes(tensor.SerializeToString())
+    text = MANIFEST.replace("[CPU]}", "[CPU], gate: true, checks: [golden]}")
+    (folder / "m.yaml").write_text(text.replace("jobs: {j: {batch: {size: 2}}}", "models: {m: {path: wrong.onnx}}"))
+    Machine().become(monkeypatch)
+    assert cli("apply", "m.yaml", "--last-good").code == 0
+    before = said(folder)
+    (folder / "inbox/b.npy").write_bytes((folder / "inbox/a.npy").read_bytes())
+    Machine(opens=("CUDA", "CPU")).become(monkeypatch)
+    for _ in range(2):
+        assert cli("apply", "m.yaml", "--last-good").code == 1
+        found = said(folder)
+        assert {row["y"][0] for row in read_rows(folder / "out")} == {2.0}
+        assert (found["state"], found["refusal"]["summary"]) == ("refused", "A golden check did not pass")
+        assert (found["profile"], found["version"]) == (before["profile"], before["version"])

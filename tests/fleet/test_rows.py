@@ -124,6 +124,8 @@ def test_what_is_no_document_is_a_row_that_says_so(tmp_path: Path, name: str) ->
         ('"committed":20', f'"committed":{10**30}'),
         ('"committed":20', '"committed":' + "9" * 5000),
         ('"labels":{}', '"labels":{"a":["b"]}'),
+        (f'"memory":{8 * 1024**3}', f'"memory":{10**400}'),
+        (f'"memory":{8 * 1024**3}', '"memory":0.5'),
         ('"format_version":1', '"format_version":true'),
     ],
 )
