@@ -96,6 +96,7 @@ class Measuring(Struct, frozen=True, kw_only=True):
             limits=replace(step.limits, memory=self.limit, disk=None, forecast=forecast),
             batching=replace(batching, auto=False),
             timing=ALWAYS,
+            expect={},
         )
 
 
@@ -123,4 +124,4 @@ def _tried_run(step: RunJob, rows: int) -> RunJob:
     beside = [name for name in (*_SHOWN_BESIDE.get(step.input.format, ()), *prompts, "row") if name not in taken]
     known = None if step.input.rows is None else min(step.input.rows, rows)
     read = replace(step.input, rows=known, key=(*step.input.key, *beside))
-    return replace(step, input=read, batching=replace(step.batching, auto=False))
+    return replace(step, input=read, batching=replace(step.batching, auto=False), expect={})

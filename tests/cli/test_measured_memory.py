@@ -146,6 +146,17 @@ def test_a_job_that_cannot_be_measured_runs_with_a_word(
     assert not memo_files(folder / ".ortdeploy", "memory")
 
 
+def test_first_rows_that_are_measured_or_tried_are_not_compared_with_what_is_expected(folder: Path) -> None:
+    np.save(folder / "data.npy", np.repeat(np.array([0, 100], np.float32), [64, 6400])[:, None] * np.ones(4, np.float32))
+    (folder / "m.yaml").write_text(MANIFEST + "    expect: {y: {mean: [100, 1000]}}\n")
+    done = run_process(["apply", "m.yaml"], cwd=folder)
+    assert done.code == 0, done.out + done.err
+    assert '"job.measured"' in done.err
+    assert "not_measured" not in done.err
+    tried = run_process(["try", "m.yaml"], cwd=folder)
+    assert tried.code == 0, tried.out + tried.err
+
+
 class Free(Struct):
     """A machine with so much memory free."""
 
