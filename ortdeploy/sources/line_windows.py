@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from itertools import repeat
 from typing import Any
 
@@ -170,7 +170,8 @@ class _Windows:
     def add(self, line: _Line) -> Iterator[list[_Line]]:
         """Take a line, and yield the windows that are whole with it. Raises RowError for a line before the last one."""
         wanted = self._wanted
-        group = self._groups.setdefault(tuple(str(json_value(line.known[name])) for name in wanted.by), _Group())
+        values = (json_value(line.known[name]) for name in wanted.by)
+        group = self._groups.setdefault(tuple(None if one is None else str(one) for one in values), _Group())
         if wanted.order is not None and group.last is not None:
             if line.time < group.last:
                 raise RowError(f'"{wanted.order}" is before that of the line before it', "out-of-order")
@@ -338,7 +339,7 @@ def _time(value: Any, name: str) -> int:
     text = str(value).strip()
     try:
         return int(Decimal(text) * _SECOND)
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):  # no number, or one that is not finite or beyond all times
         pass
     try:
         return _since_epoch(datetime.fromisoformat(text))

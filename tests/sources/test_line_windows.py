@@ -197,6 +197,21 @@ def test_a_line_that_cannot_be_read_is_a_row_of_its_own_and_one_that_cannot_be_f
     assert found.failed[1].message.startswith("line 3: ")
 
 
+def test_a_number_beyond_all_times_is_a_row_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("device,time,x\na,1,0\na,1e1000000,1\na,2,2\n")
+    found = Read(path, {"rows": 2, "by": ["device"], "order": "time"})
+    assert found.windows == [[0, 2]]
+    assert [row.code for row in found.failed] == ["not-a-time"]
+
+
+def test_no_value_is_another_device_than_a_text_that_looks_like_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"device": device, "x": at} for at, device in enumerate([None, "None"] * 4)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Read(path, {"rows": 2, "by": ["device"]}).windows == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
 def test_memory_is_flat_in_the_number_of_lines(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path = write(tmp_path / f"{count}.csv", [Line(at, "ab"[at % 2], at, at % 7) for at in range(count)])
