@@ -21,12 +21,14 @@ CONTRACT = Contract(
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no options
-    return one_by_one(_normalize)
+    return one_by_one(of_length_one)
 
 
-def _normalize(array: Array) -> Array:
+def of_length_one(array: Array) -> Array:
+    """Return vectors [*dims, width] of length one, those of very small and very large numbers too."""
     wide = computable(array)
-    length = np.linalg.norm(wide, axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        length = np.linalg.norm(wide, axis=-1, keepdims=True)
     small = np.finfo(wide.dtype).tiny
     odd = (length < np.sqrt(small)) | np.isinf(length)  # squares of very small or large numbers are 0 or infinities
     if odd.any():

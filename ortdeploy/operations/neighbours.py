@@ -16,6 +16,7 @@ from ortdeploy.files.decoding import decoding
 from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.numpy_archives import read_npz
 from ortdeploy.files.opening import regular_path
+from ortdeploy.operations.l2_normalize import of_length_one
 from ortdeploy.operations.protocol import Call, Types, by_row
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import REALS, Attribute, Contract, FormalParameter, Solved, forms
@@ -83,22 +84,16 @@ def read(path: str) -> Catalogue:
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every type
     catalogue, by_cosine = read(options["of"]), options["by"] == "cosine"
-    vectors = _of_length_one(catalogue.vectors) if by_cosine else catalogue.vectors
+    vectors = of_length_one(catalogue.vectors) if by_cosine else catalogue.vectors
 
     def find(x: Array) -> tuple[Array, Array, Array]:
         if len(x) != vectors.shape[1]:
             raise ValueError(f"a vector has {len(x)} numbers, and those of the file have {vectors.shape[1]}")
         x = convert(x, "float32")
-        places, scores = _nearest(_of_length_one(x[np.newaxis])[0] if by_cosine else x, vectors, options["top"])
+        places, scores = _nearest(of_length_one(x) if by_cosine else x, vectors, options["top"])
         return catalogue.names[places], scores, places
 
     return by_row(find, 3, "x")
-
-
-def _of_length_one(vectors: Array) -> Array:
-    """Return vectors [n, numbers] of length one; those of zeros stay."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0))
 
 
 def _nearest(x: Array, vectors: Array, top: int) -> tuple[Array, Array]:

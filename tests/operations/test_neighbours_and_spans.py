@@ -44,6 +44,15 @@ def test_of_equal_scores_the_first_comes_first_and_names_may_be_places(tmp_path:
     np.testing.assert_allclose(scores, [[1, 1, 0, 0], [0, 0, 0, 0]])
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_vectors_of_very_small_or_large_numbers_have_a_direction(tmp_path: Path, size: float) -> None:
+    vectors = np.array([[0, 1], [1, 0], [1, 1]], np.float32)
+    np.save(tmp_path / "c.npy", vectors * np.float32(size))
+    found, scores, _ = near(np.array([[size, 0]], np.float32), tmp_path / "c.npy", top=3)
+    assert found.tolist() == [["1", "2", "0"]]
+    np.testing.assert_allclose(scores, [[1, 0.5**0.5, 0]], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
