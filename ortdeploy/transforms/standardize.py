@@ -29,7 +29,9 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
             return (array,)
         axes = tuple(range(1, array.ndim))
         values = convert(array, "float64")
-        centred = values - values.mean(axis=axes, keepdims=True)
+        low, high = values.min(axis=axes, keepdims=True), values.max(axis=axes, keepdims=True)
+        mean = np.where(low == high, low, values.mean(axis=axes, keepdims=True))  # the mean is rounded, and low is not
+        centred = values - mean
         spread = np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + options["epsilon"])
         if not spread.all():
             raise ValueError("all values of the row are the same, which have no variance; give an epsilon above 0")

@@ -78,3 +78,5 @@ def test_rows_are_standardized_as_by_wav2vec2(known: Mapping[str, np.ndarray]) -
     np.testing.assert_allclose(made[1], known["standardized"], atol=1e-3)
     with pytest.raises(ValueError, match="all values of the row are the same"):
         PREPARE["standardize"].build({"epsilon": 0}, tensor)(np.ones((1, 4), np.float32))
+    with pytest.raises(ValueError, match="all values of the row are the same"):
+        PREPARE["standardize"].build({"epsilon": 0}, TensorType("float64", (ROWS, None)))(np.full((1, 3), 0.1))
