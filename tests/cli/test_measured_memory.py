@@ -146,8 +146,19 @@ def test_a_job_that_cannot_be_measured_runs_with_a_word(
     assert not memo_files(folder / ".ortdeploy", "memory")
 
 
+def test_a_killed_measurement_refuses_the_job_once(folder: Path, cli: Cli, measured: Install) -> None:
+    measured(lambda _way, _batch: -9)
+    assert cli("apply", folder / "m.yaml").code == 1, "the kernel may have ended it, for want of memory"
+    assert not memo_files(folder / ".ortdeploy", "memory")
+    measured(lambda _way, _batch: 300 * MIB)
+    done = cli("apply", folder / "m.yaml")
+    assert done.code == 0, done.out + done.err
+
+
 def test_first_rows_that_are_measured_or_tried_are_not_compared_with_what_is_expected(folder: Path) -> None:
-    np.save(folder / "data.npy", np.repeat(np.array([0, 100], np.float32), [64, 6400])[:, None] * np.ones(4, np.float32))
+    np.save(
+        folder / "data.npy", np.repeat(np.array([0, 100], np.float32), [64, 6400])[:, None] * np.ones(4, np.float32)
+    )
     (folder / "m.yaml").write_text(MANIFEST + "    expect: {y: {mean: [100, 1000]}}\n")
     done = run_process(["apply", "m.yaml"], cwd=folder)
     assert done.code == 0, done.out + done.err

@@ -128,7 +128,7 @@ class _Job(Struct, frozen=True, kw_only=True):
             taken.append(found)
             more = 0 if found.over else forecast.rest
             forecast = forecast.with_measured(replace(found, size=found.size + more))
-        for one in taken:
+        for one in (one for one in taken if not isinstance(one, _Killed)):
             note_memory(self.state_dir, forecast.key, one)
         if taken and forecast.is_too_much and self.bound is not None:
             forecast = replace(forecast, fitting=self._fitting(forecast, self.bound))
@@ -190,14 +190,19 @@ class _Job(Struct, frozen=True, kw_only=True):
         return found
 
 
+class _Killed(MeasuredMemory, frozen=True, kw_only=True):
+    """Too much, as far as is known: the kernel kills for want of memory. So may anybody, so it is not remembered."""
+
+
 def _verdict(answer: Answer, limited: MeasuredMemory) -> MeasuredMemory | str:
     """Return what a fork took; `limited` says so if it took too much. Or return why that is not known."""
     over = replace(limited, over=True)
     if answer.late:
         return f"its first {limited.rows:,} rows took longer than {_SECONDS:.0f} seconds"
+    if answer.code == -getattr(signal, "SIGKILL", 9):
+        return _Killed(way=over.way, size=over.size, rows=over.rows, over=True)
     if answer.code != 0:
-        is_of_memory = limited.way.arena or answer.code == -getattr(signal, "SIGKILL", 9)
-        return over if is_of_memory else f"the process that ran its first rows {how_it_ended(answer.code)}"
+        return over if over.way.arena else f"the process that ran its first rows {how_it_ended(answer.code)}"
     said: Mapping[str, Any] = answer.messages[-1] if answer.messages else {"reason": "its first rows gave no answer"}
     if said.get("halved") or "memory ran out" in (said.get("reason") or ""):
         return over
