@@ -191,7 +191,7 @@ class _Job(Struct, frozen=True, kw_only=True):
 
 
 class _Killed(MeasuredMemory, frozen=True, kw_only=True):
-    """Too much, as far as is known: the kernel kills for want of memory. So may anybody, so it is not remembered."""
+    """Too much, for this time: the kernel kills for want of memory, but anybody may, so it is not remembered."""
 
 
 def _verdict(answer: Answer, limited: MeasuredMemory) -> MeasuredMemory | str:
