@@ -7,7 +7,6 @@ not what it says.
 """
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import Written
+from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.jobs.job_context import JobContext
@@ -39,8 +39,8 @@ _KEY = "output"
 
 def put_copy(place: SharedPlace, ledger: Ledger, output: str) -> None:
     """Put a copy of what a ledger knows of an output beside its parts. Raises OSError, OrtdeployError."""
-    with tempfile.TemporaryDirectory(prefix="ortdeploy-state-") as folder:
-        copy = Path(folder) / FILE
+    with scratch_folder("state") as scratch:
+        copy = scratch.path / FILE
         ledger.copy_output(output, copy)
         place.put(copy, COPY)
     place.delete(AHEAD)
@@ -85,10 +85,10 @@ def rebuild(place: SharedPlace, ledger: Ledger, output: str, *, suffix: str, rem
             f"parts, and the ledger that knows it is not under {ledger.state_dir}. Restore that ledger (ortdeploy "
             "state restore); or start over with ortdeploy apply --new-run"
         )
-    with tempfile.TemporaryDirectory(prefix="ortdeploy-state-") as folder:
-        with open_ledger(Path(folder)) as made:
+    with scratch_folder("state") as scratch:
+        with open_ledger(scratch.path) as made:
             record = _Rebuilt(place, made, suffix).run(closed, removable=removable)
-            copy = Path(folder) / "copy.db"
+            copy = scratch.path / "copy.db"
             made.copy_output(_KEY, copy)
         ledger.take_over(output, copy)
     if isinstance(place, SharedFolder):

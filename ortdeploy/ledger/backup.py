@@ -24,6 +24,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import KEPT, TEXTS, TOLD
 from ortdeploy.files.object_store import url_of_mirror
 from ortdeploy.files.opening import open_regular, read_whole, regular_path
+from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.files.tuning_cache import KIND
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
@@ -57,11 +58,11 @@ def back_up(state_dir: Path, target: Path) -> int:
     _check_absent(target, "Choose another name, or move it away")
     if not (state_dir / FILE).is_file():
         raise OrtdeployError(f"{state_dir} holds no ledger {FILE}; name the state directory with --state-dir")
-    with tempfile.TemporaryDirectory(prefix="ortdeploy-state-") as folder:
-        copy = Path(folder) / FILE
+    with scratch_folder("state") as scratch:
+        copy = scratch.path / FILE
         with translated(), closing(_connect(state_dir / FILE)) as ledger, closing(sqlite3.connect(copy)) as into:
             ledger.backup(into)
-        records = _sound_records(Path(folder))
+        records = _sound_records(scratch.path)
         try:
             with open_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 archive.write(copy, FILE)

@@ -8,6 +8,7 @@ from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import execute, plan_for, save
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.ledger.backup import back_up, bring_back
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.opening import read_outputs
@@ -56,3 +57,15 @@ def test_a_file_with_anything_else_in_it_is_no_copy(tmp_path: Path, others: list
         bring_back(copy, state)
     assert [path for path in sorted(tmp_path.rglob("*")) if path != state] == before
     assert not (state / FILE).exists()
+
+
+def test_what_a_killed_copy_has_left_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (scratch := tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    save(tmp_path, [0, 1])
+    execute(tmp_path, plan_for(tmp_path, 2), FakeRuntime(refuse_negative))
+    with scratch_folder("state") as left:
+        left.keep = True  # as a process that is killed
+    assert len(list(scratch.iterdir())) == 1
+    back_up(tmp_path / ".ortdeploy", tmp_path / "copy.zip")
+    assert list(scratch.iterdir()) == []
