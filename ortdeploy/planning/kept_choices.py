@@ -51,16 +51,18 @@ def lost_facts(then: Mapping[str, Fact], now: Mapping[str, Fact]) -> list[str]:
     ]
 
 
-def keep_choice(plan: Plan, choice: Choice, state: Path, now: str, *, anew: bool) -> str:
+def keep_choice(plan: Plan, choice: Choice, state: Path, now: str, *, anew: bool, runs: bool = True) -> str:
     """Keep the choice of a plan that is about to run, before anything of it does; log it if it is another one.
 
-    Return since when it is the choice. Raises OSError.
+    Return since when it is the choice. `runs`: else nothing is kept, for a golden check may refuse it. Raises OSError.
     """
     manifest = str(Path(plan.folder) / Path(plan.manifest).name)
     last = last_choice(manifest, state)
     is_other = last is None or last.name != choice.name
     facts = dict(choice.facts) if last is None or anew else _most(last.facts, choice.facts)
     since = now if last is None or is_other else last.since or now
+    if not runs:
+        return since
     kept = replace(choice, facts=facts, since=since)
     if last is not None and is_other:
         log.info("profile.changed", manifest=plan.manifest, profile=choice.name, reason=choice.reason, before=last.name)

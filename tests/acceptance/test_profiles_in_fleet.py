@@ -28,6 +28,7 @@ profiles:
   otherwise: base
 """
 BOTH = MANIFEST.replace("labels: {line: paint}, not: {provider: CUDA}", "cores: '>= 1'")
+GATED = MANIFEST.replace("[CPU]}", "[CPU], gate: true, checks: [golden]}")
 
 
 @pytest.fixture
@@ -131,17 +132,29 @@ def test_a_device_that_cannot_choose_says_so_and_keeps_what_it_ran(
     assert f"[{rule}]" in cli("fleet", ".ortdeploy/status").words
 
 
+def with_golden(folder: Path) -> None:
+    (folder / "golden").mkdir()
+    for name, value in (("input_0", 1.0), ("output_0", 2.0)):
+        tensor = onnx.numpy_helper.from_array(np.full((2, 4), value, np.float32), "xy"[name == "output_0"])
+        (folder / f"golden/{name}.pb").write_bytes(tensor.SerializeToString())
+
+
+def test_a_profile_whose_golden_check_passes_is_kept(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_golden(folder)
+    (folder / "m.yaml").write_text(GATED)
+    Machine(opens=("CUDA", "CPU")).become(monkeypatch)
+    assert cli("apply", "m.yaml").code == 0
+    Machine().become(monkeypatch)
+    assert "profile-changed" in cli("apply", "m.yaml").out
+
+
 def test_a_profile_whose_golden_check_fails_is_not_said_to_run(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver comes late, and with it a profile that has never run well here."""
     scale_model(folder / "wrong.onnx", factor=7.0)
-    (folder / "golden").mkdir()
-    for name, value in (("input_0", 1.0), ("output_0", 2.0)):
-        tensor = onnx.numpy_helper.from_array(np.full((2, 4), value, np.float32), "xy"[name == "output_0"])
-        (folder / f"golden/{name}.pb").write_bytes(tensor.SerializeToString())
-    text = MANIFEST.replace("[CPU]}", "[CPU], gate: true, checks: [golden]}")
-    (folder / "m.yaml").write_text(text.replace("jobs: {j: {batch: {size: 2}}}", "models: {m: {path: wrong.onnx}}"))
+    with_golden(folder)
+    (folder / "m.yaml").write_text(GATED.replace("jobs: {j: {batch: {size: 2}}}", "models: {m: {path: wrong.onnx}}"))
     Machine().become(monkeypatch)
     assert cli("apply", "m.yaml", "--last-good").code == 0
     before = said(folder)
@@ -153,3 +166,7 @@ def test_a_profile_whose_golden_check_fails_is_not_said_to_run(
         assert {row["y"][0] for row in read_rows(folder / "out")} == {2.0}
         assert (found["state"], found["refusal"]["summary"]) == ("refused", "A golden check did not pass")
         assert (found["profile"], found["version"]) == (before["profile"], before["version"])
+    Machine().become(monkeypatch)
+    assert cli("apply", "m.yaml", "--last-good").code == 0, "nothing is lost that has run"
+    assert [row["y"][0] for row in read_rows(folder / "out")] == [2.0] * 8
+    assert said(folder)["profile"]["since"] == before["profile"]["since"]

@@ -234,16 +234,20 @@ def _with_kept_choices(planned: Planned, arguments: argparse.Namespace) -> Plann
     """
 
     def kept(plan: Plan) -> Plan:
-        if plan.choice is None:
-            return plan
-        state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
-        try:
-            since = keep_choice(plan, plan.choice, state_dir, now(), anew=getattr(arguments, "choose", False))
-        except OSError as error:
-            raise OrtdeployError(failure_at(state_dir, error)) from error
-        return replace(plan, choice=replace(plan.choice, since=since))
+        return _with_kept_choice(plan, arguments, now(), runs=not (plan.gates and plan.steps))
 
     return replace(planned, plans=tuple(map(kept, planned.plans)), stand_ins=tuple(map(kept, planned.stand_ins)))
+
+
+def _with_kept_choice(plan: Plan, arguments: argparse.Namespace, since: str, *, runs: bool = True) -> Plan:
+    if plan.choice is None:
+        return plan
+    state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
+    try:
+        since = keep_choice(plan, plan.choice, state_dir, since, anew=getattr(arguments, "choose", False), runs=runs)
+    except OSError as error:
+        raise OrtdeployError(failure_at(state_dir, error)) from error
+    return replace(plan, choice=replace(plan.choice, since=since))
 
 
 def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
@@ -341,6 +345,8 @@ class _Runner(Struct, frozen=True, kw_only=True):
                 yield from self._run_stand_in(one)
             return
         if plan.steps and self.shard is None and self.engine is None:
+            if plan.gates and plan.choice is not None:  # whose checks have passed
+                _with_kept_choice(plan, self.arguments, plan.choice.since or now())
             _keep_text(self.planned, plan, state_dir, self.run_id)
         well = True
         for ended in self._run_whole(plan, state_dir, shard=self.shard, engine=self.engine):
