@@ -88,7 +88,9 @@ def _cells(name: str, column: Column) -> _Cells:
     """Return the cells of each row of a column. Raises ValueError if a row has what no cells hold."""
     array = as_rows(name, column)
     if isinstance(column, list) and column and isinstance(column[0], np.ndarray):
-        raise ValueError(f"rows of {name} differ in shape, which CSV cannot hold; use jsonl")
+        if array.ndim != 1:
+            raise ValueError(f"rows of {name} differ in shape, which CSV cannot hold; use jsonl")
+        column = array  # keys such as the number of a frame, one array without axes for each row
     if isinstance(column, list) and (
         array.ndim != 1 or any(isinstance(value, dict | list | tuple) for value in column)
     ):

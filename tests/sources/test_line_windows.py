@@ -281,6 +281,18 @@ def test_a_job_runs_windows(tmp_path: Path, cli: Cli, suffix: str) -> None:
     assert "nothing to do" in cli("apply", tmp_path / "m.yaml").words
 
 
+def test_windows_become_lines_of_csv(tmp_path: Path, cli: Cli) -> None:
+    expected = deploy(tmp_path, "csv")
+    text = MANIFEST.format(suffix="csv").replace("format: jsonl", "format: csv").replace('"*.csv"', '"?.csv"')
+    (tmp_path / "m.yaml").write_text(text)
+    done = cli("apply", tmp_path / "m.yaml")
+    assert done.code == 0, done.words
+    parts = [part.read_text().splitlines() for part in sorted(tmp_path.glob("out/*.csv"))]
+    rows = [row for part in parts for row in csv.DictReader(part)]
+    found = [(row["path"], int(row["first_line"]), int(row["last_line"])) for row in rows]
+    assert found == [(path, one[0], one[-1]) for path, one in expected]
+
+
 def test_several_columns_of_a_time_are_stacked_and_turned(tmp_path: Path, cli: Cli) -> None:
     """A window of a duration has any number of lines; the model sums over them, as [rows, lines, columns]."""
     lines = ["volts,amperes,time\n", *(f"{at},{at * 10},{time}\n" for at, time in enumerate([0, 4, 8, 11, 12, 31]))]
