@@ -213,7 +213,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _unknown(self, text: str) -> str:
         if not text.startswith("-"):
-            return f'"{text}" is one argument too many'
+            quotes = '. Quote a pattern: --device "devices/*.yaml"' if "--device" in self._option_string_actions else ""
+            return f'"{text}" is one argument too many{quotes}'
         from ortdeploy.diagnostics import nearest  # noqa: PLC0415  only when something is wrong
 
         flag = text.partition("=")[0]

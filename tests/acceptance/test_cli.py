@@ -338,6 +338,7 @@ def test_wrong_usage_is_64(cli: Cli, tmp_path: Path) -> None:
         (["status", "m.yaml", "--new-run"], "usage: ortdeploy status"),
         (["adapter", "show", "x", "--jsn"], "usage: ortdeploy adapter show"),
         (["schema", "plan", "device"], '"device" is one argument too many'),
+        (["plan", "m.yaml", "--device", "a.yaml", "b.yaml"], 'Quote a pattern: --device "devices/*.yaml"'),
         (["plan", "m.yaml", "--profile", "a", "--profile", "b"], "--profile is given twice"),
         (["tune", "m.yaml", "--job", "a", "--job=b"], "--job is given twice"),
     ],
