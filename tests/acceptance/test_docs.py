@@ -58,7 +58,15 @@ def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
 
 def test_the_readme_has_its_parts_in_order() -> None:
     headings = re.findall(r"^## (.+)$", README, re.MULTILINE)
-    ordered = ["Two commands", "Photos in, boxes out", "Runs on", "A manifest", "A refusal", "What a run leaves"]
+    ordered = [
+        "Two commands",
+        "Photos in, boxes out",
+        "Runs on",
+        "A manifest",
+        "A refusal",
+        "Every board you own",
+        "What a run leaves",
+    ]
     assert headings[: len(ordered) + 1] == [*ordered, "How it compares"]
     assert "```" not in README.partition("```bash\n")[0]
     assert README.index("pip install") < README.index("```")
