@@ -311,11 +311,14 @@ def _places(outcome: Outcome) -> Iterator[_Place]:
         paths = {one.job: one.path for one in plan.finished} | {step.job: step.output.path for step in run_jobs(plan)}
         files = {one.job: partial(_planned, one) for one in plan.inputs}
         rows = {step.job: step.input.rows for step in run_jobs(plan)}
+        may_be_gone = {step.job: step.output.removable or step.output.upload is not None for step in run_jobs(plan)}
         texts = outcome.document.get("jobs", {}) if isinstance(outcome.document, dict) else {}
+        may_be_gone |= {job: bool(said["output"].get("removable")) for job, said in texts.items()}
+        may_be_gone |= {job: _may_be_gone(one) for job, one in specs.items()}
         for job, path in paths.items():
-            removable = _may_be_gone(specs[job]) if job in specs else bool(texts[job]["output"].get("removable"))
+            gone = may_be_gone.get(job, True)  # finished, in a plan without its manifest: nothing is missed in vain
             output = Path(plan.folder) / path
-            yield _Place(job=job, output=output, may_be_gone=removable, files=files.get(job), rows=rows.get(job))
+            yield _Place(job=job, output=output, may_be_gone=gone, files=files.get(job), rows=rows.get(job))
     for name, one in specs.items():
         if name not in paths and spec is not None:
             output, files_here = Path(spec.folder) / one.output.path, partial(_files_there, spec, one)

@@ -118,6 +118,7 @@ def test_an_output_whose_ledger_is_lost_is_refused_by_the_ledger_s_name(
     assert "Its _output.json names the ledger ../.ortdeploy/state.db, which is not there." in refused.words
     elsewhere = cli("apply", manifest, "--state-dir", str(deployment / "other"))
     assert elsewhere.code == 1
+    shutil.rmtree(deployment / ".ortdeploy")  # what the device said of the refusal
     (deployment / "lost").rename(deployment / ".ortdeploy")
     assert cli("apply", manifest).code == (0 if output == "removable: true" else 1)
 

@@ -108,16 +108,14 @@ def test_new_files_are_run_without_making_the_plan_again(cli: Cli, folder: Path,
 
 
 @pytest.mark.slow
-def test_each_number_of_rows_in_few_runs_has_a_forecast_of_its_own(cli: Cli, folder: Path, plans: Plans) -> None:
+def test_one_plan_serves_each_number_of_rows_in_few_runs(cli: Cli, folder: Path, plans: Plans) -> None:
     assert cli("apply", folder / "m.yaml").code == 0
-    taken: dict[int, set[int]] = {}
     for number, rows in enumerate([4, 1, 2, 1, 2, 4]):
         arrive(folder, f"c{number}", rows=rows)
         assert cli("apply", folder / "m.yaml").code == 0
         report = json.loads((folder / "outbox/run/_run.json").read_text())
-        taken.setdefault(rows, set()).add(report["memory"]["predicted_bytes"])
-    assert plans.made == 3
-    assert [len(taken[rows]) for rows in (1, 2, 4)] == [1, 1, 1]
+        assert report["memory"]["predicted_bytes"] > 0
+    assert plans.made == 2
 
 
 @pytest.mark.slow
