@@ -16,7 +16,7 @@ Start = Callable[..., WorkerProcess]
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     started: list[WorkerProcess] = []
 
     def begin(parts: Mapping[int, str] | None = None, **request: Any) -> WorkerProcess:

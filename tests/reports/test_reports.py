@@ -151,7 +151,7 @@ def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, An
 @pytest.mark.parametrize("width", [390, 800, 1400])
 def test_a_browser_shows_the_page_and_asks_for_nothing(report: dict[str, Any], width: int, tmp_path: Path) -> None:
     (tmp_path / "_run.html").write_text(REPORTS["html"].render(report, SHOWN), encoding="utf-8")
-    browser = Path(__file__).parents[2] / "support/browser.py"
+    browser = Path(__file__).parents[1] / "support/browser.py"
     command = [sys.executable, str(browser), str(tmp_path / "_run.html"), SCRIPT, str(width)]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
     requests, _, shown = answer.partition(" ")
