@@ -35,7 +35,7 @@ KINDS = {
 
 _LONGEST_NAME, _LONGEST_PART = 1024, 200
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
-_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
+_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\.|\Z)", re.IGNORECASE)
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

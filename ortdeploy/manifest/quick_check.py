@@ -218,6 +218,7 @@ _CHECKS: Mapping[str, _Check] = {
     "minimum": _of("number", lambda value, wanted: not value < wanted),
     "minItems": _of("array", lambda value, wanted: len(value) >= wanted),
     "minLength": _of("string", lambda value, wanted: len(value) >= wanted),
+    "maxProperties": _of("object", lambda value, wanted: len(value) <= wanted),
     "minProperties": _of("object", lambda value, wanted: len(value) >= wanted),
     "multipleOf": _of("number", _multiple),
     "not": _not,
