@@ -101,7 +101,7 @@ def _whole_of_text(text: str) -> int:
         raise ValueError("it is not a number") from None
     if not number.is_finite() or number != number.to_integral_value():
         raise ValueError("it is not a whole number")
-    if number.adjusted() > _MOST_DIGITS:
+    if number and number.adjusted() > _MOST_DIGITS:
         raise ValueError("it has too many digits")
     return int(number)
 
