@@ -256,7 +256,7 @@ def test_a_batch_is_as_small_as_memory_wants(cli: Cli, tmp_path: Path) -> None:
     families.wide_hearer(tmp_path / "m.onnx", channels=3_000)
     record(tmp_path / "heard/a.wav", 0.2)
     manifest, _ = init(cli, tmp_path, "--from", tmp_path / "heard")
-    assert manifest["pipelines"]["listen"]["steps"][1]["batch"] <= 4, "each window takes 190 MB"
+    assert manifest["pipelines"]["listen"]["steps"][1]["batch"] == 1, "each window takes up to 366 MiB, by estimate"
     assert len(rows(cli, tmp_path)) == 1
 
 
