@@ -304,27 +304,23 @@ class _Place(Struct, frozen=True, kw_only=True):
 
 def _places(outcome: Outcome) -> Iterator[_Place]:
     """Yield the jobs of a plan and, if there is a spec, those that are not in the plan."""
-    plan, spec = outcome.plan, outcome.spec
+    plan, spec, may_be_gone = outcome.plan, outcome.spec, _may_be_gone(outcome)
     specs = {job.name: job for job in spec.jobs} if spec else {}
     paths: dict[str, str] = {}
     if plan is not None:
         paths = {one.job: one.path for one in plan.finished} | {step.job: step.output.path for step in run_jobs(plan)}
         files = {one.job: partial(_planned, one) for one in plan.inputs}
         rows = {step.job: step.input.rows for step in run_jobs(plan)}
-        may_be_gone = {step.job: step.output.removable or step.output.upload is not None for step in run_jobs(plan)}
-        texts = outcome.document.get("jobs", {}) if isinstance(outcome.document, dict) else {}
-        may_be_gone |= {job: bool(said["output"].get("removable")) for job, said in texts.items()}
-        may_be_gone |= {job: _may_be_gone(one) for job, one in specs.items()}
         for job, path in paths.items():
-            gone = may_be_gone.get(job, True)  # finished, in a plan without its manifest: nothing is missed in vain
+            is_gone = may_be_gone.get(job, True)  # finished, in a plan without its manifest: nothing is missed in vain
             output = Path(plan.folder) / path
-            yield _Place(job=job, output=output, may_be_gone=gone, files=files.get(job), rows=rows.get(job))
+            yield _Place(job=job, output=output, may_be_gone=is_gone, files=files.get(job), rows=rows.get(job))
     for name, one in specs.items():
         if name not in paths and spec is not None:
             output, files_here = Path(spec.folder) / one.output.path, partial(_files_there, spec, one)
             is_local = bool(one.input.paths) and not any(map(is_url, one.input.paths))
-            gone = _may_be_gone(one)
-            yield _Place(job=name, output=output, may_be_gone=gone, files=files_here if is_local else None)
+            files_of = files_here if is_local else None
+            yield _Place(job=name, output=output, may_be_gone=may_be_gone[name], files=files_of)
 
 
 def _planned(files: PlannedFiles) -> Iterator[tuple[str, int]]:
@@ -341,9 +337,18 @@ def _files_there(spec: "Spec", job: "JobSpec") -> Iterator[tuple[str, int]]:
                 yield relative(path, spec.folder), os.stat(path).st_mtime_ns  # noqa: PTH116  of thousands of files
 
 
-def _may_be_gone(job: "JobSpec") -> bool:
-    """Return whether a part that is not there may have been carried away, or is on a store."""
-    return job.output.removable or job.output.url is not None
+def _may_be_gone(outcome: Outcome) -> dict[str, bool]:
+    """Return by job whether a part that is not there may have been carried away, or is on a store.
+
+    A remembered plan has its manifest's text and no spec, a plan that is made has the spec.
+    """
+    texts = outcome.document.get("jobs", {}) if isinstance(outcome.document, dict) else {}
+    outputs = {job: one["output"] for job, one in texts.items()}
+    found = {job: bool(one.get("removable")) or is_url(one["path"]) for job, one in outputs.items()}
+    steps = run_jobs(outcome.plan) if outcome.plan is not None else ()
+    found |= {step.job: step.output.removable or step.output.upload is not None for step in steps}
+    specs = outcome.spec.jobs if outcome.spec else ()
+    return found | {job.name: job.output.removable or job.output.url is not None for job in specs}
 
 
 def _job(place: _Place, ledger: Ledger | None, outcome: Outcome, digest: Callable[[Path], str]) -> Job:

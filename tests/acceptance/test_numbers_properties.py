@@ -130,6 +130,7 @@ def test_numbers_of_text(folder: Path, kind: str, steps: str, dtype: str, texts:
     (folder / f"data.{kind}").write_text(content)
     for text, found in zip(texts, run(folder, dtype, STEPS[steps], f"data.{kind}", len(texts)), strict=True):
         if text in NO_NUMBERS and dtype in FLOATING:  # read where they are written
+            assert found is not None, text
             assert np.array_equal(found, np.float64(text), equal_nan=True), (text, found)
             continue
         number = exact(text)

@@ -13,6 +13,7 @@ import pytest
 from conftest import MANIFEST, Cli
 from msgspec import convert
 from msgspec.structs import replace
+from support.past_the_rules import apply_document, plan_document
 
 from ortdeploy.cli import self_report
 from ortdeploy.fleet import this_device
@@ -59,6 +60,13 @@ def test_an_apply_says_what_runs_and_how_its_jobs_are(
     assert (job["name"], job["status"], job["committed"], job["left"], job["waiting"]) == ("run", "done", 20, 0, 0)
     assert found["last_look"] < found["next_look"]
     assert found["versions"]["providers"] == {"CPUExecutionProvider": found["versions"]["onnxruntime"]}
+
+
+def test_a_plan_without_its_manifest_is_told_too(deployment: Path) -> None:
+    """As a plan that is carried out past the rules: it has neither a spec nor the text of its manifest."""
+    applied = apply_document(plan_document(deployment), deployment)
+    assert applied.code == 0, applied.err
+    assert [(one["name"], one["committed"]) for one in said(deployment)["jobs"]] == [("run", 20)]
 
 
 def test_it_says_that_a_job_runs_while_it_does(deployment: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
