@@ -9,7 +9,7 @@ import os
 import re
 import time
 
-from ortdeploy.files.opening import open_to_change, open_to_write
+from ortdeploy.files.opening import open_to_change
 
 TYPE_CHECKING = False  # typing takes as long to import as everything else here
 if TYPE_CHECKING:
@@ -88,18 +88,14 @@ def replace_file(path: str, text: str, *, synced: bool = False) -> None:
 
     Metrics are for another user, whatever the umask of a service is.
     """
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.partial")  # noqa: PTH118  text
-    try:
-        with open_to_write(temporary) as file:
-            file.write(text.encode("utf-8", "replace"))
-            if not path.endswith(".json") and hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), 0o644)
-            if synced:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105  text
-    except OSError:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)  # noqa: PTH108  text
-        raise
+    from pathlib import Path  # noqa: PLC0415  only where a file is written anew
+
+    from ortdeploy.files.atomic import open_cached  # noqa: PLC0415
+
+    with open_cached(Path(path)) as file:
+        file.write(text.encode("utf-8", "replace"))
+        if not path.endswith(".json") and hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), 0o644)
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
