@@ -339,7 +339,8 @@ def _memory(forecast: MemoryForecast) -> str:
         least = f"; {forecast.unknown} may take more" if forecast.unknown else ""
         return f"{format_size(taken.size)}{limit}, as measured{arena}{least}"
     unknown = f"; only a run tells its {forecast.unknown}" if forecast.unknown else ""
-    size = f"{format_size(forecast.least).removesuffix(' MiB')} to {format_size(forecast.estimated)}"
+    least, most = format_size(forecast.least), format_size(forecast.estimated)
+    size = most if least == most else f"{least.removesuffix(' MiB')} to {most}"
     return f"{size}{limit}, estimated: {parts_text(forecast.parts)}{unknown}"
 
 

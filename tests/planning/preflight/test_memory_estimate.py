@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -341,3 +342,8 @@ def test_the_report_tells_what_the_process_used(wide: Path, cli: Cli) -> None:
     assert report["process"]["cpu_seconds_user"] > 0
     assert report["process"]["minor_faults"] > 0
     assert report["memory"]["predicted_bytes"] > 98 * MIB
+
+
+def test_an_estimate_without_a_range_is_one_number(cli: Cli, deployment: Path) -> None:
+    """Of twenty rows by four, all but the process rounds to nothing."""
+    assert re.search(r"memory (\d+) MiB, estimated: process \1 MiB, ", cli("plan", deployment / "m.yaml").out)
