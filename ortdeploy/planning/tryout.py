@@ -66,8 +66,8 @@ class Measuring(Struct, frozen=True, kw_only=True):
         return self._run(step) if isinstance(step, RunJob) else step
 
     def _run(self, step: RunJob) -> RunJob:
-        rows = self.rows if step.input.rows is None else min(step.input.rows, self.rows)
-        taken = MeasuredMemory(way=self.way, size=0, rows=rows)
+        rows = _fewer(step, self.rows)
+        taken = MeasuredMemory(way=self.way, size=0, rows=self.rows if rows is None else rows)
         known = () if step.limits.forecast is None else (taken,)
         forecast = step.limits.forecast and replace(
             step.limits.forecast, unknown=None, measured=known, callers=self.way.callers
@@ -122,6 +122,10 @@ def _tried_run(step: RunJob, rows: int) -> RunJob:
     taken = {*step.input.key, *step.output.columns}
     prompts = step.inputs[0].columns[:1] if step.writing else ()
     beside = [name for name in (*_SHOWN_BESIDE.get(step.input.format, ()), *prompts, "row") if name not in taken]
-    known = None if step.input.rows is None else min(step.input.rows, rows)
-    read = replace(step.input, rows=known, key=(*step.input.key, *beside))
+    read = replace(step.input, rows=_fewer(step, rows), key=(*step.input.key, *beside))
     return replace(step, input=read, batching=replace(step.batching, auto=False), expect={})
+
+
+def _fewer(step: RunJob, rows: int) -> int | None:
+    """Return how many rows run if only so many may; None if nobody has counted them: there may be fewer."""
+    return None if step.input.rows is None else min(step.input.rows, rows)

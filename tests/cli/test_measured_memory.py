@@ -103,6 +103,18 @@ def test_a_job_is_measured_once_before_it_runs(folder: Path, cli: Cli, measured:
     assert [batch for _, batch in forks.asked] == [64, 32], "what another batch takes is not known"
 
 
+@pytest.mark.parametrize("rows", [3, 2000])
+def test_a_table_whose_rows_nobody_has_counted_is_measured(folder: Path, rows: int) -> None:
+    """It may have fewer rows than are to be measured."""
+    (folder / "data.jsonl").write_text('{"x": [1, 2, 3, 4]}\n' * rows)
+    (folder / "m.yaml").write_text(MANIFEST.replace("data.npy", "data.jsonl"))
+    done = run_process(["apply", "m.yaml"], cwd=folder)
+    assert done.code == 0, done.err
+    events = [json.loads(line)["event"] for line in done.err.splitlines()]
+    assert events.count("job.measured") == 1
+    assert "job.not_measured" not in events
+
+
 def test_an_abort_under_the_limit_means_without_the_arena(folder: Path, cli: Cli, measured: Install) -> None:
     forks = measured(lambda way, _batch: -6 if way.arena else 900 * MIB)
     done = cli("apply", folder / "m.yaml")
