@@ -127,5 +127,5 @@ def _tried_run(step: RunJob, rows: int) -> RunJob:
 
 
 def _fewer(step: RunJob, rows: int) -> int | None:
-    """Return how many rows run if only so many may; None if nobody has counted them: there may be fewer."""
+    """Return how many rows run under a limit of `rows`; None if nobody has counted them: there may be fewer."""
     return None if step.input.rows is None else min(step.input.rows, rows)
