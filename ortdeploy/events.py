@@ -1,4 +1,4 @@
-"""What is logged: events with fields. Where they go and in which form is for `cli/log`; nobody else gets them.
+"""What is logged: events with fields. Where they go and in which form is for `cli/output/log`; nobody else gets them.
 
 It imports next to nothing: structlog, which renders events on a terminal, brings asyncio and takes longer to import
 than a small job to run.

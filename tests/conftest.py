@@ -23,14 +23,15 @@ from support import forks, markers, s3, shell_programs
 from support.effort import effort
 from support.models import scale_model
 
-from ortdeploy.cli import arguments, tryouts
+from ortdeploy.cli import tryouts
+from ortdeploy.cli.command_line import arguments
 from ortdeploy.cli.main import main
 from ortdeploy.deployment.threads import SPINNING
 from ortdeploy.events import log
 from ortdeploy.files import gate
 from ortdeploy.ledger import versions
-from ortdeploy.planning import graph_cache, nothing_to_do
 from ortdeploy.planning.preflight import openings
+from ortdeploy.planning.remembered import graph_cache, nothing_to_do
 from ortdeploy.process import memory
 from ortdeploy.process.child import Answer
 from ortdeploy.process.cores import usable_cores

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.logs import capture_logs
 
-from ortdeploy.cli.log import configure_logging
+from ortdeploy.cli.output.log import configure_logging
 from ortdeploy.events import bound, log
 
 

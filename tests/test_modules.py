@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 from conftest import REPOSITORY
 
-from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.cli.command_line.arguments import COMMANDS
 from ortdeploy.modules import Modules
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.operations.protocol import Operation

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from ortdeploy.cli.arguments import COMMANDS, build_parser
+from ortdeploy.cli.command_line.arguments import COMMANDS, build_parser
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.providers.catalogue import PROVIDERS, render_page, short_name
 from ortdeploy.providers.options import render_options

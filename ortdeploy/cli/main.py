@@ -9,8 +9,7 @@ import sys
 import threading
 from contextlib import ExitStack, suppress
 
-from ortdeploy.cli.arguments import COMMANDS, build_parser
-from ortdeploy.cli.ascii_fallback import ERRORS
+from ortdeploy.cli.command_line.arguments import COMMANDS, build_parser
 from ortdeploy.cli.exit_codes import (
     EXIT_BUG,
     EXIT_INTERRUPTED,
@@ -20,7 +19,8 @@ from ortdeploy.cli.exit_codes import (
     EXIT_USAGE,
 )
 from ortdeploy.cli.os_errors import fault_of_the_machine
-from ortdeploy.cli.streams import failure_of, open_missing, private_streams
+from ortdeploy.cli.output.ascii_fallback import ERRORS
+from ortdeploy.cli.output.streams import failure_of, open_missing, private_streams
 from ortdeploy.files import names
 from ortdeploy.process import last_words
 from ortdeploy.process.held_signals import interrupt_again
@@ -82,7 +82,7 @@ def _run(argv: "Sequence[str] | None", begin: "Callable[[str], None] | None") ->
 
         with logged_warnings(arguments):
             if bundled:
-                from ortdeploy.cli.bundled import run_bundled  # noqa: PLC0415  only for bundles, and under a policy
+                from ortdeploy.cli.bundles.bundled import run_bundled  # noqa: PLC0415  only for bundles, and under a policy
 
                 return run_bundled(arguments, command.run)
             return int(command.run(arguments))
@@ -111,7 +111,7 @@ def _answer_before_planning(arguments: "argparse.Namespace") -> str | None:
     """Return the output if it is known before planning: of an apply with nothing to do, or a status without changes."""
     if arguments.command not in {"apply", "status"}:
         return None
-    from ortdeploy.planning.nothing_to_do import AnswerMemo  # noqa: PLC0415  only if there may be nothing to do
+    from ortdeploy.planning.remembered.nothing_to_do import AnswerMemo  # noqa: PLC0415  only if there may be nothing to do
 
     return AnswerMemo(arguments).answer()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.manifest_options import load_options, plan_root
+from ortdeploy.cli.command_line.manifest_options import load_options, plan_root
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.names import is_file
@@ -16,8 +16,8 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter
+from ortdeploy.planning.plan_file.saved_plan import MAX_BYTES, OPEN, SavedPlan, is_plan_file, load_plans
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.saved_plan import MAX_BYTES, OPEN, SavedPlan, is_plan_file, load_plans
 from ortdeploy.planning.workflow import plan_again, plan_manifests, select_jobs
 
 _OPTIONS_OF_PLANS = {
@@ -85,7 +85,7 @@ def _with_last_good(planned: Planned, arguments: argparse.Namespace) -> Planned:
     """With --last-good, plan the last good versions of refused manifests in their place."""
     if not (arguments.last_good and has_errors(planned.diagnostics)):
         return planned
-    from ortdeploy.planning.last_good import with_last_good  # noqa: PLC0415  only where something is refused
+    from ortdeploy.planning.versions.last_good import with_last_good  # noqa: PLC0415  only where something is refused
 
     return with_last_good(
         planned,

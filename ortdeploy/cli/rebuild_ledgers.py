@@ -15,7 +15,7 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
-from ortdeploy.planning.saved_plan import SavedPlan
+from ortdeploy.planning.plan_file.saved_plan import SavedPlan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import options_of, validate
 from ortdeploy.sinks.catalogue import SINKS

@@ -11,7 +11,7 @@ from typing import Any
 from ortdeploy.application.supervisor import result_in, result_message
 from ortdeploy.cli.children.apply import needs_supervision, run_plan
 from ortdeploy.cli.children.endings import told_to_the_parent
-from ortdeploy.cli.manifest_options import load_options
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.opening import open_text

@@ -1,4 +1,4 @@
-"""Turns plans and other frozen data into JSON and back, field for field; `planning/saved_plan` is about plan files."""
+"""Turns plans and other frozen data into JSON and back, field for field; `planning/plan_file` is about plan files."""
 
 import hashlib
 import json

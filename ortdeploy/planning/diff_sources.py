@@ -12,7 +12,7 @@ from ortdeploy.manifest.document import Document, parse_document
 from ortdeploy.manifest.loader import LoadOptions, is_device_file, load_manifest
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.planning.differences import Value
-from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, read_plan_file
+from ortdeploy.planning.plan_file.saved_plan import MAX_BYTES, is_plan_file, read_plan_file
 from ortdeploy.providers.secrets import masked_document, remember_secrets
 
 MANIFEST = "a manifest"

@@ -13,7 +13,7 @@ from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.pipelines import CONSTANT, PresetSpec, walk
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.manifest.when import PROFILES
-from ortdeploy.planning.probe import probe_adapter, probe_constant, probe_model, read_preset
+from ortdeploy.planning.probing.probe import probe_adapter, probe_constant, probe_model, read_preset
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 

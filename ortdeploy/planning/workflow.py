@@ -36,9 +36,9 @@ from ortdeploy.manifest.named_paths import option_path, pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
+from ortdeploy.planning.devices.variants import by_device_file, on_this_machine
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.variants import by_device_file, on_this_machine
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.rules.catalogue import (
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from ortdeploy.facts.facts import Facts
     from ortdeploy.facts.host import HostFacts
     from ortdeploy.plan.steps import Plan, PlannedCheck
+    from ortdeploy.planning.devices.variants import Choose
     from ortdeploy.planning.last_run import Changes
-    from ortdeploy.planning.saved_plan import SavedPlan
+    from ortdeploy.planning.plan_file.saved_plan import SavedPlan
     from ortdeploy.planning.tryout import Tryout
-    from ortdeploy.planning.variants import Choose
 
     _PlannedOne = tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]
 
@@ -239,7 +239,7 @@ def plan_again(
 
 def options_of(saved: "SavedPlan", options: LoadOptions) -> LoadOptions:
     """Return how the manifest of a saved plan is read; the `when` of an open plan are asked again."""
-    from ortdeploy.planning.saved_plan import OPEN  # noqa: PLC0415  only for saved plans
+    from ortdeploy.planning.plan_file.saved_plan import OPEN  # noqa: PLC0415  only for saved plans
 
     choice = saved.choice
     is_asked = choice is None or choice.reason in {FLAG, ENVIRONMENT} or saved.kind != OPEN
@@ -249,7 +249,7 @@ def options_of(saved: "SavedPlan", options: LoadOptions) -> LoadOptions:
 
 def _with_saved_choice(saved: "SavedPlan", loaded: Loaded, choose: "Choose") -> tuple[Loaded, Diagnostic | None]:
     """Return a manifest with the plan's choice; that of an open plan must be this machine's too."""
-    from ortdeploy.planning.saved_comparison import moved_fact  # noqa: PLC0415  only for saved plans
+    from ortdeploy.planning.plan_file.saved_comparison import moved_fact  # noqa: PLC0415  only for saved plans
 
     then = [fact.value for fact in saved.facts if fact.kind == "manifest"]
     if loaded.spec is None or saved.choice is None or [loaded.spec.sha256] != then:
@@ -332,9 +332,9 @@ def look_at_files(spec: Spec, state_dir: str | None) -> "tuple[Spec, Facts] | tu
 
     Inputs and outputs are not looked at.
     """
-    from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
-    from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
-    from ortdeploy.planning.probe import probe  # noqa: PLC0415
+    from ortdeploy.planning.probing.fetched_files import with_fetched  # noqa: PLC0415
+    from ortdeploy.planning.probing.probe import probe  # noqa: PLC0415
+    from ortdeploy.planning.remembered.graph_cache import remembered_in  # noqa: PLC0415
 
     state = usable_state(spec, state_dir)
     if not isinstance(state, Path):
@@ -374,7 +374,7 @@ def _matching(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
 
 
 def _described(device: str) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
-    from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only for another machine's plan
+    from ortdeploy.planning.devices.device_file import load_device  # noqa: PLC0415  only for another machine's plan
 
     return load_device(device)
 
@@ -432,8 +432,8 @@ def _plan_one(
     counting: Counting,
 ) -> "_PlannedOne":
     """Plan one manifest. Raises OrtdeployError for a failure that is expected, as of a damaged ledger."""
-    from ortdeploy.planning.graph_cache import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
+    from ortdeploy.planning.remembered.graph_cache import remembered_in  # noqa: PLC0415
 
     state = usable_state(spec, state_dir)
     if not isinstance(state, Path):
@@ -520,7 +520,7 @@ def _plan_saved(
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     """Plan with a plan file's options, and compare facts and steps with the file's."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
-    from ortdeploy.planning.saved_comparison import compare, moved_facts, planned_host  # noqa: PLC0415
+    from ortdeploy.planning.plan_file.saved_comparison import compare, moved_facts, planned_host  # noqa: PLC0415
 
     then = [fact for fact in saved.facts if fact.kind == "manifest"]
     if loaded.spec is None or [loaded.spec.sha256] != [fact.value for fact in then]:
@@ -555,8 +555,8 @@ def _plan_saved(
 
 def _keep_rows(saved: "SavedPlan", state: Path) -> tuple[Diagnostic, ...]:
     """Put the indexes of a plan file into the state folder; return what is wrong with them."""
-    from ortdeploy.planning.saved_plan import unreadable  # noqa: PLC0415
-    from ortdeploy.planning.saved_rows import keep_rows  # noqa: PLC0415  only for shards
+    from ortdeploy.planning.plan_file.saved_plan import unreadable  # noqa: PLC0415
+    from ortdeploy.planning.plan_file.saved_rows import keep_rows  # noqa: PLC0415  only for shards
 
     try:
         keep_rows(saved, state)
@@ -568,7 +568,7 @@ def _keep_rows(saved: "SavedPlan", state: Path) -> tuple[Diagnostic, ...]:
 def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", state: Path) -> "Plan":
     """Return the plan that the file must have: an open plan knows of no files that came after it."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
-    from ortdeploy.planning.saved_plan import OPEN  # noqa: PLC0415
+    from ortdeploy.planning.plan_file.saved_plan import OPEN  # noqa: PLC0415
 
     if saved.kind != OPEN:
         return make_plan(deployment, saved.jobs, due=saved.due)
@@ -579,7 +579,7 @@ def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", s
 
 def _other_manifest(saved: "SavedPlan") -> Diagnostic:
     """Return the diagnostic for a manifest that is not the plan's: it has changed, or the plan file was moved."""
-    from ortdeploy.planning.saved_comparison import moved_fact  # noqa: PLC0415  loaded already
+    from ortdeploy.planning.plan_file.saved_comparison import moved_fact  # noqa: PLC0415  loaded already
 
     found = moved_fact(saved, "manifest", Path(saved.manifest).name)
     where = f"It was looked for as {saved.manifest}. If the plan file was moved, say with --root DIR which folder"
@@ -672,9 +672,9 @@ def join_facts(
     `planned`, `unseen` and `new_run` are those of `probe`.
     """
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
-    from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
-    from ortdeploy.planning.graph_cache import remembering_placement  # noqa: PLC0415
-    from ortdeploy.planning.probe import probe  # noqa: PLC0415
+    from ortdeploy.planning.probing.fetched_files import with_fetched  # noqa: PLC0415
+    from ortdeploy.planning.probing.probe import probe  # noqa: PLC0415
+    from ortdeploy.planning.remembered.graph_cache import remembering_placement  # noqa: PLC0415
 
     spec = with_fetched(spec, state)
     facts = probe(
@@ -767,7 +767,7 @@ def usable_state(spec: Spec, state_dir: str | None) -> Path | tuple[Diagnostic, 
         return (stage_diagnostic("state-outside-tree", f"{error}.", Span(path=spec.path, line=1, column=1)),)
     if not any(is_url(file.path) for file in pinned_files(spec)):
         return state
-    from ortdeploy.planning.fetched_files import fetch_files  # noqa: PLC0415  only for files by URL
+    from ortdeploy.planning.probing.fetched_files import fetch_files  # noqa: PLC0415  only for files by URL
 
     unfetched = tuple(
         stage_diagnostic("unfetched-file", why, spec.document.locate(file.at)) for file, why in fetch_files(spec, state)

@@ -12,7 +12,7 @@ from ortdeploy.views.text import count
 if TYPE_CHECKING:
     from ortdeploy.bundles.description import Description
     from ortdeploy.bundles.layout import Bundle
-    from ortdeploy.planning.installed import Installed
+    from ortdeploy.planning.versions.installed import Installed
 
 _FORMAT_VERSION = 1
 

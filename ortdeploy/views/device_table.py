@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ortdeploy.planning.device_table import Entry
+from ortdeploy.planning.devices.device_table import Entry
 from ortdeploy.terminal_text import plain, printable
 from ortdeploy.units import format_size
 from ortdeploy.views.table import Cell, Column, Row, render_columns

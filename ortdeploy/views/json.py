@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.parts.compaction import CompactionResult
     from ortdeploy.plan.steps import Plan
-    from ortdeploy.planning.device_table import DeviceTable
+    from ortdeploy.planning.devices.device_table import DeviceTable
     from ortdeploy.planning.differences import Difference
-    from ortdeploy.planning.installed import Installed
-    from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
-    from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.planning.refused_applies import RefusedApply
+    from ortdeploy.planning.versions.installed import Installed
+    from ortdeploy.planning.versions.last_good import Refusal
+    from ortdeploy.planning.versions.pruning import PrunedState
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
     from ortdeploy.views.status_model import JobStatus

@@ -24,8 +24,8 @@ from ortdeploy.views.text import (
 
 if TYPE_CHECKING:
     from ortdeploy.facts.variants import Choice
-    from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.refused_applies import RefusedApply
+    from ortdeploy.planning.versions.last_good import Refusal
 
 _COLORS = {"done": GREEN, "running": GREEN, "paused": YELLOW, "never run": "", "stopped": YELLOW}
 _COLUMNS = (

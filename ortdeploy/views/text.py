@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
-    from ortdeploy.planning.pruning import PrunedState
+    from ortdeploy.planning.versions.pruning import PrunedState
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
 

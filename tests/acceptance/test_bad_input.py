@@ -333,7 +333,7 @@ def test_a_place_that_cannot_be_written_is_refused(cli: Cli, deployment: Path) -
 
 def test_a_read_only_place_is_refused_by_plan(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write everywhere, so the system's answer stands in for a folder that this user may not write."""
-    monkeypatch.setattr("ortdeploy.planning.data_places.os.access", lambda _path, _mode: False)
+    monkeypatch.setattr("ortdeploy.planning.probing.data_places.os.access", lambda _path, _mode: False)
     result = cli("plan", deployment / "m.yaml")
     assert result.code == 1
     assert "error[unwritable-output]" in result.out
@@ -364,7 +364,7 @@ def test_finished_work_in_a_read_only_place_is_nothing_to_do_until_more_comes(
     manifest = deployment / "m.yaml"
     manifest.write_text(MANIFEST.replace("data.npy", '"*.npy"'))
     assert cli("apply", manifest).code == 0
-    monkeypatch.setattr("ortdeploy.planning.data_places.os.access", lambda _path, mode: not mode & os.W_OK)
+    monkeypatch.setattr("ortdeploy.planning.probing.data_places.os.access", lambda _path, mode: not mode & os.W_OK)
     again = cli("apply", manifest)
     assert (again.code, "nothing to do" in again.out) == (0, True)
     np.save(deployment / "more.npy", np.zeros((4, 4), np.float32))

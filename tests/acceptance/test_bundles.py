@@ -24,13 +24,13 @@ from support.pages import snippets
 
 from ortdeploy.bundles.description import parse
 from ortdeploy.bundles.layout import open_bundle
-from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.commands import watch
 from ortdeploy.cli.main import main
 from ortdeploy.files import content_store, names
-from ortdeploy.planning import installed
-from ortdeploy.planning.installed import running_version
-from ortdeploy.planning.policy_file import read_policies
+from ortdeploy.planning.versions import installed
+from ortdeploy.planning.versions.installed import running_version
+from ortdeploy.planning.versions.policy_file import read_policies
 
 MANIFEST = """\
 version: 1

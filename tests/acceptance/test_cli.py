@@ -22,7 +22,7 @@ from support.forks import start_program
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy import durations
-from ortdeploy.cli.arguments import COMMANDS, GROUPS, build_parser
+from ortdeploy.cli.command_line.arguments import COMMANDS, GROUPS, build_parser
 from ortdeploy.cli.commands import explain, status
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.opening import open_ledger
@@ -31,7 +31,8 @@ from ortdeploy.ledger.records import Part
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.plan.made_by import MadeBy
-from ortdeploy.planning import data_places, probe, state_folder
+from ortdeploy.planning import state_folder
+from ortdeploy.planning.probing import data_places, probe
 from ortdeploy.rules.catalogue import RULES
 from ortdeploy.schemas import load_schema
 

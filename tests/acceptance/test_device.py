@@ -10,7 +10,7 @@ from PIL import Image
 
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.planning.device_file import dump_device, load_device
+from ortdeploy.planning.devices.device_file import dump_device, load_device
 from ortdeploy.process import cores, memory
 from ortdeploy.runtime import machine
 from ortdeploy.runtime.machine import probe_machine

@@ -23,7 +23,7 @@ from support.pages import snippets
 
 from ortdeploy.graph import model as graph_model
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.planning.device_table import plan_devices
+from ortdeploy.planning.devices.device_table import plan_devices
 from ortdeploy.views.device_table import render_table
 
 MANIFEST = """\

@@ -14,7 +14,7 @@ from support.pages import manual
 from support.render_readme import run
 from support.sizes import closure
 
-from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.cli.command_line.arguments import COMMANDS
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.providers.catalogue import PROVIDERS
 from ortdeploy.schemas import schema_text

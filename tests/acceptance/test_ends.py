@@ -21,7 +21,7 @@ from support.models import TRAPS, crashing_model
 
 from ortdeploy import api
 from ortdeploy.__main__ import run
-from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.cli.command_line.arguments import COMMANDS
 from ortdeploy.diagnostics import OrtdeployError
 
 pytestmark = [pytest.mark.skipif(not CAN_FORK, reason="only a fork is watched"), pytest.mark.process]

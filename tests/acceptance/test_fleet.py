@@ -14,7 +14,7 @@ from conftest import REPOSITORY, Cli
 from msgspec.structs import replace
 from support.fleet import CURRENT, collected
 
-from ortdeploy.cli import arguments
+from ortdeploy.cli.command_line import arguments
 from ortdeploy.fleet.document import Device, Refused
 from ortdeploy.schemas import load_schema
 from ortdeploy.state.looks import moment_of

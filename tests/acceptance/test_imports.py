@@ -18,7 +18,7 @@ WATCHED = {
     "zoneinfo",
     "bz2", "gzip", "lzma", "shutil", "subprocess", "tempfile", "zipfile",
     "ortdeploy.deployment.resolve", "ortdeploy.files.network_policy", "ortdeploy.manifest.document",
-    "ortdeploy.pipelines.component", "ortdeploy.pipelines.compose", "ortdeploy.planning.probe",
+    "ortdeploy.pipelines.component", "ortdeploy.pipelines.compose", "ortdeploy.planning.probing.probe",
     "ortdeploy.planning.workflow", "ortdeploy.process.child", "ortdeploy.rules.protocol",
     "ortdeploy.sessions.cpu_comparison", "ortdeploy.sessions.fused", "ortdeploy.transforms.catalogue",
     "ortdeploy.tuning.batch_size", "ortdeploy.operations.nms", "ortdeploy.presets.stable_diffusion",
@@ -34,7 +34,7 @@ TEXT = {
 """What reads manifests may load; msgspec brings uuid."""
 RUNNING = {"dataclasses", "typing", "numpy", "onnxruntime", "sqlite3", "uuid"}
 PLANNING = TEXT | RUNNING | {
-    "base64", "locale", "subprocess", "tempfile", "shutil", "bz2", "lzma", "ortdeploy.deployment.resolve", "ortdeploy.planning.probe",
+    "base64", "locale", "subprocess", "tempfile", "shutil", "bz2", "lzma", "ortdeploy.deployment.resolve", "ortdeploy.planning.probing.probe",
     "ortdeploy.process.child", "ortdeploy.transforms.catalogue", "ortdeploy.pipelines.component",
     "ortdeploy.sessions.cpu_comparison",
 }  # fmt: skip
@@ -52,7 +52,7 @@ MAY_LOAD = {
 """By command, what it may load of them where the model is one that was planned with before."""
 
 RARE = {
-    "ortdeploy.tuning", "ortdeploy.cli.children.endings", "ortdeploy.cli.targets", "ortdeploy.files.in_place",
+    "ortdeploy.tuning", "ortdeploy.cli.children.endings", "ortdeploy.cli.command_line.targets", "ortdeploy.files.in_place",
     "ortdeploy.files.object_store", "ortdeploy.files.shared_folder", "ortdeploy.ledger.transfer", "ortdeploy.ledger.letters",
     "ortdeploy.ledger.open_plans", "ortdeploy.pipelines.state", "ortdeploy.plan.part_table", "ortdeploy.results.shares",
     "ortdeploy.streaming.crashed_runs", "ortdeploy.jobs.finished_jobs", "ortdeploy.parts.left_over",
@@ -71,7 +71,7 @@ CONTINUING = {
 
 _SCRIPT = """\
 import json, sys
-import ortdeploy.planning.nothing_to_do as nothing_to_do
+import ortdeploy.planning.remembered.nothing_to_do as nothing_to_do
 from ortdeploy.cli.main import main
 nothing_to_do.RACY_NS = -10**18  # all files count as old
 code = main(sys.argv[1:])

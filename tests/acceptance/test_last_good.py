@@ -16,7 +16,7 @@ from support.models import scale_model
 from ortdeploy.files import content_store
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.named_paths import option_path
-from ortdeploy.planning.last_good import find_refusals
+from ortdeploy.planning.versions.last_good import find_refusals
 
 MANIFEST = """
 version: 1

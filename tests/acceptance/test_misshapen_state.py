@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.memo_files import memo_value, rewrite
 
-from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.state import memo
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8").replace("data.npy", "'data*.npy'")

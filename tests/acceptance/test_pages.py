@@ -209,7 +209,7 @@ def test_a_model_of_your_own_runs_as_the_readme_says(
 def test_what_is_to_be_filled_in_before_a_release_is_named() -> None:
     files = (
         "pyproject.toml",
-        "ortdeploy/cli/arguments.py",
+        "ortdeploy/cli/command_line/arguments.py",
         *(f"docs/{page.name}" for page in DOCS.glob("*.md")),
         "README.md",
         "action.yml",

@@ -13,7 +13,7 @@ from support.machines import GIB, Machine
 from support.models import scale_model
 
 from ortdeploy.facts.variants import Traits
-from ortdeploy.planning import variants
+from ortdeploy.planning.devices import variants
 from ortdeploy.schemas import load_schema
 
 MANIFEST = """\

@@ -9,7 +9,8 @@ from conftest import Cli
 
 from ortdeploy.cli.commands import status
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.planning import nothing_to_do, refused_applies
+from ortdeploy.planning import refused_applies
+from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.runtime.session import OrtRuntime, OrtSession
 
 

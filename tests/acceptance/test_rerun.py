@@ -14,7 +14,7 @@ from support.carriers import CARRIERS, delivered, rows_of
 from support.models import scale_model
 
 from ortdeploy.cli.commands import status
-from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning.remembered import nothing_to_do
 
 MANIFEST = """
 version: 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import Cli
 
-from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.command_line.arguments import build_parser
 
 MANIFEST = """
 version: 1

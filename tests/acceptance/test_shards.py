@@ -17,7 +17,7 @@ from support.shards import BY_ROW, LOOKED_UP, Killed, die_after, die_before, ins
 from ortdeploy.files.atomic import remove_temporaries
 from ortdeploy.jobs import environment_check
 from ortdeploy.parts.commit_log import CommitLog
-from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.schemas import schema_text
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")

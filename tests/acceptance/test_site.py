@@ -14,7 +14,7 @@ from conftest import REPOSITORY
 from write import _relinked, write
 
 from ortdeploy.cli import exit_codes
-from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.cli.command_line.arguments import COMMANDS
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.providers.catalogue import PROVIDERS, short_name
 from ortdeploy.rules.catalogue import RULES

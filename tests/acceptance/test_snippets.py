@@ -14,7 +14,7 @@ from support import family_models as families
 from support.gallery import deployed
 from support.pages import EXAMPLES, shell, snippets
 
-from ortdeploy.cli.arguments import COMMANDS, build_parser
+from ortdeploy.cli.command_line.arguments import COMMANDS, build_parser
 from ortdeploy.results.shares import Shares, SlowPart, WorkerShare
 from ortdeploy.views.text import render_shares
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import MANIFEST, Cli, read_rows, run_fork
 from support.forks import start_program
 
-from ortdeploy.cli.streams import LastingFile, failure_of, lasting
+from ortdeploy.cli.output.streams import LastingFile, failure_of, lasting
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is always full")

@@ -15,11 +15,11 @@ from msgspec import convert
 from msgspec.structs import replace
 from support.past_the_rules import apply_document, plan_document
 
-from ortdeploy.cli import self_report
+from ortdeploy.cli.output import self_report
 from ortdeploy.fleet import this_device
 from ortdeploy.fleet.document import FORMAT_VERSION, Document, seconds_of
 from ortdeploy.ledger.output_lock import hold_output
-from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.schemas import load_schema
 from ortdeploy.state import looks

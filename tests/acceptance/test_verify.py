@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import MANIFEST, Cli
 
-from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning.remembered import nothing_to_do
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
 SECOND = SMALL.split("jobs:\n")[1].replace("run:", "second:").replace("outbox/run", "outbox/second")

@@ -18,7 +18,7 @@ import pytest
 from conftest import MANIFEST, Cli, read_rows
 from support.forks import start_program
 
-from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.commands import watch
 from ortdeploy.cli.commands.watch import AssignedParts, Watch, apply_arguments
 from ortdeploy.cli.signals import StopFlag

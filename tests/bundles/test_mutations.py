@@ -17,7 +17,7 @@ from ortdeploy.bundles.layout import open_bundle
 from ortdeploy.bundles.policy import Allowed, Policy, trust
 from ortdeploy.bundles.statement import read_key
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.planning.policy_file import read_policies
+from ortdeploy.planning.versions.policy_file import read_policies
 
 OURS = Signer()
 POLICY = Policy(

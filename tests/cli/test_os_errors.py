@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import Cli, run_process
 
-from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.cli.command_line.arguments import COMMANDS
 from ortdeploy.cli.main import MEANT
 from ortdeploy.cli.os_errors import fault_of_the_machine
 

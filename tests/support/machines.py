@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from ortdeploy.facts.variants import OfferedDevice, Traits
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import PlannedProvider
-from ortdeploy.planning import nothing_to_do, variants
-from ortdeploy.planning.offered_devices import built_in_device
+from ortdeploy.planning.devices import variants
+from ortdeploy.planning.devices.offered_devices import built_in_device
+from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.providers.catalogue import full_name, short_name
 
 GIB = 1024**3

@@ -14,8 +14,8 @@ from ortdeploy.facts.variants import ENVIRONMENT, FLAG, KEPT, OTHERWISE, WHEN
 from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE, TEXT_TO_IMAGE
 from ortdeploy.plan.plan_file import ALWAYS_SAID, LATER, STEP_NAMES
 from ortdeploy.plan.steps import FORMAT_VERSION, Fact, FinishedJob, JobInput, PlannedCheck
-from ortdeploy.planning.plan_writing import LEFT_OUT
-from ortdeploy.planning.saved_plan import BOUND, OPEN
+from ortdeploy.planning.plan_file.plan_writing import LEFT_OUT
+from ortdeploy.planning.plan_file.saved_plan import BOUND, OPEN
 from ortdeploy.schemas import BASE_URI, SUFFIX
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES

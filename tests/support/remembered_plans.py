@@ -12,7 +12,7 @@ import pytest
 
 from ortdeploy.cli import plans as plans_of_commands
 from ortdeploy.cli.main import main
-from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.planning.workflow import plan_manifests
 from support import forks
 

@@ -32,8 +32,8 @@ from ortdeploy.ledger.records import OutputRecord, Part, Revision
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.parts.compaction import CompactionTarget
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
-from ortdeploy.planning import probe
 from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.probing import probe
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult
 from ortdeploy.runtime.protocol import Session

@@ -14,7 +14,7 @@ from support.logs import capture_logs
 from support.terminals import Clock, shown_of_job
 
 from ortdeploy.checks.run import CheckResult
-from ortdeploy.cli.ascii_fallback import ERRORS
+from ortdeploy.cli.output.ascii_fallback import ERRORS
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.ledger.records import OutputRecord, Part

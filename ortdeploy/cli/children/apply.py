@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.cli.commands.shared import can_move, start_logging, wants_color
-from ortdeploy.cli.log import log_warning
+from ortdeploy.cli.output.log import log_warning
+from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.cli.signals import StopFlag
-from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError
 from ortdeploy.events import bound, log
 from ortdeploy.files.names import COMPILED

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from ortdeploy.checks.run import CheckResult, run_check
-from ortdeploy.cli.streams import private_streams
+from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.jobs.pinned_files import hold_for_check
 from ortdeploy.jobs.pinned_runtime import PinnedRuntime
 from ortdeploy.plan.plan_file import decode_check

@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 from msgspec import to_builtins
 
-from ortdeploy.cli.streams import private_streams
+from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.plan.plan_file import decode
 from ortdeploy.plan.steps import PlannedProvider
 from ortdeploy.process.child import Asked

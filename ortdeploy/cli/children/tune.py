@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.streams import private_streams
+from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.diagnostics import OrtdeployError, Severity
 from ortdeploy.files.names import REPORT
 from ortdeploy.files.opening import read_text

@@ -13,10 +13,10 @@ from ortdeploy.application.supervisor import result_message
 from ortdeploy.cli.children.apply import execute
 from ortdeploy.cli.children.endings import told_to_the_parent
 from ortdeploy.cli.commands.apply import refused_by_gates
-from ortdeploy.cli.log import configure_logging, log_warning
+from ortdeploy.cli.output.log import configure_logging, log_warning
+from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.cli.signals import StopFlag
-from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import OrtdeployError, Severity
 from ortdeploy.jobs.environment_check import facts_of_this_worker
 from ortdeploy.parts.assigned_parts import AssignedParts

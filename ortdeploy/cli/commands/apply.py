@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ortdeploy.cli.children.apply import run_plan
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import (
     planning,
     result_from_here,
@@ -32,11 +33,10 @@ from ortdeploy.cli.exit_codes import (
     EXIT_USAGE,
     worst_of,
 )
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.os_errors import fault_of_the_machine
-from ortdeploy.cli.self_report import Outcome, SelfReport
+from ortdeploy.cli.output.self_report import Outcome, SelfReport
+from ortdeploy.cli.output.streams import overheard
 from ortdeploy.cli.signals import StopFlag
-from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import Diagnostic, LockedError, OrtdeployError, Severity, UsageError, failure_at, has_errors
 from ortdeploy.events import log
 from ortdeploy.fleet.this_device import files_of_commit
@@ -48,12 +48,12 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.kept_choices import keep_choice
+from ortdeploy.planning.devices.kept_choices import keep_choice
 from ortdeploy.planning.last_manifest import keep_text
-from ortdeploy.planning.nothing_to_do import AnswerMemo
-from ortdeploy.planning.plan_cache import KIND, recall_plan
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.refused_applies import forget_refusal, note_refusal, refused_applies
+from ortdeploy.planning.remembered.nothing_to_do import AnswerMemo
+from ortdeploy.planning.remembered.plan_cache import KIND, recall_plan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.secrets import masked_document
 from ortdeploy.redaction import shown_arguments, without_secrets
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.manifest.spec import Spec
     from ortdeploy.plan.part_table import Shard
-    from ortdeploy.planning.keep_checked import ToKeep
+    from ortdeploy.planning.remembered.keep_checked import ToKeep
 
 _BAD = (Status.FAILED, Status.INTERRUPTED)
 _OF_MANIFESTS = (".yaml", ".yml")
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         applied = _run(arguments, recollection)
     planned, to_keep = applied.planned, applied.to_keep
     if applied.code == EXIT_OK and planned.deployments:
-        from ortdeploy.planning.dependencies import rests_on  # noqa: PLC0415
+        from ortdeploy.planning.remembered.dependencies import rests_on  # noqa: PLC0415
 
         with suppress(OrtdeployError):  # a state folder that has come to lead elsewhere keeps nothing
             state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
@@ -193,7 +193,7 @@ def _shard_of(arguments: argparse.Namespace) -> "Shard | None":
     said = getattr(arguments, "shard", None)
     if said is None:
         return None
-    from ortdeploy.cli.shards import parse_shard  # noqa: PLC0415  only if asked for
+    from ortdeploy.cli.command_line.shards import parse_shard  # noqa: PLC0415  only if asked for
 
     return parse_shard(said, os.environ)
 
@@ -219,7 +219,7 @@ def _recall_or_plan(
     planned = _with_kept_choices(_plan(arguments, in_shards=False), arguments)
     if not planned.deployments or not any(plan.steps for plan in planned.plans):
         return planned, None
-    from ortdeploy.planning.keep_checked import ToKeep  # noqa: PLC0415  only if it was planned
+    from ortdeploy.planning.remembered.keep_checked import ToKeep  # noqa: PLC0415  only if it was planned
 
     with suppress(OrtdeployError):
         state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
@@ -353,7 +353,7 @@ class _Runner(Struct, frozen=True, kw_only=True):
             well = well and ended.error is None and all(one.status is not Status.FAILED for one in ended.results)
             yield ended
         if self.arguments.last_good and deployment is not None and well:
-            from ortdeploy.planning.last_good import keep_good  # noqa: PLC0415  only if asked for
+            from ortdeploy.planning.versions.last_good import keep_good  # noqa: PLC0415  only if asked for
 
             keep_good(deployment, state_dir, now())
 
@@ -424,7 +424,7 @@ def _tell_others(planned: Planned, outcomes: Sequence[Outcome], ended: Sequence[
         outcome = of_manifests.get(os.path.abspath(spec.path))  # noqa: PTH100  keeps links
         if spec.on_end is None or outcome is None:
             continue
-        from ortdeploy.cli import on_end  # noqa: PLC0415  only where somebody is told
+        from ortdeploy.cli.output import on_end  # noqa: PLC0415  only where somebody is told
 
         own = [one for one in ended if _manifest_of(one.plan) == outcome.manifest]
         errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR and one.span.path == spec.path]
@@ -587,7 +587,7 @@ def _run_one(
 
 def _last_good(plan: Plan, reason: str, arguments: argparse.Namespace) -> tuple[Plan, ...]:
     """Return the plan of a manifest's last good version; empty if none is kept."""
-    from ortdeploy.planning.last_good import plan_last_good  # noqa: PLC0415  only where something is refused
+    from ortdeploy.planning.versions.last_good import plan_last_good  # noqa: PLC0415  only where something is refused
 
     return plan_last_good(
         _manifest_of(plan),

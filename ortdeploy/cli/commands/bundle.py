@@ -10,16 +10,16 @@ from ortdeploy.bundles.description import dump, identity, shown
 from ortdeploy.bundles.layout import Bundle, open_bundle, read_signature, write_bundle, write_files
 from ortdeploy.bundles.policy import trust
 from ortdeploy.bundles.statement import objection_to_files, read_envelope
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.names import is_there
 from ortdeploy.manifest.loader import find_manifests
-from ortdeploy.planning.bundling import Closure, close_over, needed_by
-from ortdeploy.planning.installed import load_installed
-from ortdeploy.planning.policy_file import read_policies
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.versions.bundling import Closure, close_over, needed_by
+from ortdeploy.planning.versions.installed import load_installed
+from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.planning.workflow import plan_manifests, validate
 from ortdeploy.versions import package_version, release_numbers
 from ortdeploy.views import bundles as view

@@ -6,13 +6,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import start_logging, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest, load_variants
-from ortdeploy.planning.pruning import PrunedState, prune
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.versions.pruning import PrunedState, prune
 from ortdeploy.views import json, text
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ortdeploy.checks.run import ERROR, PASSED, CheckResult, result_of
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import live_line, log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.plan.plan_file import encode

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.exit_codes import EXIT_OK
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.shell import pip_install

@@ -4,13 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from ortdeploy.cli.command_line.manifest_options import device_name, labels_of
+from ortdeploy.cli.command_line.targets import Target, check_target
 from ortdeploy.cli.exit_codes import EXIT_OK
-from ortdeploy.cli.manifest_options import device_name, labels_of
-from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.planning.device_file import dump_device
-from ortdeploy.planning.variants import opening_providers
+from ortdeploy.planning.devices.device_file import dump_device
+from ortdeploy.planning.devices.variants import opening_providers
 from ortdeploy.providers.catalogue import PROVIDERS
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.runtime.probe import probe_runtime

@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.cli.command_line.manifest_options import load_options
+from ortdeploy.cli.command_line.targets import Target, check_target
 from ortdeploy.cli.commands.shared import log_outcome, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
-from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ortdeploy.cli.command_line.targets import Target, check_target
 from ortdeploy.cli.commands.shared import terminal_width, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.listing import expand
@@ -47,7 +47,7 @@ def _expected(paths: Sequence[str]) -> list[str]:
     """Return the names of the devices that device files describe. Raises OrtdeployError."""
     if not paths:
         return []
-    from ortdeploy.planning.device_file import name_of_device  # noqa: PLC0415  brings yaml
+    from ortdeploy.planning.devices.device_file import name_of_device  # noqa: PLC0415  brings yaml
 
     files = [file for path in paths for file in (expand(path) or [path]) if not is_folder(path) or _is_yaml(file)]
     return [name_of_device(file) for file in files]

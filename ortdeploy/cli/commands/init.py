@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.commands.shared import findings_text, named_model, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.tryouts import failed_rows, plan_tryout, run_tryout, tried_rows

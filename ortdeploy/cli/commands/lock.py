@@ -4,17 +4,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.opening import read_whole
 from ortdeploy.manifest.pipelines import CONSTANT
 from ortdeploy.manifest.rewrite import set_beside
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.graph_cache import remembered_in
 from ortdeploy.planning.lock import Digested, probe_digests, probe_digests_of_profile
+from ortdeploy.planning.remembered.graph_cache import remembered_in
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import validate
 from ortdeploy.views import json, text

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ortdeploy.cli.command_line.manifest_options import load_options, plan_root
+from ortdeploy.cli.command_line.targets import Target, check_target
 from ortdeploy.cli.commands.shared import (
     log_outcome,
     planning,
@@ -19,9 +21,7 @@ from ortdeploy.cli.commands.shared import (
     write_plan,
 )
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options, plan_root
 from ortdeploy.cli.plans import plan_as_asked
-from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors, sort_diagnostics
 from ortdeploy.events import log
 from ortdeploy.facts.counting import Counting
@@ -30,10 +30,10 @@ from ortdeploy.files.listing import expand, has_magic
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
-from ortdeploy.planning.plan_writing import PlanToSave, dump_plans
+from ortdeploy.planning.plan_file.plan_writing import PlanToSave, dump_plans
+from ortdeploy.planning.plan_file.saved_plan import BOUND, OPEN, misplaced
+from ortdeploy.planning.plan_file.saved_rows import rows_of_plan
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.saved_plan import BOUND, OPEN, misplaced
-from ortdeploy.planning.saved_rows import rows_of_plan
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import judge_memory
 from ortdeploy.versions import package_version
@@ -109,7 +109,7 @@ def _device_files(patterns: Sequence[str]) -> list[str]:
 
 def _show_devices(arguments: argparse.Namespace, devices: Sequence[str]) -> int:
     """Print what each job does on each device; for one device alone, also the plan."""
-    from ortdeploy.planning.device_table import plan_devices  # noqa: PLC0415  only for devices
+    from ortdeploy.planning.devices.device_table import plan_devices  # noqa: PLC0415  only for devices
 
     with planning(arguments):
         table = plan_devices(

@@ -1,4 +1,4 @@
-"""`ortdeploy rollback`: go back to an older version of what is installed; `cli.bundled` does it."""
+"""`ortdeploy rollback`: go back to an older version of what is installed; `cli.bundles.bundled` does it."""
 
 import argparse
 

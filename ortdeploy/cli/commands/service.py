@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import write_findings
 from ortdeploy.cli.commands.watch import apply_arguments
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.planning.service import needs_of

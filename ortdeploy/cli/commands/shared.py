@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from msgspec.structs import replace
 
-from ortdeploy.cli.manifest_options import load_options
-from ortdeploy.cli.streams import failure_of, lasting
+from ortdeploy.cli.command_line.manifest_options import load_options
+from ortdeploy.cli.output.streams import failure_of, lasting
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.events import log
 from ortdeploy.files.names import is_there
@@ -21,7 +21,7 @@ from ortdeploy.terminal_text import safe
 from ortdeploy.views import github, sarif, text
 
 if TYPE_CHECKING:
-    from ortdeploy.cli.log import KeptLog
+    from ortdeploy.cli.output.log import KeptLog
     from ortdeploy.facts.models import ModelFacts
     from ortdeploy.manifest.spec import JobSpec, Spec
     from ortdeploy.plan.steps import Plan
@@ -71,7 +71,7 @@ def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespa
     """Return diagnostics as text, with the lines that they are about, to be written to the stream."""
     if not diagnostics:
         return ""
-    from ortdeploy.cli.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
+    from ortdeploy.cli.output.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
 
     color = wants_color(stream, arguments.color)
     width, lines = terminal_width(stream), SourceLines(getattr(arguments, "texts", {}))
@@ -84,7 +84,7 @@ def chosen_jobs(arguments: argparse.Namespace) -> "tuple[list[tuple[Spec, JobSpe
 
     A manifest that is refused keeps no other from the command.
     """
-    from ortdeploy.planning.variants import as_last_chosen  # noqa: PLC0415  as below
+    from ortdeploy.planning.devices.variants import as_last_chosen  # noqa: PLC0415  as below
     from ortdeploy.planning.workflow import select_jobs, validate  # noqa: PLC0415  brings all that planning does
 
     choose = as_last_chosen(arguments.state_dir)
@@ -164,12 +164,12 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog |
     On a terminal without such flags, only warnings and errors are shown. Then return a KeptLog, which takes all events
     until the command knows in which file to keep them.
     """
-    from ortdeploy.cli.log import KeptLog, configure_logging  # noqa: PLC0415  validate does without
+    from ortdeploy.cli.output.log import KeptLog, configure_logging  # noqa: PLC0415  validate does without
     from ortdeploy.views.live_line import AboveLine  # noqa: PLC0415
 
     level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     if arguments.log_file:
-        from ortdeploy.cli.targets import Target, check_target  # noqa: PLC0415  few logs go to a file
+        from ortdeploy.cli.command_line.targets import Target, check_target  # noqa: PLC0415  few logs go to a file
 
         check_target("--log-file", arguments.log_file, Target.LOG, arguments)
         try:
@@ -195,7 +195,7 @@ def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
     with ExitStack() as stack:
 
         def emit(category: str, text: str, place: str) -> None:
-            from ortdeploy.cli.log import log_warning  # noqa: PLC0415  only where something warns
+            from ortdeploy.cli.output.log import log_warning  # noqa: PLC0415  only where something warns
 
             if not log.is_sent:
                 start_logging(options, stack)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
-from ortdeploy.cli.streams import overheard
+from ortdeploy.cli.output.streams import overheard
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.digest_cache import DigestCache
@@ -32,12 +32,12 @@ from ortdeploy.manifest.job_order import readers_of
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
-from ortdeploy.planning.dependencies import escaped_outputs, text_rests_on
-from ortdeploy.planning.nothing_to_do import AnswerMemo
+from ortdeploy.planning.devices.variants import as_last_chosen
 from ortdeploy.planning.pending_reruns import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
+from ortdeploy.planning.remembered.dependencies import escaped_outputs, text_rests_on
+from ortdeploy.planning.remembered.nothing_to_do import AnswerMemo
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.variants import as_last_chosen
 from ortdeploy.planning.workflow import select_jobs, unworkable, validate
 from ortdeploy.sources.files import full_path, shown
 from ortdeploy.views import json
@@ -46,7 +46,7 @@ from ortdeploy.views.status_model import DeliveredFile, JobStatus
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
-    from ortdeploy.planning.last_good import Refusal
+    from ortdeploy.planning.versions.last_good import Refusal
     from ortdeploy.results.shares import Shares
 
 
@@ -112,7 +112,7 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
         sys.stdout.write(json.render_status(records, refused, profiles, installed))
     else:
         if installed is not None:
-            from ortdeploy.planning.installed import sizes_of  # noqa: PLC0415  only if asked for
+            from ortdeploy.planning.versions.installed import sizes_of  # noqa: PLC0415  only if asked for
             from ortdeploy.views.bundles import render_versions  # noqa: PLC0415
 
             state_dir = state_folder(validated.specs[0].folder, arguments.state_dir, [])
@@ -158,7 +158,7 @@ def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":
     folders = [Path(arguments.state_dir)] if arguments.state_dir else beside
     if not any((folder / KEPT).is_dir() for folder in folders):
         return ()
-    from ortdeploy.planning.last_good import find_refusals  # noqa: PLC0415  only where something was kept
+    from ortdeploy.planning.versions.last_good import find_refusals  # noqa: PLC0415  only where something was kept
 
     return find_refusals(arguments.paths, load_options(arguments), arguments.state_dir)
 

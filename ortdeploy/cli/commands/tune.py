@@ -12,18 +12,18 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from ortdeploy.cli.command_line.manifest_options import load_options
+from ortdeploy.cli.command_line.targets import Target, check_target
 from ortdeploy.cli.commands.shared import live_line, log_outcome, terminal_width, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
-from ortdeploy.cli.targets import Target, check_target
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.disk import make_folders
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
+from ortdeploy.planning.devices.variants import on_this_machine
 from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.variants import on_this_machine
 from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.process.cores import usable_cores

@@ -3,9 +3,9 @@
 import argparse
 import sys
 
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import log_outcome, terminal_width, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.manifest.loader import find_manifests, find_unchecked
 from ortdeploy.planning.workflow import validate

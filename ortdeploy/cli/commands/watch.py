@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.commands.shared import start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED
-from ortdeploy.cli.manifest_options import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.events import log
 from ortdeploy.files.names import STATE_DIR

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.facts.preflight import RefusedBatch
-from ortdeploy.planning.graph_cache import infer_shapes
+from ortdeploy.planning.remembered.graph_cache import infer_shapes
 from ortdeploy.tensors.types import format_shape
 
 _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -22,10 +22,10 @@ from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.thread_layout import ThreadLayout
-from ortdeploy.planning.graph_cache import live_bytes
 from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.remembered_memory import for_rows
 from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
+from ortdeploy.planning.remembered.graph_cache import live_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import with_texts
 from ortdeploy.sinks.catalogue import SINKS

@@ -1,0 +1,198 @@
+"""Takes a bundle from state to state (`installed`); whatever ends that keeps the version that runs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from ortdeploy.bundles.layout import Bundle
+from ortdeploy.bundles.policy import trust
+from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError, first_error
+from ortdeploy.cli.commands.shared import log_here, write_findings
+from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.events import log
+from ortdeploy.files.digests import signature
+from ortdeploy.ledger.damage import FILE as LEDGER
+from ortdeploy.ledger.ledger import now
+from ortdeploy.manifest.named_paths import path_from_manifest
+from ortdeploy.plan.steps import Plan
+from ortdeploy.planning.file_selection import Arrivals
+from ortdeploy.planning.versions import installed as record
+from ortdeploy.planning.versions.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
+from ortdeploy.planning.versions.policy_file import keep_of
+from ortdeploy.planning.versions.version import Version
+from ortdeploy.planning.workflow import plan_manifests, validate
+from ortdeploy.redaction import without_secrets
+from ortdeploy.terminal_text import safe
+from ortdeploy.versions import package_version, release_numbers
+
+
+class ArrivingBundle:
+    """A bundle that is to be installed at a place."""
+
+    def __init__(self, place: Place, bundle: Bundle) -> None:
+        """Take an opened bundle, and where it is to be installed."""
+        self._place, self._bundle = place, bundle
+        self._name, self._id = bundle.description.name, bundle.id
+
+    def plan(self, take: Callable[[Version], None], run: Callable[[argparse.Namespace], int]) -> int:
+        """Plan the bundle, which is then whole here, and planned unless it is refused."""
+        with record.installing(self._place.state, self._name):
+            installed = self._load()
+            try:
+                if self._id != installed.current:
+                    installed = self._bring_in(installed)
+            except RefusedError as error:
+                return self._refuse(error)
+            take(self._version(installed))
+            code = run(self._place.arguments)
+            if code in {EXIT_OK, EXIT_CHANGES} and installed.reached.get(self._id) == WHOLE:
+                self._save(record.with_state(installed, self._id, PLANNED))
+        return code
+
+    def install(self, source: str) -> int:
+        """Take the bundle from state to state until it is current, if it is not; return 1 if that ends earlier."""
+        installed = self._load()
+        if installed.source == source and self._runs_whole(installed):
+            return EXIT_OK
+        with record.installing(self._place.state, self._name):
+            installed = replace(self._load(), source=source)
+            self._save(installed)
+            if self._runs_whole(installed):
+                return EXIT_OK
+            try:
+                self._go_through(installed)
+            except RefusedError as error:
+                return self._refuse(error)
+        return EXIT_OK
+
+    def _go_through(self, installed: Installed) -> None:
+        """Take the bundle through all states. Raises RefusedError, LockedError."""
+        place = self._place
+        installed = self._bring_in(installed)
+        version = self._version(installed)
+        manifest, options = place.manifest_of(version), place.options(version)
+        plans = self._try_plan(manifest, options)
+        installed = record.with_state(installed, self._id, PLANNED)
+        self._save(installed)
+        place.try_checks(manifest, options, plans)
+        installed = record.with_passed(installed, self._id, place.facts_key())
+        installed = record.with_state(installed, self._id, CHECKED)
+        self._save(installed)
+        installed, gone = record.with_current(installed, self._id, keep_of(place.policies))
+        self._save(installed)
+        record.release(place.state, self._name, gone)
+        fields = {"version": version.number, "label": version.label, "bundle": self._id}
+        log_here(place.arguments, log.info, "bundle.installed", deployment=self._name, **fields)
+
+    def _bring_in(self, installed: Installed) -> Installed:
+        """Bring the bundle to whole, if it is trusted and not refused already. Raises RefusedError."""
+        bundle, place = self._bundle, self._place
+        installed = record.with_state(installed, self._id, DESCRIBED)
+        self._save(installed)
+        self._require_number(installed)
+        try:
+            trust(place.policies, bundle.description, self._id, bundle.signatures)
+        except OrtdeployError as error:
+            raise RefusedError(TRUSTED, f"{error}") from error
+        before = installed.refusal(self._id)
+        if before is not None and before.facts and before.facts == self._grounds(installed):
+            raise RefusedError(before.state, before.reason)
+        installed = record.with_state(installed, self._id, TRUSTED)
+        self._save(installed)
+        try:
+            installed = record.take_in(bundle, installed, place.state, now())
+        except OrtdeployError as error:
+            raise RefusedError(WHOLE, f"{error}") from error
+        self._save(installed)
+        return installed
+
+    def _require_number(self, installed: Installed) -> None:
+        """Raise RefusedError for a version that is too old, set aside, or of a newer ortdeploy."""
+        description = self._bundle.description
+        wrong = record.objection_to_number(installed, description, self._id)
+        needed, here = description.needs.ortdeploy, package_version("ortdeploy")
+        if wrong is None and release_numbers(needed) > release_numbers(here):
+            wrong = f"it needs ortdeploy {needed}, and this is {here}"
+        if wrong is not None:
+            raise RefusedError(DESCRIBED, wrong)
+
+    def _try_plan(self, manifest: str, options: Options) -> tuple[Plan, ...]:
+        place = self._place
+        own = options(place.own_options())
+        planned = plan_manifests([manifest], own, state_dir=place.arguments.state_dir)
+        if has_errors(planned.diagnostics):
+            write_findings(planned.diagnostics, place.arguments, sys.stderr)
+            raise RefusedError(PLANNED, first_error(planned.diagnostics))
+        return planned.plans
+
+    def _refuse(self, error: RefusedError) -> int:
+        """Remember a refusal, and say what stays."""
+        description, installed = self._bundle.description, self._load()
+        refused = Refused(
+            id=self._id,
+            number=description.version,
+            label=description.label,
+            state=error.state,
+            reason=error.reason,
+            since=now(),
+            facts=self._grounds(installed) if error.state in {PLANNED, CHECKED} else "",
+        )
+        with suppress(OrtdeployError):  # as on a full disk; then it is tried again
+            self._save(record.with_refusal(installed, refused))
+        current = installed.version(installed.current)
+        stays = "nothing is installed" if current is None else f"version {current.number} stays"
+        what = f"{self._name} {description.version} (id {self._id}) is not {error.state}: {error.reason}"
+        sys.stderr.write(safe(without_secrets(f"ortdeploy: {what}. So {stays}.\n")))
+        fields = {"version": description.version, "bundle": self._id, "state": error.state, "reason": error.reason}
+        log_here(self._place.arguments, log.warning, "bundle.refused", deployment=self._name, **fields)
+        return EXIT_REJECTED
+
+    def _grounds(self, installed: Installed) -> str:
+        """Return a digest of what a refusal rests on: facts, policies, ledger, inputs and outputs.
+
+        It is empty if the bundle is not whole: what refuses it then is looked at each time.
+        """
+        version, place = installed.version(self._id), self._place
+        if version is None:
+            return ""
+        manifest, options = place.manifest_of(version), place.options(version)(place.own_options())
+        jobs = [(spec, job) for spec in validate([manifest], options).specs for job in spec.jobs]
+        written = [str(path_from_manifest(spec, job.output.path)) for spec, job in jobs]
+        states = map(state_of, (str(place.state / LEDGER), *written))
+        return record.facts_key(place.facts_key(), Arrivals([manifest], options).look(), list(states))
+
+    def _runs_whole(self, installed: Installed) -> bool:
+        """Return whether the bundle is the current version already, and all its files are in the store."""
+        version = installed.version(installed.current)
+        if version is None or version.id != self._id:
+            return False
+        try:
+            self._place.options(version)
+        except OrtdeployError:
+            return False
+        return True
+
+    def _version(self, installed: Installed) -> Version:
+        version = installed.version(self._id)
+        if version is None:
+            raise OrtdeployError(f"{self._bundle.path} is not in its record")
+        return version
+
+    def _load(self) -> Installed:
+        return record.load_installed(self._place.state, self._name)
+
+    def _save(self, installed: Installed) -> None:
+        record.save_installed(self._place.state, installed)
+
+
+def state_of(path: str) -> str:
+    """Return the state of a file or folder as text, by which a change shows."""
+    try:
+        return str(tuple(signature(os.stat(path)).values()))  # noqa: PTH116  text
+    except (OSError, ValueError) as error:
+        return type(error).__name__

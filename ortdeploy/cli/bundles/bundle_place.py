@@ -1,0 +1,127 @@
+"""Where deployments are installed: what a command needs to plan and check a version there."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ortdeploy.bundles.policy import Policy
+from ortdeploy.cli.command_line.manifest_options import load_options
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
+from ortdeploy.files.content_store import StoreFullError
+from ortdeploy.ledger.output_lock import hold_outputs
+from ortdeploy.ledger.records import output_key
+from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import Plan
+from ortdeploy.planning.devices.variants import on_this_machine
+from ortdeploy.planning.versions import installed as record
+from ortdeploy.planning.versions.installed import CHECKED
+from ortdeploy.planning.versions.policy_file import key_of
+from ortdeploy.planning.versions.version import Version
+from ortdeploy.planning.workflow import plan_checks, probe_host, validate
+from ortdeploy.versions import versions
+
+Options = Callable[[LoadOptions], LoadOptions]
+"""Returns the options of a command line for an installed version."""
+
+
+class RefusedError(OrtdeployError):
+    """A version does not reach a state."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        """Take the state that it does not reach, and why."""
+        self.state, self.reason = state, reason
+        super().__init__(reason)
+
+
+class Place:
+    """A root with its state folder, under the policies of a command."""
+
+    def __init__(self, arguments: argparse.Namespace, policies: tuple[Policy, ...], root: str, state: Path) -> None:
+        """Take the command line, the policies in force, and the folders."""
+        self.arguments, self.policies, self.root, self.state = arguments, policies, root, state
+        self._facts: str | None = None
+
+    def manifest_of(self, version: Version) -> str:
+        """Return the path that the manifest of a version has here; its text is in the store."""
+        return os.path.join(self.root, version.manifest)  # noqa: PTH118  text
+
+    def options(self, version: Version) -> Options:
+        """Return what loads a version. Raises OrtdeployError if something of it is gone."""
+        try:
+            own = record.options_of(version, self.state, self.root)
+        except (OSError, StoreFullError) as error:
+            raise OrtdeployError(f"what was installed is not whole: {error}. Apply the bundle again") from error
+        self.arguments.texts = own.texts  # findings are about these, whatever lies in their place
+        return partial(_with_version, own)
+
+    def own_options(self) -> LoadOptions:
+        """Return the options of the command line alone."""
+        self.arguments.taken = None
+        return load_options(self.arguments)
+
+    def facts_key(self) -> str:
+        """Return a digest of the facts and policies that decide about a version."""
+        if self._facts is None:
+            host = probe_host([])
+            runtime, machine = host.runtime, host.machine
+            self._facts = record.facts_key(
+                versions(),
+                runtime.available_providers,
+                runtime.devices,
+                sorted(runtime.packages),
+                None if machine is None else [machine.system, machine.architecture, machine.cpu_flags],
+                self.arguments.profile,
+                key_of(self.policies),
+            )
+        return self._facts
+
+    def try_checks(self, manifest: str, options: Options, plans: Sequence[Plan]) -> None:
+        """Run all golden checks of a version, never beside a run of its jobs. Raises RefusedError, LockedError."""
+        from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for what is checked
+        from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
+
+        own, state_dir = options(self.own_options()), self.arguments.state_dir
+        specs = validate([manifest], own, choose=on_this_machine(own, state_dir)).specs
+        if not any(_has_checks(spec) for spec in specs):
+            return
+        checks, diagnostics = plan_checks([manifest], own, state_dir=state_dir)
+        if has_errors(diagnostics):
+            raise RefusedError(CHECKED, first_error(diagnostics))
+        outputs = [
+            output_key(Path(plan.folder) / step.output.path, self.state) for plan in plans for step in run_jobs(plan)
+        ]
+        with hold_outputs(self.state, outputs):
+            for result in run_checks(checks, state_dir, own.roots):
+                if result.status != PASSED:
+                    raise RefusedError(
+                        CHECKED,
+                        f"golden check {result.check} of model {result.model} on session {result.session} "
+                        f"{result.status}: {result.message}",
+                    )
+
+
+def _with_version(own: LoadOptions, given: LoadOptions) -> LoadOptions:
+    """Return the options of a command line for an installed version: its overlays come before those that are given."""
+    return replace(
+        given,
+        texts=own.texts,
+        places=own.places,
+        roots=(*given.roots, *own.roots),
+        overlays=(*own.overlays, *given.overlays),
+    )
+
+
+def _has_checks(spec: Spec) -> bool:
+    return any(one.checks for one in spec.models) or any(one.checks for one in spec.adapters)
+
+
+def first_error(diagnostics: Sequence[Diagnostic]) -> str:
+    """Return the rule and the detail of the first error."""
+    one = next(one for one in diagnostics if one.severity is Severity.ERROR)
+    return f"{one.rule}: {one.detail.rstrip('.')}"

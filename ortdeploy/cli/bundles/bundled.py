@@ -1,0 +1,290 @@
+"""Commands on bundles and on what is installed from them, and what a policy refuses before a command runs.
+
+`apply BUNDLE` takes a version from state to state (`installed`), and whatever ends that keeps the version that
+runs. From then on the commands work as on a manifest, whose text and files come from the content store.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ortdeploy.bundles.layout import open_bundle
+from ortdeploy.bundles.policy import Policy, is_free
+from ortdeploy.cli.bundles.arriving_bundle import ArrivingBundle, state_of
+from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError
+from ortdeploy.cli.command_line.manifest_options import Taken
+from ortdeploy.cli.commands.shared import log_here
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED, worst_of
+from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, has_errors
+from ortdeploy.events import log
+from ortdeploy.files.names import is_folder, names_bundle
+from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
+from ortdeploy.planning.file_selection import Arrivals
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.versions import installed as record
+from ortdeploy.planning.versions.installed import Installed
+from ortdeploy.planning.versions.policy_file import read_policies
+from ortdeploy.planning.versions.version import Version
+from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.redaction import without_secrets
+from ortdeploy.terminal_text import safe
+
+Run = Callable[[argparse.Namespace], int]
+
+_TAKE_BUNDLES = frozenset({"apply", "plan", "watch"})
+_TAKE_INSTALLED = _TAKE_BUNDLES | {"cache", "check", "compact", "retry", "rollback", "service", "status", "verify"}
+_RUN_MODELS = frozenset({"apply", "check", "plan", "retry"})
+"""Commands that open what a version holds, so its trust is asked again."""
+_PLAN_MANIFESTS = _RUN_MODELS | {"diff", "finish", "service", "watch"}
+"""Those, and what loads libraries that manifests name, or lets manifests run later."""
+_NEVER_UNDER_A_POLICY = frozenset({"init", "try", "tune"})
+_FLAGS = {"--set": "sets", "--overlay": "overlays", "--allow-root": "roots"}
+
+
+def run_bundled(arguments: argparse.Namespace, run: Run) -> int:
+    """Run a command under the policies that are in force, on bundles or installed versions if it names some."""
+    policies = read_policies(getattr(arguments, "policy", None))
+    _refuse_by_policy(arguments, policies)
+    paths: Sequence[str] = getattr(arguments, "paths", ())
+    if arguments.command == "bundle" or not any(map(names_bundle, paths)):
+        return run(arguments)
+    _refuse_unfit(arguments)
+    return _Desk(arguments, policies, run).serve(paths[0])
+
+
+def _refuse_by_policy(arguments: argparse.Namespace, policies: Sequence[Policy]) -> None:
+    """Refuse what would run something that nobody has signed. Raises OrtdeployError."""
+    if not policies:
+        return
+    command = arguments.command
+    converts = command == "adapter" and arguments.action == "convert"
+    if command in _NEVER_UNDER_A_POLICY or converts:
+        name = "adapter convert" if converts else command
+        raise OrtdeployError(f"{policies[0].path} is in force, and {name} works on files that nobody has signed")
+    if command not in _PLAN_MANIFESTS:
+        return
+    given = next((flag for flag, name in _FLAGS.items() if getattr(arguments, name)), None)
+    if given is not None:
+        raise OrtdeployError(f"{policies[0].path} is in force, and {given} changes what was signed")
+    named = [path for path in arguments.paths if not names_bundle(path)]
+    if command == "diff":  # which may be of reports
+        named = [path for path in named if path.endswith(SUFFIXES) or is_folder(path)]
+    root = getattr(arguments, "root", None)
+    for path in (*find_manifests(named)[0], *([os.path.join(root, "")] if root is not None and named else [])):  # noqa: PTH118
+        if not is_free(policies, os.path.realpath(path) + (os.sep if path.endswith(os.sep) else "")):
+            raise OrtdeployError(
+                f"{policies[0].path} is in force, and {path} is in none of the folders whose manifests may run "
+                "unsigned (manifests). Apply a signed bundle: ortdeploy apply BUNDLE"
+            )
+
+
+def _refuse_unfit(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for what cannot be done with a bundle, or with an installed version."""
+    path = next(filter(names_bundle, arguments.paths))
+    is_installed, command = path.startswith("@"), arguments.command
+    if len(arguments.paths) > 1:
+        raise UsageError(f"{path} goes alone: name one bundle or one installed deployment")
+    if command not in (_TAKE_INSTALLED if is_installed else _TAKE_BUNDLES):
+        what = f"@{path[1:]}, which is installed as it was signed" if is_installed else f"the bundle {path}"
+        known = ", ".join(sorted(_TAKE_INSTALLED if is_installed else _TAKE_BUNDLES))
+        hint = "" if is_installed else ". Apply it, and name it as @NAME"
+        raise UsageError(f"{command} does not work on {what}; these do: {known}{hint}")
+    for flag, name in (("--shard", "shard"), ("--engine", "engine"), ("--workers", "workers"), ("--out", "out")):
+        if getattr(arguments, name, None) is not None:
+            raise UsageError(
+                f"{flag} is for plans of manifests: a bundle runs whole, on the device that it is applied to"
+            )
+    if getattr(arguments, "record", False):
+        raise UsageError("--record writes golden outputs, and those of an installed deployment are as they were signed")
+    if getattr(arguments, "devices", None):
+        raise UsageError("--device is for manifests: ortdeploy bundle --device FILE says whether a device takes it")
+    if is_installed and getattr(arguments, "tag", None) is not None:
+        raise UsageError("--tag chooses in a layout, and an installed deployment has one version that runs")
+
+
+class _Desk:
+    """Where bundles are taken in and installed versions are looked up, for one command."""
+
+    def __init__(self, arguments: argparse.Namespace, policies: tuple[Policy, ...], run: Run) -> None:
+        self._arguments, self._run = arguments, run
+        path = arguments.paths[0]
+        given = getattr(arguments, "root", None)
+        if given is not None and not is_folder(given):
+            raise UsageError(f"--root: there is no folder {given}")
+        beside = "." if path.startswith("@") else Path(path).absolute().parent
+        root = os.path.abspath(given if given is not None else beside)  # noqa: PTH100  without following links
+        self._place = Place(arguments, policies, root, state_folder(root, arguments.state_dir, []))
+
+    def serve(self, path: str) -> int:
+        """Run the command."""
+        if self._arguments.command == "watch":
+            self._take(None, path)
+            return self._run(self._arguments)
+        if path.startswith("@"):
+            return self._run_installed(path[1:])
+        with_last, source = self._arguments.command == "apply" and self._arguments.last_good, os.path.abspath(path)  # noqa: PTH100
+        try:
+            with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
+                name, arriving = bundle.description.name, ArrivingBundle(self._place, bundle)
+                if self._arguments.command == "plan":
+                    return arriving.plan(lambda version: self._take(version, f"@{name}"), self._run)
+                code = arriving.install(source)
+        except LockedError:
+            raise
+        except OrtdeployError as error:  # as if somebody is copying another one there
+            known = record.name_from(self._place.state, source) if with_last else None
+            if known is None:
+                raise
+            name, code = known, EXIT_REJECTED
+            sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
+        stands_in = with_last and record.load_installed(self._place.state, name).current is not None
+        return worst_of([code, self._run_installed(name)]) if code == EXIT_OK or stands_in else code
+
+    def watched(self, path: str) -> list[str]:
+        """Return the files whose change may let a version come or go."""
+        policies = [one.path for one in self._place.policies]
+        if path.startswith("@"):
+            return [str(record.record_of(self._place.state, path[1:])), *policies]
+        return [path, os.path.join(path, "index.json"), f"{path}.sig", *policies]  # noqa: PTH118
+
+    def current_files(self, path: str) -> tuple[str, list[str], LoadOptions] | None:
+        """Return the id, manifest and options of the version that runs of what a path names; None if none does."""
+        with suppress(OrtdeployError):
+            name = path[1:]
+            if not path.startswith("@"):
+                with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
+                    name = bundle.description.name
+            installed = record.load_installed(self._place.state, name)
+            version = installed.version(installed.current)
+            if version is not None:
+                own = replace(self._place.options(version)(LoadOptions()), digest=False)
+                return str(version.id), [self._place.manifest_of(version)], own
+        return None
+
+    def _run_installed(self, name: str) -> int:
+        """Run the command on the version that is current."""
+        if self._arguments.command == "rollback":
+            return self._roll_back(name)
+        installed = record.load_installed(self._place.state, name)
+        version = installed.version(installed.current)
+        if version is None:
+            where = f"@{name} in {self._place.root}"
+            raise OrtdeployError(
+                f"nothing is installed as {where}. Apply its bundle: ortdeploy apply BUNDLE --root DIR"
+            )
+        if self._arguments.command in _RUN_MODELS:
+            try:
+                record.trust_again(installed, version, self._place.state, self._place.policies)
+            except OrtdeployError as error:
+                raise OrtdeployError(f"{_named(name, version)} may not run any more: {error}") from error
+        is_run = self._arguments.command in {"apply", "retry"}
+        passed = is_run and self._check_again(installed, version, self._place.options(version))
+        self._take(version, f"@{name}", installed, passed=passed)
+        return self._run(self._arguments)
+
+    def _take(
+        self, version: Version | None, path: str, installed: Installed | None = None, *, passed: bool = False
+    ) -> None:
+        """Let the command work on a version: its manifest, whose text and files are in the store."""
+        arguments, place = self._arguments, self._place
+        tag, policy = getattr(arguments, "tag", None), getattr(arguments, "policy", None)
+        flags = [f"--root={place.root}", *([] if tag is None else [f"--tag={tag}"])]
+        flags += [] if policy is None else [f"--policy={os.path.abspath(policy)}"]  # noqa: PTH100
+        arguments.taken = Taken(
+            path=path if path.startswith("@") else os.path.abspath(path),  # noqa: PTH100
+            flags=tuple(flags),
+            options=(lambda given: given) if version is None else place.options(version),
+            bundle=None if version is None else version.id,
+            passed=passed,
+            arrivals=_Arrivals(self, path) if arguments.command == "watch" else None,
+            installed=installed,
+        )
+        arguments.paths = [
+            os.path.join(place.root, "deployment.yaml") if version is None else place.manifest_of(version)  # noqa: PTH118
+        ]
+        arguments.root = None
+        arguments.last_good = False  # the record of versions is the one that is gone back to
+        if arguments.command == "check":  # golden sets lie in the store
+            arguments.roots = [*arguments.roots, str(place.state)]
+
+    def _check_again(self, installed: Installed, version: Version, options: Options) -> bool:
+        """Run the golden checks of a version if the facts are others than when they passed. Raises OrtdeployError.
+
+        Return whether they have passed; if the version cannot be planned, the command says so.
+        """
+        place, id_ = self._place, str(version.id)
+        facts, manifest = place.facts_key(), place.manifest_of(version)
+        if installed.passed.get(id_) == facts:
+            return True
+        own = options(place.own_options())
+        planned = plan_manifests([manifest], own, state_dir=self._arguments.state_dir)
+        if has_errors(planned.diagnostics):
+            return False
+        try:
+            place.try_checks(manifest, options, planned.plans)
+        except RefusedError as error:
+            what = f"{_named(installed.name, version)} is refused on this machine as it is now"
+            raise OrtdeployError(f"{what}: {error.reason}") from error
+        with record.installing(place.state, installed.name):
+            now_known = record.load_installed(place.state, installed.name)
+            record.save_installed(place.state, record.with_passed(now_known, id_, facts))
+        return True
+
+    def _roll_back(self, name: str) -> int:
+        place = self._place
+        with record.installing(place.state, name):
+            installed = record.load_installed(place.state, name)
+            if self._arguments.unpin:
+                record.save_installed(place.state, replace(installed, aside=0))
+                self._say(f"{name}: no version is set aside any more")
+                return EXIT_OK
+            changed, version = record.rolled_back(installed, self._arguments.to)
+            record.trust_again(changed, version, place.state, place.policies)
+            record.save_installed(place.state, changed)
+        fields = {"version": version.number, "bundle": version.id}
+        log_here(self._arguments, log.info, "bundle.rolled_back", deployment=name, **fields)
+        self._say(f"{_named(name, version)} is current; versions up to {changed.aside} are set aside")
+        return EXIT_OK
+
+    def _say(self, text: str) -> None:
+        if not self._arguments.quiet:
+            sys.stdout.write(safe(f"{text}\n"))
+
+
+class _Arrivals:
+    """What `watch` looks at: the bundle, the policies, the record, and the files of the version that runs."""
+
+    def __init__(self, desk: _Desk, path: str) -> None:
+        self._desk, self._path = desk, path
+        self._current: str | None = None
+        self._inner: Arrivals | None = None
+        self.look()
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs of the version that runs."""
+        return () if self._inner is None else self._inner.jobs
+
+    @property
+    def stable_for(self) -> float:
+        """The longest time for which a file must not have changed before a job takes it."""
+        return 0.0 if self._inner is None else self._inner.stable_for
+
+    def look(self) -> str:
+        """Return a text that changes if there may be something to do."""
+        places = self._desk.watched(self._path)
+        states = "\n".join(f"{place} {state_of(place)}" for place in places)
+        current = self._desk.current_files(self._path)
+        if current is not None and current[0] != self._current:
+            self._current, self._inner = current[0], Arrivals(current[1], current[2])
+        return states if self._inner is None else f"{states}\n{self._inner.look()}"
+
+
+def _named(name: str, version: Version) -> str:
+    label = f" ({version.label})" if version.label else ""
+    return f"{name} {version.number}{label}"

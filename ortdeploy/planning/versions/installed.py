@@ -1,0 +1,438 @@
+"""Deployments that came in bundles: which versions are here, how far each came, and which one runs.
+
+`bundles/<digest of the name>.json` in the state directory is one record for each deployment, written whole. A version
+goes from state to state, each durable before the next: described, trusted, whole (its files are in the content store),
+planned, checked, current. Its statement and signatures are kept with its files, so that trust is asked again each time.
+"""
+
+import errno
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ortdeploy.bundles.description import Description, canonical, parse
+from ortdeploy.bundles.layout import Bundle
+from ortdeploy.bundles.policy import Policy, trust
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
+from ortdeploy.files.disk import free_at, make_folders
+from ortdeploy.files.gate import Use
+from ortdeploy.files.opening import read_whole
+from ortdeploy.files.urls import is_url
+from ortdeploy.ledger.output_lock import hold_output, shared_use, sole_use
+from ortdeploy.manifest.loader import LoadOptions, load_manifest
+from ortdeploy.manifest.named_paths import named_paths
+from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.planning.versions.version import Version, dump_version, read_version, recall
+
+FOLDER = "bundles"
+OWNER = "bundle "
+"""How the owners of references in the content store begin that are versions of bundles."""
+DESCRIBED, TRUSTED, WHOLE, PLANNED, CHECKED, CURRENT = "described", "trusted", "whole", "planned", "checked", "current"
+_FORMAT_VERSION = 1
+_MOST_REFUSALS = 20
+_RESERVE = 64 * 1024 * 1024
+"""Bytes of the disk that a bundle leaves free, for the ledger and the results of jobs."""
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """A version that was refused: at which state, why, since when, and by which facts and policies."""
+
+    id: str
+    number: int
+    label: str
+    state: str
+    reason: str
+    since: str
+    facts: str
+
+
+class Installed(Struct, frozen=True, kw_only=True):
+    """The versions of one deployment. By id, `reached` is the last state, and `passed` by which facts it was checked.
+
+    `highest` is the highest number that became current, `aside` that up to which versions were rolled back; 0: none.
+    `wanted` is the id of the last version that somebody asked for, and `source` the path of its bundle.
+    """
+
+    name: str
+    versions: tuple[Version, ...] = ()
+    signatures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    reached: Mapping[str, str] = field(default_factory=dict)
+    passed: Mapping[str, str] = field(default_factory=dict)
+    current: str | None = None
+    highest: int = 0
+    aside: int = 0
+    wanted: str | None = None
+    source: str = ""
+    refused: tuple[Refused, ...] = ()
+
+    def version(self, id_: str | None) -> Version | None:
+        """Return a version by its id."""
+        return next((one for one in self.versions if one.id == id_), None)
+
+    def refusal(self, id_: str) -> Refused | None:
+        """Return why a version was refused last."""
+        return next((one for one in self.refused if one.id == id_), None)
+
+
+class Running(Struct, frozen=True, kw_only=True):
+    """What tells the version that runs: the bundle's id, its number and label."""
+
+    bundle: str
+    number: int
+    label: str
+
+
+def running_version(state_dir: Path, name: str) -> Running | None:
+    """Return what runs of a deployment by name; None if it did not come in a bundle."""
+    with suppress(OrtdeployError):
+        version = (one := load_installed(state_dir, name)).version(one.current)
+        if version is not None and version.id is not None and version.number is not None:
+            return Running(bundle=version.id, number=version.number, label=version.label)
+    return None
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """The version that was asked for last: whether it runs, the last state that it reached, and its refusal."""
+
+    bundle: str
+    same: bool
+    reached: str
+    refused: Refused | None
+
+
+def wanted_version(state_dir: Path, name: str) -> Wanted | None:
+    """Return which version of a deployment was asked for last; None if none was."""
+    with suppress(OrtdeployError):
+        found = load_installed(state_dir, name)
+        if found.wanted is not None:
+            reached, refused = found.reached.get(found.wanted, DESCRIBED), found.refusal(found.wanted)
+            return Wanted(bundle=found.wanted, same=found.wanted == found.current, reached=reached, refused=refused)
+    return None
+
+
+def record_of(state_dir: Path, name: str) -> Path:
+    """Return the path of a deployment's record."""
+    return state_dir / FOLDER / f"{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+
+
+def load_installed(state_dir: Path, name: str) -> Installed:
+    """Return what is installed of a deployment. Raises OrtdeployError if its record is damaged."""
+    try:
+        return _load(record_of(state_dir, name))
+    except FileNotFoundError:
+        return Installed(name=name)
+    except OSError as error:
+        raise OrtdeployError(f"{record_of(state_dir, name)} cannot be read: {error.strerror}") from error
+
+
+def _load(path: Path) -> Installed:
+    """Read a record. Raises OSError, OrtdeployError."""
+    try:
+        data = json.loads(read_whole(path))
+        versions = tuple(map(read_version, data.pop("versions")))
+        if data.pop("format_version") != _FORMAT_VERSION:
+            raise OrtdeployError(f"{path} was written by a newer ortdeploy")
+        found = msgspec.convert({**data, "versions": ()}, Installed, strict=True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
+        raise OrtdeployError(f"{path} cannot be read: {error}. Move it away, and apply the bundle again") from error
+    return replace(found, versions=versions)
+
+
+def save_installed(state_dir: Path, installed: Installed) -> None:
+    """Write a record, durable at the end. Raises OrtdeployError."""
+    path = record_of(state_dir, installed.name)
+    data = {name: getattr(installed, name) for name in installed.__struct_fields__}
+    data["versions"] = [dump_version(one) for one in installed.versions]
+    document = {"format_version": _FORMAT_VERSION, **msgspec.to_builtins(data)}
+    try:
+        make_folders(path.parent)
+        with open_whole(path) as file:
+            file.write(json.dumps(document).encode())
+    except OSError as error:
+        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def installing(state_dir: Path, name: str) -> Iterator[None]:
+    """Keep other processes from changing what is installed of a deployment. Raises LockedError, OrtdeployError."""
+    with hold_output(state_dir, f"bundle {name}"):
+        yield
+
+
+def trust_again(installed: Installed, version: Version, state_dir: Path, policies: Sequence[Policy]) -> tuple[str, ...]:
+    """Ask for the trust of an installed version, from what is kept of it; return why. Raises OrtdeployError."""
+    if not policies:
+        return ()
+    store, id_ = ContentStore(state_dir), str(version.id)
+    description = parse(_kept(store, id_))
+    signatures = {name: _kept(store, digest) for name, digest in installed.signatures.get(id_, {}).items()}
+    return trust(policies, description, id_, signatures)
+
+
+def _kept(store: ContentStore, digest: str) -> bytes:
+    path = store.find(digest)
+    if path is None:
+        raise OrtdeployError(f"{digest[:12]}… is gone from the store. Apply the bundle again")
+    return read_whole(path)
+
+
+def objection_to_number(installed: Installed, description: Description, id_: str) -> str | None:
+    """Say why the number of a version keeps it from being installed; None if it does not."""
+    number = description.version
+    known = {one.number: one for one in installed.versions}
+    other = known.get(number)
+    if other is not None and other.id != id_:
+        return f"version {number} is here already with the id {other.id}. A bundle with other content has a higher one"
+    if number <= installed.aside:
+        return (
+            f"version {number} was set aside by a rollback; a version above {installed.aside} is taken, or "
+            f"this one after: ortdeploy rollback @{installed.name} --unpin"
+        )
+    if number < installed.highest and id_ != installed.current:
+        return (
+            f"version {installed.highest} ran here before, and {number} is older. "
+            f"Go back to an installed one with: ortdeploy rollback @{installed.name}"
+        )
+    return None
+
+
+def with_state(installed: Installed, id_: str, state: str) -> Installed:
+    """Return a record in which a version has reached a state."""
+    known = {one.id for one in installed.versions}
+    reached = {one: before for one, before in installed.reached.items() if one in known}
+    return replace(installed, wanted=id_, reached={**reached, id_: state})
+
+
+def with_passed(installed: Installed, id_: str, facts: str) -> Installed:
+    """Return a record in which a version's golden checks have passed with these facts."""
+    return replace(installed, passed={**installed.passed, id_: facts})
+
+
+def rolled_back(installed: Installed, number: int | None) -> tuple[Installed, Version]:
+    """Return a record in which an older version is current, by its number or the next lower one, and that version.
+
+    All above it are set aside. Raises OrtdeployError.
+    """
+    current = installed.version(installed.current)
+    if current is None:
+        raise OrtdeployError(f"nothing is installed as @{installed.name}")
+    older = sorted(one.number or 0 for one in installed.versions if (one.number or 0) < (current.number or 0))
+    wanted = number if number is not None else older[-1] if older else None
+    target = next((one for one in installed.versions if one.number == wanted), None)
+    if target is None or target.id is None or wanted not in older:
+        known = ", ".join(map(str, older)) or "none"
+        raise OrtdeployError(f"there is no such older version of {installed.name} here; those that are: {known}")
+    reached = {**installed.reached, target.id: CURRENT}
+    aside = max(installed.aside, installed.highest)
+    return replace(installed, current=target.id, aside=aside, reached=reached), target
+
+
+def with_refusal(installed: Installed, refused: Refused) -> Installed:
+    """Return a record with a refusal; of the same facts, the first time counts."""
+    before = installed.refusal(refused.id)
+    if before is not None and (before.facts, before.state) == (refused.facts, refused.state):
+        refused = replace(refused, since=before.since)
+    others = [one for one in installed.refused if one.id != refused.id]
+    return replace(installed, wanted=refused.id, refused=(*others[-_MOST_REFUSALS + 1 :], refused))
+
+
+def with_current(installed: Installed, id_: str, keep: int) -> tuple[Installed, tuple[Version, ...]]:
+    """Return a record in which a version is current, and the versions that it does not keep any more."""
+    version = installed.version(id_)
+    number = version.number if version is not None and version.number is not None else 0
+    aside = 0 if number > installed.aside else installed.aside
+    refused = {one.id for one in installed.refused}
+    good = (one for one in installed.versions if one.id not in refused)
+    newest = sorted(good, key=lambda one: one.number or 0, reverse=True)
+    kept = list(dict.fromkeys((id_, installed.current or id_, *(one.id for one in newest))))[:keep]
+    gone = tuple(one for one in installed.versions if one.id not in kept)
+    ids = {one.id for one in gone}
+    changed = replace(
+        with_state(installed, id_, CURRENT),
+        current=id_,
+        highest=max(installed.highest, number),
+        aside=aside,
+        versions=tuple(one for one in installed.versions if one.id not in ids),
+        reached={one: state for one, state in {**installed.reached, id_: CURRENT}.items() if one not in ids},
+        passed={one: facts for one, facts in installed.passed.items() if one not in ids},
+        signatures={one: names for one, names in installed.signatures.items() if one not in ids},
+        refused=tuple(one for one in installed.refused if one.id != id_),
+    )
+    return changed, gone
+
+
+def sizes_of(installed: Installed, state_dir: Path) -> dict[str, int]:
+    """Return the bytes of each version's files in the store, by id; those that several share count for each."""
+    kept = {path.name: size for path, size in ContentStore(state_dir).sizes().items()}
+    return {str(one.id): sum(kept.get(digest, 0) for digest in one.digests) for one in installed.versions}
+
+
+def release(state_dir: Path, name: str, gone: Sequence[Version]) -> None:
+    """Let the store give up the files of versions that are not kept; the next run prunes them."""
+    store = ContentStore(state_dir)
+    for version in gone:
+        with suppress(OSError, StoreFullError):
+            store.release(_owner(name, str(version.id)))
+
+
+def take_in(bundle: Bundle, installed: Installed, state_dir: Path, now: str) -> Installed:
+    """Copy a bundle's files into the store, and return the record in which its version is whole. Raises OrtdeployError.
+
+    If that fails, nothing of it is left that another version does not need.
+    """
+    store, owner = ContentStore(state_dir), _owner(installed.name, bundle.id)
+    try:
+        with shared_use(state_dir, LOCK):
+            return _take_in(bundle, installed, state_dir, now, store, owner)
+    except (OSError, StoreFullError, OrtdeployError) as error:
+        _give_up(store, owner, state_dir)
+        if isinstance(error, OSError):
+            where = f"there is no room for it: {error.strerror}" if error.errno == errno.ENOSPC else f"{error}"
+            raise OrtdeployError(where) from error
+        raise OrtdeployError(f"{error}") from error
+
+
+def _take_in(
+    bundle: Bundle, installed: Installed, state_dir: Path, now: str, store: ContentStore, owner: str
+) -> Installed:
+    description, signatures = bundle.description, dict[str, str]()
+    small = {bundle.id: bundle.raw, **{hashlib.sha256(raw).hexdigest(): raw for raw in bundle.signatures.values()}}
+    for name, raw in bundle.signatures.items():
+        signatures[name] = hashlib.sha256(raw).hexdigest()
+    sizes = {file.sha256: file.size for file in description.files}
+    missing = {digest: size for digest, size in sizes.items() if store.find(digest) is None}
+    _require_room(state_dir, sum(missing.values()))
+    for file in description.files:
+        if file.sha256 in missing:
+            bundle.opened(file).close()  # what is missing or cut off is told before anything is copied
+    store.refer(owner, {*small, *sizes}, lasting=True)
+    for digest, raw in small.items():
+        if store.find(digest) is None:
+            store.take(io.BytesIO(raw), digest, digest, _any_room)
+    for file in description.files:
+        if file.sha256 in missing and store.find(file.sha256) is None:
+            try:
+                with bundle.opened(file) as source:
+                    store.take(source, file.name, file.sha256, _any_room)
+            except ContentChangedError:
+                raise OrtdeployError(
+                    f"{file.name} in {bundle.path} is not what was described: its SHA-256 is not {file.sha256}. "
+                    "The copy is damaged; remove that blob, and copy it again"
+                ) from None
+    version = _version(description, bundle.id, state_dir, now)
+    versions = (*(one for one in installed.versions if one.id != bundle.id), version)
+    changed = replace(installed, versions=versions, signatures={**installed.signatures, bundle.id: signatures})
+    return with_state(changed, bundle.id, WHOLE)
+
+
+def _require_room(state_dir: Path, size: int) -> None:
+    folder = next(one for one in (state_dir, *state_dir.absolute().parents) if one.is_dir())
+    free = free_at(folder)
+    if size and size + _RESERVE > free:
+        raise StoreFullError(f"its files take {size:,} bytes, and of {free:,} that are free, {_RESERVE:,} stay so")
+
+
+def _any_room(_folder: Path) -> None:
+    """Refuse no copy: `_require_room` has looked at all of them together."""
+
+
+def _give_up(store: ContentStore, owner: str, state_dir: Path) -> None:
+    with suppress(OSError, StoreFullError, OrtdeployError):
+        store.release(owner)
+        with sole_use(state_dir, LOCK) as alone:
+            freed = store.prune(store.referred()) if alone else 0
+        log.info("store.pruned", bytes=freed)
+
+
+def _version(description: Description, id_: str, state_dir: Path, now: str) -> Version:
+    """Return the version of a bundle whose files are all in the store; places are those that its manifest names."""
+    digests = description.digests
+    texts = {name: digests[name] for name in (description.manifest, *description.overlays)}
+    version = Version(
+        manifest=description.manifest,
+        texts=texts,
+        files=digests,
+        places={},
+        kept=now,
+        id=id_,
+        number=description.version,
+        label=description.label,
+    )
+    folder = str(state_dir.absolute().parent)
+    loaded = load_manifest(os.path.join(folder, description.manifest), options_of(version, state_dir, folder))  # noqa: PTH118
+    if loaded.spec is None:
+        first = next(iter(loaded.diagnostics))
+        raise OrtdeployError(f"its manifest is refused: {first.rule}: {first.detail.rstrip('.')}")
+    if loaded.spec.name != description.name:
+        raise OrtdeployError(f"its manifest is called {loaded.spec.name}, and the bundle {description.name}")
+    of_url = {file.stands_for: file.name for file in description.files if file.stands_for is not None}
+    places: dict[str, str] = {}
+    for spec in (loaded.spec, *loaded.variants):
+        written = {option.path for option in find_option_paths(spec) if option.kind in {"new-file", "new-folder"}}
+        for named in named_paths(spec):
+            if named.use not in {Use.FETCH, Use.LOCAL} or named.path in written or named.at[0] == "on_end":
+                continue
+            places[named.path] = of_url.get(named.path) or _below(named.path)
+    return replace(version, places=places)
+
+
+def _below(path: str) -> str:
+    """Return the name in a bundle of what a manifest names. Raises OrtdeployError if it cannot be in one."""
+    name = os.path.normpath(path).replace(os.sep, "/")
+    if is_url(path) or name.startswith(("/", "../")) or name in {".", ".."}:
+        raise OrtdeployError(f"its manifest names {path}, which is no file of the bundle")
+    return name
+
+
+def options_of(version: Version, state_dir: Path, folder: str, options: LoadOptions | None = None) -> LoadOptions:
+    """Return the options that load an installed version in a folder. Raises OSError, StoreFullError."""
+    overlays = tuple(os.path.join(folder, name) for name in list(version.texts)[1:])  # noqa: PTH118
+    given = LoadOptions() if options is None else options
+    return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))
+
+
+def owners(state_dir: Path) -> set[str] | None:
+    """Return the owners in whose names the store keeps files of bundles; None if a record cannot be read.
+
+    The version that somebody asked for last is one of them, before it is whole.
+    """
+    try:
+        records = [_load(path) for path in (state_dir / FOLDER).glob("*.json")]
+    except (OSError, OrtdeployError):
+        return None
+    return {
+        _owner(known.name, str(one))
+        for known in records
+        for one in {*(version.id for version in known.versions), known.wanted} - {None}
+    }
+
+
+def name_from(state_dir: Path, source: str) -> str | None:
+    """Return the name of the deployment whose last bundle lay at a path, if one runs; None if there is none."""
+    for path in sorted((state_dir / FOLDER).glob("*.json")):
+        with suppress(OSError, OrtdeployError):
+            known = _load(path)
+            if known.source == source and known.current is not None:
+                return known.name
+    return None
+
+
+def _owner(name: str, id_: str) -> str:
+    return f"{OWNER}{name} {id_}"
+
+
+def facts_key(*facts: Any) -> str:
+    """Return a digest of facts that decide about a version."""
+    return hashlib.sha256(canonical(msgspec.to_builtins(facts))).hexdigest()
