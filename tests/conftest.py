@@ -25,6 +25,7 @@ from support.models import scale_model
 
 from ortdeploy.cli import tryouts
 from ortdeploy.cli.command_line import arguments
+from ortdeploy.cli.command_line.parser import columns
 from ortdeploy.cli.main import main
 from ortdeploy.deployment.threads import SPINNING
 from ortdeploy.events import log
@@ -170,7 +171,7 @@ def quick_looks() -> Iterator[None]:
         patch.setattr(batch_size, "_RUN_SECONDS", 0.0)
         patch.setattr(thread_layout, "_SECONDS", 0.0)
         patch.setattr(memory, "_limit_in", limit_in)
-        patch.setattr("ortdeploy.cli.main.build_parser", lambda only=None: parsers(only, arguments._columns()))  # noqa: SLF001
+        patch.setattr("ortdeploy.cli.main.build_parser", lambda only=None: parsers(only, columns()))
         patch.setattr(nothing_to_do, "code_files", lambda: [nothing_to_do.__file__])
         patch.setattr(versions, "_NEW", tables_of_a_new_ledger())
         patch.setattr(probe, "_EXTRAS", tuple(filter(importlib.util.find_spec, probe._EXTRAS)))  # noqa: SLF001
