@@ -206,7 +206,7 @@ def validate(
     `roots` are folders beside the manifest's own that paths may lead into.
     """
     from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  many embed apply alone
-    from ortdeploy.planning import workflow  # noqa: PLC0415  as above
+    from ortdeploy.planning import validation  # noqa: PLC0415  as above
 
     options = LoadOptions(
         digest=False,
@@ -215,7 +215,7 @@ def validate(
         roots=tuple(os.fspath(root) for root in roots),
         overlays=tuple(os.fspath(overlay) for overlay in overlays),
     )
-    validated = workflow.validate([os.fspath(path) for path in paths], options, devices=True)
+    validated = validation.validate([os.fspath(path) for path in paths], options, devices=True)
     return tuple(map(_finding, validated.diagnostics))
 
 

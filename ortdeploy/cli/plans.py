@@ -16,9 +16,11 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter
+from ortdeploy.planning.job_names import select_jobs
+from ortdeploy.planning.plan_file.planning_again import plan_again
 from ortdeploy.planning.plan_file.saved_plan import MAX_BYTES, OPEN, SavedPlan, is_plan_file, load_plans
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.workflow import plan_again, plan_manifests, select_jobs
+from ortdeploy.planning.workflow import plan_manifests
 
 _OPTIONS_OF_PLANS = {
     "--new-run": "new_run",

@@ -15,9 +15,10 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.planning.plan_file.planning_again import options_of
 from ortdeploy.planning.plan_file.saved_plan import SavedPlan
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import options_of, validate
+from ortdeploy.planning.validation import validate
 from ortdeploy.sinks.catalogue import SINKS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.manifest.named_paths import named_paths, pattern_from_manifest
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.workflow import validate
+from ortdeploy.planning.validation import validate
 
 
 class Arrivals:

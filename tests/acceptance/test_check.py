@@ -18,7 +18,7 @@ from support.plugins import needs_qnn
 from ortdeploy.checks.run import CheckResult
 from ortdeploy.cli.commands import check
 from ortdeploy.cli.commands.check import run_checks
-from ortdeploy.planning.workflow import plan_checks
+from ortdeploy.planning.golden_checks import plan_checks
 from ortdeploy.process.child import child_command
 
 MANIFEST = """\

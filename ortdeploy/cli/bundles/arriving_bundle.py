@@ -21,11 +21,12 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.file_selection import Arrivals
+from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
 from ortdeploy.planning.versions.policy_file import keep_of
 from ortdeploy.planning.versions.version import Version
-from ortdeploy.planning.workflow import plan_manifests, validate
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.redaction import without_secrets
 from ortdeploy.terminal_text import safe
 from ortdeploy.versions import package_version, release_numbers

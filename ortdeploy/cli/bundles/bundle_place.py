@@ -19,11 +19,13 @@ from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.devices.variants import on_this_machine
+from ortdeploy.planning.golden_checks import plan_checks
+from ortdeploy.planning.joining import probe_host
+from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions.installed import CHECKED
 from ortdeploy.planning.versions.policy_file import key_of
 from ortdeploy.planning.versions.version import Version
-from ortdeploy.planning.workflow import plan_checks, probe_host, validate
 from ortdeploy.versions import versions
 
 Options = Callable[[LoadOptions], LoadOptions]

@@ -18,7 +18,7 @@ from ortdeploy.ledger.damage import FILE
 from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_variants
 from ortdeploy.manifest.named_paths import NamedPath, named_paths, path_from_manifest, pattern_from_manifest
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.workflow import options_of
+from ortdeploy.planning.plan_file.planning_again import options_of
 
 _MADE = ("part-", "_", ".")
 """How the names of what a job writes into its output folder begin."""

@@ -17,10 +17,11 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_er
 from ortdeploy.files.names import is_there
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions.bundling import Closure, close_over, needed_by
 from ortdeploy.planning.versions.installed import load_installed
 from ortdeploy.planning.versions.policy_file import read_policies
-from ortdeploy.planning.workflow import plan_manifests, validate
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.versions import package_version, release_numbers
 from ortdeploy.views import bundles as view
 

@@ -17,8 +17,8 @@ from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import recording
 from ortdeploy.plan.steps import PlannedCheck
+from ortdeploy.planning.golden_checks import plan_checks
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import plan_checks
 from ortdeploy.process.child import Child, how_it_ended
 from ortdeploy.redaction import without_secrets
 from ortdeploy.views import json

@@ -16,7 +16,7 @@ from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.lock import Digested, probe_digests, probe_digests_of_profile
 from ortdeploy.planning.remembered.graph_cache import remembered_in
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import validate
+from ortdeploy.planning.validation import validate
 from ortdeploy.views import json, text
 
 

@@ -30,12 +30,12 @@ from ortdeploy.files.listing import expand, has_magic
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
+from ortdeploy.planning.judging import judge_memory
 from ortdeploy.planning.plan_file.plan_writing import PlanToSave, dump_plans
 from ortdeploy.planning.plan_file.saved_plan import BOUND, OPEN, misplaced
 from ortdeploy.planning.plan_file.saved_rows import rows_of_plan
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import judge_memory
 from ortdeploy.versions import package_version
 from ortdeploy.views import device_table, github, json, text
 

@@ -11,9 +11,10 @@ from ortdeploy.cli.commands.watch import apply_arguments
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.planning.job_names import select_jobs
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import select_jobs, validate
+from ortdeploy.planning.validation import validate
 from ortdeploy.redaction import secret_setting
 from ortdeploy.terminal_text import safe
 from ortdeploy.views import systemd

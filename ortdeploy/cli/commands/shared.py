@@ -85,7 +85,8 @@ def chosen_jobs(arguments: argparse.Namespace) -> "tuple[list[tuple[Spec, JobSpe
     A manifest that is refused keeps no other from the command.
     """
     from ortdeploy.planning.devices.variants import as_last_chosen  # noqa: PLC0415  as below
-    from ortdeploy.planning.workflow import select_jobs, validate  # noqa: PLC0415  brings all that planning does
+    from ortdeploy.planning.job_names import select_jobs  # noqa: PLC0415  brings all that planning does
+    from ortdeploy.planning.validation import validate  # noqa: PLC0415  brings all that planning does
 
     choose = as_last_chosen(arguments.state_dir)
     validated = validate(arguments.paths, load_options(arguments), choose=choose)

@@ -33,12 +33,14 @@ from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.devices.variants import as_last_chosen
+from ortdeploy.planning.job_names import select_jobs
 from ortdeploy.planning.pending_reruns import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
 from ortdeploy.planning.remembered.dependencies import escaped_outputs, text_rests_on
 from ortdeploy.planning.remembered.nothing_to_do import AnswerMemo
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import select_jobs, unworkable, validate
+from ortdeploy.planning.validation import validate
+from ortdeploy.planning.workflow import unworkable
 from ortdeploy.sources.files import full_path, shown
 from ortdeploy.views import json
 from ortdeploy.views.status import render_status

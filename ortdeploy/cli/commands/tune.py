@@ -22,9 +22,11 @@ from ortdeploy.files.disk import make_folders
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
 from ortdeploy.planning.devices.variants import on_this_machine
+from ortdeploy.planning.job_names import check_job_name
 from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
+from ortdeploy.planning.validation import validate
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.process.native_output import appended_reason

@@ -8,7 +8,7 @@ from ortdeploy.cli.commands.shared import log_outcome, terminal_width, write_dia
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.manifest.loader import find_manifests, find_unchecked
-from ortdeploy.planning.workflow import validate
+from ortdeploy.planning.validation import validate
 from ortdeploy.terminal_text import safe
 from ortdeploy.views import text
 

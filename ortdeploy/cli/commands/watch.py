@@ -19,7 +19,7 @@ from ortdeploy.files.names import STATE_DIR
 from ortdeploy.ledger.live_progress import live_states
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.planning.file_selection import Arrivals
-from ortdeploy.planning.workflow import select_jobs
+from ortdeploy.planning.job_names import select_jobs
 from ortdeploy.process.program import Program
 from ortdeploy.process.supervision import notify, watchdog_seconds
 from ortdeploy.terminal_text import printable

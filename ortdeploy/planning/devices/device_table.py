@@ -22,17 +22,11 @@ from ortdeploy.manifest.named_paths import pinned_files
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.devices.device_file import load_device
 from ortdeploy.planning.devices.variants import by_device_file
-from ortdeploy.planning.workflow import (
-    Read,
-    assumed,
-    join_facts,
-    judge,
-    of_jobs,
-    read_manifests,
-    select_jobs,
-    unworkable,
-    usable_state,
-)
+from ortdeploy.planning.job_names import select_jobs
+from ortdeploy.planning.joining import join_facts, usable_state
+from ortdeploy.planning.judging import judge, of_jobs
+from ortdeploy.planning.validation import Read, read_manifests
+from ortdeploy.planning.workflow import assumed, unworkable
 
 if TYPE_CHECKING:
     from ortdeploy.plan.steps import Plan

@@ -34,8 +34,8 @@ from ortdeploy.manifest.named_paths import named_paths, path_from_manifest, patt
 from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.manifest.when import REFUSE
+from ortdeploy.planning.joining import look_at_files
 from ortdeploy.planning.versions.named_files import NamedFiles, hashed, named_files
-from ortdeploy.planning.workflow import look_at_files
 from ortdeploy.providers.secrets import masked_document
 
 if TYPE_CHECKING:

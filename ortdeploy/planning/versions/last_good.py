@@ -32,9 +32,10 @@ from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.planning.devices.variants import as_last_chosen
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions.named_files import named_files
 from ortdeploy.planning.versions.version import Version, add_place, dump_version, read_version, recall
-from ortdeploy.planning.workflow import plan_manifests, validate
+from ortdeploy.planning.workflow import plan_manifests
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment

@@ -23,9 +23,10 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.plan_file import plan_writing, saved_comparison
 from ortdeploy.planning.plan_file.plan_writing import PlanToSave, dump_plans, made
+from ortdeploy.planning.plan_file.planning_again import plan_again
 from ortdeploy.planning.plan_file.saved_comparison import difference
 from ortdeploy.planning.plan_file.saved_plan import is_plan_file, load_plans
-from ortdeploy.planning.workflow import plan_again, plan_manifests
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.schemas import schema_text
 
 RICH = """\
