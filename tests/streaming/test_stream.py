@@ -173,7 +173,7 @@ def test_the_rows_of_a_session_that_hangs_go_to_another(tmp_path: Path, hang: th
             hang.wait(20)
         return double(feeds)
 
-    plan = changed(plan_with_all(tmp_path, 40, on_unavailable="next"), errors={"progress_timeout": 0.3})
+    plan = changed(plan_with_all(tmp_path, 40, on_unavailable="next"), errors={"progress_timeout": 2.0})
     result = execute(tmp_path, plan, FakeRuntime(hang_once))
     hang.set()
     assert (result.status, result.committed) == (Status.DONE, 40)
