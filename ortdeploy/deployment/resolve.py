@@ -155,7 +155,7 @@ def _as_model(of: Spec, pipeline: ResolvedPipeline, facts: Facts) -> ResolvedMod
         inputs = tuple(pipeline.types.inputs.values()) if pipeline.types else ()
         outputs = tuple(ValueFacts(name=name, kind="tensor", tensor=tensor) for name, tensor in outputs_by_name.items())
     problem = problem or next((part.facts.problem for part in parts if part.facts.problem), None)
-    made_of: list[Any] = [[part.spec.name, part.facts.sha256] for part in parts]
+    made_of: list[Any] = [[part.spec.name, part.sha256] for part in parts]
     made_of += sorted([path, file.sha256] for path, file in facts.resources.items() if path in spec.definition)
     made_of += [pipeline.diffusion.sha256] if pipeline.diffusion else []
     first = parts[0] if parts else _of_no_model(of, pipeline)
@@ -191,7 +191,7 @@ def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict)
         session=with_full_paths("session", model.session, partial(option_path, spec)),
         run=with_full_paths("run", model.run, partial(option_path, spec)),
         option_files=tuple(dict.fromkeys(files)),
-        overruled=overruled,
+        overruled={**known.overruled, **overruled},
     )
 
 

@@ -82,7 +82,8 @@ class ResolvedModel(Struct, frozen=True, kw_only=True):
     """A model with its facts and the sessions that it may get, in order.
 
     `session` and `run` are the session and run options, with full paths; `option_files` are opened with the sessions.
-    `overruled` are the shapes in the graph of outputs that have, in the facts, the shape that the manifest declares.
+    `overruled` are the shapes in the graph of inputs and outputs that have, in the facts, the shape that the manifest
+    declares.
     """
 
     spec: ModelSpec
@@ -99,6 +100,12 @@ class ResolvedModel(Struct, frozen=True, kw_only=True):
         usable = tuple(session for session in self.sessions if session.usable)
         needs_all = self.spec.use == "all" and self.spec.on_unavailable == "fail"
         return () if needs_all and len(usable) < len(self.sessions) else usable
+
+    @property
+    def sha256(self) -> str:
+        """The digest of what is opened: of the file, and of the shapes that its inputs get."""
+        shapes = self.facts.given_shapes
+        return json_digest([self.facts.sha256, sorted(shapes.items())]) if shapes else self.facts.sha256
 
     @property
     def is_compared(self) -> bool:
@@ -217,7 +224,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         spec = self.spec
         of_pipeline = {"pipeline": json_digest(self.pipeline.spec.definition)} if self.pipeline else {}
         return {
-            "model": self.model.facts.sha256,
+            "model": self.model.sha256,
             **of_pipeline,
             "adapter": self._adapter_identity,
             "providers": json_digest(

@@ -85,7 +85,8 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     `files` are the model, its external data and compiled binaries.
     `row_followers` are by output the axes that grow with the number of rows, for outputs whose names do not tell; none:
     its sizes do not depend on it. `unconfirmed` are the outputs to which its nodes do not give the shape that the graph
-    says, with the one that they give; None: inference does not find it. `draws` are the operators that draw numbers at
+    says, with the one that they give; None: inference does not find it. `overruled` are by name the shapes in the graph
+    of inputs that have here the shape that the manifest declares. `draws` are the operators that draw numbers at
     random, `metadata` is what whoever exported it has written into it.
     """
 
@@ -105,9 +106,15 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     weights: WeightFacts = WeightFacts()
     row_followers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unconfirmed: Mapping[str, Shape | None] = field(default_factory=dict)
+    overruled: Mapping[str, Shape | None] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     problem: Problem | None = None
+
+    @property
+    def given_shapes(self) -> dict[str, Shape]:
+        """The shapes that inputs get in place of those of the graph, by name."""
+        return {value.name: value.tensor.shape or () for value in self.inputs if value.name in self.overruled}
 
     @property
     def uses_extensions(self) -> bool:

@@ -1,4 +1,4 @@
-"""Puts op steps into the graph of a model, before and behind its own nodes. Its weights are not touched."""
+"""Changes the graph of a model: op steps before and behind its own nodes, shapes of inputs. Weights are not touched."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,16 +9,30 @@ from onnx import helper
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.opening import regular_path
+from ortdeploy.graph.declared_inputs import give_shapes
 from ortdeploy.graph.op_model import ONNX, onnx_domain, op_node, op_tensor, op_value_info
 from ortdeploy.plan.op_graph import Fusion, OpGraph, OpNode
+from ortdeploy.tensors.types import Shape
 
 
-def fused_model(path: Path, fusion: Fusion) -> onnx.ModelProto:
-    """Return the model of a file with op steps in its graph; external data stays where it lies. Raises OrtdeployError.
+def changed_model(path: Path, fusion: Fusion | None, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
+    """Return the model of a file with op steps in its graph, and other shapes of inputs. Raises OrtdeployError.
+
+    External data stays where it lies.
+    """
+    model = onnx.load(regular_path(str(path)), load_external_data=False)
+    if shapes:
+        give_shapes(model, shapes)
+    if fusion is not None:
+        _fuse(model, fusion)
+    return model
+
+
+def _fuse(model: onnx.ModelProto, fusion: Fusion) -> None:
+    """Put op steps into a model. Raises OrtdeployError.
 
     Values of op steps, and what the graph takes, are called `$name`; the outputs of the model keep their names.
     """
-    model = onnx.load(regular_path(str(path)), load_external_data=False)
     graph = model.graph
     graphs = [one for one in (fusion.before, fusion.after) if one is not None]
     taken = [*(value.name for value in graph.input), *(name for node in graph.node for name in node.output)]
@@ -50,7 +64,6 @@ def fused_model(path: Path, fusion: Fusion) -> onnx.ModelProto:
         copies = [type(value).FromString(value.SerializeToString()) for value in values]
         graph.ClearField(field)
         getattr(graph, field).extend(copies)
-    return model
 
 
 def _named(value: str) -> str:

@@ -7,6 +7,7 @@ laptop for a device that is somewhere else.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -21,6 +22,7 @@ from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.digests import file_digest, signature
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
+from ortdeploy.graph.declared_inputs import give_shapes, overruling_shapes
 from ortdeploy.graph.external_data import TensorProblemError, external_files, file_beside
 from ortdeploy.graph.image_layouts import image_uses
 from ortdeploy.graph.index_limits import index_limits
@@ -53,11 +55,13 @@ def read_model(
     digest_of: Callable[[Path], str] = file_digest,
     load_format: str | None = None,
     data_folder: Path | None = None,
+    declared: Mapping[str, Shape] = MappingProxyType({}),
 ) -> ModelFacts:
     """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text.
 
     `load_format` is session.load_model_format of its session: ORT, or None if the suffix tells. External data lies
-    in `data_folder`, by default in the model's.
+    in `data_folder`, by default in the model's. `declared` are the shapes of inputs in the manifest, which overrule
+    sizes that the graph fixes.
     """
     taken_for_ort = load_format == "ORT" or path.suffix.lower() == ".ort"
     problem = unnameable(str(path), shown) or _look_at_file(path, shown, taken_for_ort=taken_for_ort)
@@ -71,7 +75,7 @@ def read_model(
             beside = {**external, **_compiled_binaries(path.parent, model)}
             files = tuple(_hashed(name, one, digest_of) for name, one in {path.name: path, **beside}.items())
             if signature(path.stat()) == before:
-                return _facts(path, model, files, in_ort_format=taken_for_ort)
+                return _facts(path, model, files, declared, in_ort_format=taken_for_ort)
             problem = changed_while_read(shown)
     except Exception as error:  # protobuf, onnx and flatbuffers have no one class for what a damaged file causes
         problem = _what_is_wrong(error, shown)
@@ -154,7 +158,18 @@ def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
     return None
 
 
-def _facts(path: Path, model: onnx.ModelProto, files: tuple[HashedFile, ...], *, in_ort_format: bool) -> ModelFacts:
+def _facts(
+    path: Path,
+    model: onnx.ModelProto,
+    files: tuple[HashedFile, ...],
+    declared: Mapping[str, Shape],
+    *,
+    in_ort_format: bool,
+) -> ModelFacts:
+    overruling = {} if in_ort_format or _compilers(model) else overruling_shapes(model, declared)
+    overruled = {value.name: _value(value).tensor.shape for value in model.graph.input if value.name in overruling}
+    if overruling:
+        give_shapes(model, overruling)
     constants = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
     written = {value.name: value for value in model.graph.input}  # Olive lists the inputs of adapters twice
@@ -171,6 +186,8 @@ def _facts(path: Path, model: onnx.ModelProto, files: tuple[HashedFile, ...], *,
     drop_weights(model.graph)
     sound = is_sound(model)
     read = read_nodes(model, infer=sound)
+    if overruling:
+        outputs = tuple(_with_inferred(value, read.outputs) for value in outputs)
     return ModelFacts(
         path=str(path),
         sha256=_digest(files),
@@ -186,6 +203,7 @@ def _facts(path: Path, model: onnx.ModelProto, files: tuple[HashedFile, ...], *,
         skeleton=model.SerializeToString() if sound else b"",
         outline=outline,
         compiled_by=_compilers(model),
+        overruled=overruled,
         weights=weights,
         draws=draws,
         metadata={one.key: one.value for one in model.metadata_props},
@@ -201,6 +219,14 @@ def _value(value: onnx.ValueInfoProto) -> ValueFacts:
     shape = _shape(tensor.shape) if tensor.HasField("shape") else None
     dtype = _ELEMENT_TYPES.get(tensor.elem_type)
     return ValueFacts(name=value.name, kind=kind, tensor=TensorType(dtype, shape))
+
+
+def _with_inferred(value: ValueFacts, inferred: Mapping[str, onnx.TypeProto]) -> ValueFacts:
+    """Return an output with the shape that its nodes give it, if they tell one."""
+    kind = inferred.get(value.name, onnx.TypeProto())
+    if not kind.tensor_type.HasField("shape"):
+        return value
+    return replace(value, tensor=value.tensor.with_shape(_shape(kind.tensor_type.shape)))
 
 
 def _unconfirmed(

@@ -81,7 +81,8 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     system. `thread_layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
     `option_files` are libraries of providers, and files that options name. A session of op steps has a `graph` in place
-    of a file; one with op steps in the model's graph has a `fusion`. `computes` says in which number
+    of a file; one with op steps in the model's graph has a `fusion`. `shapes` are of inputs, by name, in place of those
+    of the graph. `computes` says in which number
     formats its providers compute that are coarser than the graph's. `generates`: ONNX Runtime GenAI opens the folder of
     the model, and calls it token by token.
     """
@@ -106,6 +107,7 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     option_files: tuple[HashedFile, ...] = ()
     graph: OpGraph | None = None
     fusion: Fusion | None = None
+    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
     computes: tuple[str, ...] = ()
     generates: bool = False
 

@@ -51,8 +51,10 @@ _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 class OrtSession:
     """One InferenceSession and the adapters loaded for it, which ONNX Runtime does not keep alive itself."""
 
-    def __init__(self, session: ort.InferenceSession, run_options: Mapping[str, Any]) -> None:
-        """Take an open session and the run options for every run in it."""
+    def __init__(
+        self, session: ort.InferenceSession, run_options: Mapping[str, Any], shapes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take an open session, the run options for every run in it, and the shapes that the graph's inputs got."""
         self._session = session
         self._needs_ort_values = needs_ort_values(session)
         self._run_options = run_options
@@ -64,6 +66,7 @@ class OrtSession:
         self.placement: Mapping[str, int] = {name: len(operators) for name, operators in nodes.items()}
         self.cpu_operators: Sequence[str] = sorted(set(nodes.get(CPU, ())))
         self.cache: str | None = None
+        self._advice = _advice_on(shapes)
 
     @property
     def native(self) -> ort.InferenceSession:
@@ -114,7 +117,7 @@ class OrtSession:
             return ProviderFailedError(message)
         if isinstance(error, _MAY_PASS) and set(self.placement) - {CPU}:
             return TransientError(message)
-        return OrtdeployError(message)
+        return OrtdeployError(f"{message}{self._advice}")
 
     def _options_with(self, adapters: tuple[str, ...]) -> ort.RunOptions:
         """Return new run options with some adapters active: an adapter cannot be removed from run options."""
@@ -129,7 +132,7 @@ class OrtSession:
 class OrtRuntime:
     """The real runtime; `cache` is the folder for optimized and compiled models.
 
-    `make_model` returns the model of a step that has a graph.
+    `make_model` returns the model of a step that does not open its file as it is.
     """
 
     def __init__(self, cache: Path | None = None, make_model: Callable[[OpenSession], bytes] | None = None) -> None:
@@ -143,7 +146,7 @@ class OrtRuntime:
             from ortdeploy.runtime.generation import GenaiSession  # noqa: PLC0415  few models write
 
             return GenaiSession(step, candidate)
-        if self._make_model is not None and (step.graph is not None or step.fusion is not None):
+        if self._make_model is not None and (step.graph is not None or step.fusion is not None or step.shapes):
             return _open_made(step, candidate, self._make_model(step))
         if not step.cache or self._cache is None:
             return _open(step, candidate)
@@ -205,7 +208,7 @@ def _open(
     except Exception as error:
         why = f"memory ran out ({_first_line(error)})" if re.search(_NO_MEMORY, str(error)) else _first_line(error)
         raise OrtdeployError(f'Model "{step.model}" cannot be opened: {why}') from error
-    return OrtSession(session, step.run_options)
+    return OrtSession(session, step.run_options, step.shapes)
 
 
 def _open_made(step: OpenSession, candidate: PlannedSession, model: bytes) -> "OrtSession":
@@ -215,7 +218,7 @@ def _open_made(step: OpenSession, candidate: PlannedSession, model: bytes) -> "O
         config = {**config, EXTERNAL_DATA_FOLDER: str(Path(step.path).parent)}
     session = _open(replace(step, options={**step.options, "config": config}), candidate, made=model)
     if step.cache:
-        session.cache = "not kept: op steps are fused into it"
+        session.cache = "not kept: it is opened with another graph than its file has"
     return session
 
 
@@ -317,6 +320,17 @@ def _add_devices(options: ort.SessionOptions, candidate: PlannedSession) -> None
 
             register(provider.name, provider.device.library)
             options.add_provider_for_devices([_find_device(provider)], dict(provider.options))
+
+
+def _advice_on(shapes: Mapping[str, Any] | None) -> str:
+    """Say of a refused run that the manifest has overruled what the graph says of its inputs; empty if it has not."""
+    if not shapes:
+        return ""
+    names = " and ".join(f'"{name}"' for name in shapes)
+    return (
+        f". The manifest overrules the shape that the graph declares for {names}, and a node may need that shape: "
+        "leave shape out under inputs of the model, or declare one that its nodes take"
+    )
 
 
 def _nothing(value: ort.NodeArg) -> Array:

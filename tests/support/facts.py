@@ -103,6 +103,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         unranked=tuple(data.get("unranked", [])),
         compiled_by=tuple(data.get("compiled_by", [])),
         unconfirmed={name: tensor(text).shape for name, text in data.get("unconfirmed", {}).items()},
+        overruled={name: tensor(text).shape for name, text in data.get("overruled", {}).items()},
         draws=tuple(data.get("draws", [])),
         metadata=data.get("metadata", {}),
     )

@@ -82,6 +82,7 @@ def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying
         cache=model.spec.cache,
         trim=model.spec.memory.trim,
         extensions=model.facts.uses_extensions,
+        shapes=model.facts.given_shapes,
         files=model.facts.files,
         option_files=model.option_files,
         generates=model.spec.generates,

@@ -105,7 +105,7 @@ def _key(job: ResolvedJob) -> str:
     """Return the key under which is remembered what a job takes: all that it depends on beside rows and callers."""
     models: list[list[Any]] = [
         [
-            model.facts.sha256,
+            model.sha256,
             with_texts(model.session),
             [[one.spec.name, one.spec.count, one.spec.callers, [p.name for p in one.chain]] for one in model.usable],
             [model.spec.use, model.spec.cache, encode(model.spec.memory)],

@@ -92,7 +92,7 @@ def _is_on_cpu(model: ResolvedModel, *, elsewhere: bool) -> bool:
 def _key(model: ResolvedModel, deployment: Deployment, *, elsewhere: bool) -> str:
     """Return one digest of everything that an opening depends on."""
     depends = [
-        model.facts.sha256,
+        model.sha256,
         deployment.facts.runtime.version,
         with_texts(model.session),
         _is_on_cpu(model, elsewhere=elsewhere),

@@ -82,7 +82,8 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
     config = model.session.get("config", {})
     load_format, elsewhere = config.get("session.load_model_format"), config.get(EXTERNAL_DATA_FOLDER)
     data_folder = None if elsewhere is None else path_from_manifest(spec, elsewhere)
-    return read_model(path, model.path, digests.digest, load_format, data_folder)
+    declared = {one.name: one.tensor.shape for one in model.inputs if one.tensor.shape is not None}
+    return read_model(path, model.path, digests.digest, load_format, data_folder, declared)
 
 
 def probe(

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from ortdeploy.files.digests import signature
 from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.state import memo
+from ortdeploy.tensors.types import Shape
 from ortdeploy.versions import package_version
 
 _KIND = "graph"
@@ -64,29 +66,36 @@ def read_model(
     digest_of: Callable[[Path], str],
     load_format: str | None = None,
     data_folder: Path | None = None,
+    declared: Mapping[str, Shape] = MappingProxyType({}),
 ) -> ModelFacts:
     """Read a model file as `graph.model.read_model` does."""
     read = _read.get()
     if read is None:
-        return _read_or_recall(path, shown, digest_of, load_format, data_folder)
-    key = (str(path), shown, str(load_format), str(data_folder))
+        return _read_or_recall(path, shown, digest_of, load_format, data_folder, declared)
+    key = (str(path), shown, str(load_format), str(data_folder), str(sorted(declared.items())))
     if key not in read:
-        read[key] = _read_or_recall(path, shown, digest_of, load_format, data_folder)
+        read[key] = _read_or_recall(path, shown, digest_of, load_format, data_folder, declared)
     return read[key]
 
 
 def _read_or_recall(
-    path: Path, shown: str, digest_of: Callable[[Path], str], load_format: str | None, data_folder: Path | None
+    path: Path,
+    shown: str,
+    digest_of: Callable[[Path], str],
+    load_format: str | None,
+    data_folder: Path | None,
+    declared: Mapping[str, Shape],
 ) -> ModelFacts:
     known = None if unnameable(str(path), shown) else _known_file(path, digest_of)
-    entry = None if known is None else _Entry("model", known.sha256, path.suffix.lower(), load_format)
+    shapes = sorted(declared.items())
+    entry = None if known is None else _Entry("model", known.sha256, path.suffix.lower(), load_format, shapes)
     facts: ModelFacts | None = None if entry is None else entry.find(ModelFacts)
     if facts is not None and known is not None:
         return replace(facts, path=str(path), files=(known,))
 
     from ortdeploy.graph.model import read_model as read  # noqa: PLC0415  brings onnx
 
-    facts = read(path, shown, digest_of, load_format, data_folder)
+    facts = read(path, shown, digest_of, load_format, data_folder, declared)
     if entry is not None and known is not None and facts.problem is None and facts.files == (known,):
         entry.keep(replace(facts, path="", files=()))
     return facts
