@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.operations.protocol import Call, Types, by_row
+from ortdeploy.operations.resizing import numbered, resized, taps
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     COORDINATES,
@@ -29,8 +30,6 @@ from ortdeploy.transforms.protocol import Options, computable
 
 PACKAGE = None
 
-_MOST = 255
-"""The masks that uint8 can number."""
 _OF_IMAGE = 4
 """The pixels of the network's image that make one of the maps, along each side."""
 _ROUNDED = 0.1
@@ -67,11 +66,11 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no op
         corners = np.ceil(convert(boxes, "float64")).clip(0, [width, height, width, height]).astype(int)
         for mask, one, (left, top, right, bottom) in zip(masks, sums, corners, strict=True):
             if finer > 1:
-                one = _resized(one, *(_taps(0, finer * side, finer * side, side) for side in one.shape))  # noqa: PLW2901
+                one = resized(one, *(taps(0, finer * side, finer * side, side) for side in one.shape))  # noqa: PLW2901
             kept = one[down, across]
-            taps = _taps(top, bottom, height, kept.shape[0]), _taps(left, right, width, kept.shape[1])
-            mask[top:bottom, left:right] = _resized(kept, *taps) > 0
-        return masks, _numbered(masks)
+            rows, columns = taps(top, bottom, height, kept.shape[0]), taps(left, right, width, kept.shape[1])
+            mask[top:bottom, left:right] = resized(kept, rows, columns) > 0
+        return masks, numbered(masks)
 
     return by_row(mark, 2, "factors", "protos", "boxes", "how")
 
@@ -92,30 +91,3 @@ def _inside(maps: tuple[int, ...], image: tuple[int, int], *, centered: bool) ->
         return slice(before, before + within)
 
     return finer, covered(maps[0], image[0]), covered(maps[1], image[1])
-
-
-_Taps = tuple[Array, Array, Array]
-"""Of new pixels the two old ones that make each, int [new], and the weight of the second, float64 [new]."""
-
-
-def _taps(begin: int, end: int, new: int, old: int) -> _Taps:
-    """Return the taps of the new pixels [begin, end)."""
-    places = ((np.arange(begin, end) + 0.5) * (old / new) - 0.5).clip(0)
-    first = np.floor(places).astype(int).clip(0, old - 1)
-    return first, (first + 1).clip(0, old - 1), places - first
-
-
-def _resized(one: Array, rows: _Taps, columns: _Taps) -> Array:
-    """Return a map [height, width] at other pixels, mixed of two along each axis."""
-    left, right, x = columns
-    wide = one[:, left] * (1 - x) + one[:, right] * x
-    upper, lower, y = rows
-    return np.asarray(wide[upper] * (1 - y[:, np.newaxis]) + wide[lower] * y[:, np.newaxis])
-
-
-def _numbered(masks: Array) -> Array:
-    """Return uint8 [height, width] of masks [n, height, width]: the number of the first one, from 1 on, or 0."""
-    found = np.zeros(masks.shape[1:], np.uint8)
-    for number, mask in reversed(list(enumerate(masks[:_MOST], 1))):
-        found[mask] = number
-    return found
