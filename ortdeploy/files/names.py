@@ -22,6 +22,8 @@ TOLD = "told"
 
 POLICY = "/etc/ortdeploy/policy.yaml"
 """The policy of the machine, which says which bundles may run."""
+UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
+"""Where systemd looks for units; of two with one name, the first counts."""
 
 MIRRORS = f"{STATE_DIR}/outputs"
 """The folder beside the manifest that has the local copies of uploaded outputs."""

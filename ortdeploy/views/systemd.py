@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ortdeploy.planning.service import Needs
 
 _PAUSED = 5
-_HOMES = ("/home", "/root", "/run/user")
-_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108  places that a service is kept from, unless its files are there
+HOMES = ("/home", "/root", "/run/user")
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108  places that a service is kept from, unless its files are there
 _ALWAYS = (
     "NoNewPrivileges=yes",
     "CapabilityBoundingSet=",
@@ -51,7 +51,7 @@ class Service(Struct, frozen=True, kw_only=True):
 
 def render_units(service: Service, needs: "Needs") -> Mapping[str, str]:
     """Return the unit files by name. Raises OrtdeployError if a value would end its line: units run as root."""
-    name = f"ortdeploy-{_unit_name(needs.name)}"
+    name = unit_name(needs.name)
     units = {f"{name}.service": _section_text(_service(service, needs))}
     if service.every is not None:
         units[f"{name}.timer"] = _section_text(_timer(needs.name, service.every))
@@ -86,7 +86,7 @@ def _service(service: Service, needs: "Needs") -> dict[str, list[str]]:
     program, *arguments = service.command
     lines = [
         *(run if watches else ["Type=oneshot"]),
-        f"ExecStart={' '.join([_quoted(program), *map(_argument, arguments)])}",
+        f"ExecStart={' '.join([_quoted(program), *map(argument, arguments)])}",
         f"SuccessExitStatus={_PAUSED}",
         "KillMode=mixed",
         "TimeoutStopSec=300",
@@ -102,8 +102,8 @@ def _hardening(service: Service, needs: "Needs") -> Iterator[str]:
     yield from _ALWAYS
     yield from (f"ReadWritePaths={_quoted(folder)}" for folder in needs.writable)
     folders = (*needs.folders, *needs.writable, *service.program_folders)
-    yield f"ProtectHome={'read-only' if _any_in(folders, _HOMES) else 'yes'}"
-    yield f"PrivateTmp={'no' if _any_in(folders, _TEMPORARY) else 'yes'}"
+    yield f"ProtectHome={'read-only' if any_in(folders, HOMES) else 'yes'}"
+    yield f"PrivateTmp={'no' if any_in(folders, TEMPORARY) else 'yes'}"
     yield from _devices(needs)
     families = ["AF_UNIX", *(["AF_INET", "AF_INET6"] if needs.network else []), *(["AF_NETLINK"] * needs.compiles)]
     yield f"RestrictAddressFamilies={' '.join(families)}"
@@ -134,13 +134,16 @@ def _timer(name: str, every: float) -> dict[str, list[str]]:
     }
 
 
-def _any_in(folders: Sequence[str], places: Sequence[str]) -> bool:
+def any_in(folders: Sequence[str], places: Sequence[str]) -> bool:
+    """Return whether one of some folders is a place, or lies in one."""
     return any(f"{folder}/".startswith(f"{place}/") for folder in folders for place in places)
 
 
-def _unit_name(name: str) -> str:
-    """Return a name without the characters that a unit name cannot have."""
-    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in ":-_.") else "-" for sign in name)
+def unit_name(name: str) -> str:
+    """Return the name of a deployment's units, without the characters that a unit name cannot have."""
+    return "ortdeploy-" + "".join(
+        sign if sign.isascii() and (sign.isalnum() or sign in ":-_.") else "-" for sign in name
+    )
 
 
 def _free_text(text: str) -> str:
@@ -148,7 +151,7 @@ def _free_text(text: str) -> str:
     return text.replace("%", "%%").replace("\\", "\\\\")
 
 
-def _argument(word: str) -> str:
+def argument(word: str) -> str:
     """Quote an argument of a command line: there a dollar sign begins a variable, as it does not in the program."""
     return _quoted(word.replace("$", "$$"))
 

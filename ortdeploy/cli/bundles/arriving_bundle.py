@@ -13,6 +13,7 @@ from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError, first_error
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.installed_unit import denied, find_unit, to_renew, unit_files
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.events import log
 from ortdeploy.files.digests import signature
@@ -21,6 +22,7 @@ from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.file_selection import Arrivals
+from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
@@ -47,6 +49,7 @@ class ArrivingBundle:
             try:
                 if self._id != installed.current:
                     installed = self._bring_in(installed)
+                    self._require_unit(self._version(installed))
             except RefusedError as error:
                 return self._refuse(error)
             take(self._version(installed))
@@ -77,6 +80,7 @@ class ArrivingBundle:
         installed = self._bring_in(installed)
         version = self._version(installed)
         manifest, options = place.manifest_of(version), place.options(version)
+        self._require_unit(version)
         plans = self._try_plan(manifest, options)
         installed = record.with_state(installed, self._id, PLANNED)
         self._save(installed)
@@ -122,6 +126,21 @@ class ArrivingBundle:
         if wrong is not None:
             raise RefusedError(DESCRIBED, wrong)
 
+    def _require_unit(self, version: Version) -> None:
+        """Raise RefusedError if the service of the deployment is denied what the version needs."""
+        place = self._place
+        unit = find_unit(self._name, place.root)
+        if unit is None:
+            return
+        specs = validate([place.manifest_of(version)], place.options(version)(place.own_options())).all_specs
+        missing = denied(unit, needs_of(specs, place.arguments.state_dir)) if specs else []
+        if missing:
+            raise RefusedError(
+                PLANNED,
+                f"{unit.path} denies its service what this version needs: {', '.join(missing)}. Write the unit anew, "
+                f"and restart it after systemctl daemon-reload: {to_renew(unit)}",
+            )
+
     def _try_plan(self, manifest: str, options: Options) -> tuple[Plan, ...]:
         place = self._place
         own = options(place.own_options())
@@ -164,7 +183,7 @@ class ArrivingBundle:
         manifest, options = place.manifest_of(version), place.options(version)(place.own_options())
         jobs = [(spec, job) for spec in validate([manifest], options).specs for job in spec.jobs]
         written = [str(path_from_manifest(spec, job.output.path)) for spec, job in jobs]
-        states = map(state_of, (str(place.state / LEDGER), *written))
+        states = map(state_of, (str(place.state / LEDGER), *written, *unit_files(self._name)))
         return record.facts_key(place.facts_key(), Arrivals([manifest], options).look(), list(states))
 
     def _runs_whole(self, installed: Installed) -> bool:

@@ -60,7 +60,7 @@ class Place:
         except (OSError, StoreFullError) as error:
             raise OrtdeployError(f"what was installed is not whole: {error}. Apply the bundle again") from error
         self.arguments.texts = own.texts  # findings are about these, whatever lies in their place
-        return partial(_with_version, own)
+        return partial(with_version, own)
 
     def own_options(self) -> LoadOptions:
         """Return the options of the command line alone."""
@@ -108,7 +108,7 @@ class Place:
                     )
 
 
-def _with_version(own: LoadOptions, given: LoadOptions) -> LoadOptions:
+def with_version(own: LoadOptions, given: LoadOptions) -> LoadOptions:
     """Return the options of a command line for an installed version: its overlays come before those that are given."""
     return replace(
         given,

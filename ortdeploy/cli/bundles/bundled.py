@@ -7,16 +7,18 @@ runs. From then on the commands work as on a manifest, whose text and files come
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
-from ortdeploy.bundles.layout import open_bundle
-from ortdeploy.bundles.policy import Policy, is_free
+from ortdeploy.bundles.layout import Bundle, open_bundle
+from ortdeploy.bundles.policy import Policy, is_free, trust
 from ortdeploy.cli.bundles.arriving_bundle import ArrivingBundle, state_of
-from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError
+from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError, with_version
 from ortdeploy.cli.command_line.manifest_options import Taken
 from ortdeploy.cli.commands.shared import log_here
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED, worst_of
@@ -36,8 +38,8 @@ from ortdeploy.terminal_text import safe
 
 Run = Callable[[argparse.Namespace], int]
 
-_TAKE_BUNDLES = frozenset({"apply", "plan", "watch"})
-_TAKE_INSTALLED = _TAKE_BUNDLES | {"cache", "check", "compact", "retry", "rollback", "service", "status", "verify"}
+_TAKE_BUNDLES = frozenset({"apply", "plan", "service", "watch"})
+_TAKE_INSTALLED = _TAKE_BUNDLES | {"cache", "check", "compact", "retry", "rollback", "status", "verify"}
 _RUN_MODELS = frozenset({"apply", "check", "plan", "retry"})
 """Commands that open what a version holds, so its trust is asked again."""
 _PLAN_MANIFESTS = _RUN_MODELS | {"diff", "finish", "service", "watch"}
@@ -130,6 +132,8 @@ class _Desk:
         with_last, source = self._arguments.command == "apply" and self._arguments.last_good, os.path.abspath(path)  # noqa: PTH100
         try:
             with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
+                if self._arguments.command == "service":
+                    return self._run_on_texts(bundle, path)
                 name, arriving = bundle.description.name, ArrivingBundle(self._place, bundle)
                 if self._arguments.command == "plan":
                     return arriving.plan(lambda version: self._take(version, f"@{name}"), self._run)
@@ -144,6 +148,17 @@ class _Desk:
             sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
         stands_in = with_last and record.load_installed(self._place.state, name).current is not None
         return worst_of([code, self._run_installed(name)]) if code == EXIT_OK or stands_in else code
+
+    def _run_on_texts(self, bundle: Bundle, path: str) -> int:
+        """Run the command on what the manifest of a bundle says; nothing is written here, whoever runs it."""
+        description = bundle.description
+        trust(self._place.policies, description, bundle.id, bundle.signatures)
+        kept = tuple(self._kept(record.load_installed(self._place.state, description.name)))
+        own = record.options_of_bundle(bundle, self._place.root)
+        self._arguments.texts = own.texts
+        self._name_again(path, partial(with_version, own), kept=kept)
+        self._arguments.paths = [os.path.join(self._place.root, description.manifest)]  # noqa: PTH118  text
+        return self._run(self._arguments)
 
     def watched(self, path: str) -> list[str]:
         """Return the files whose change may let a version come or go."""
@@ -192,25 +207,37 @@ class _Desk:
     ) -> None:
         """Let the command work on a version: its manifest, whose text and files are in the store."""
         arguments, place = self._arguments, self._place
+        kept = tuple(self._kept(installed)) if arguments.command == "service" and installed is not None else ()
+        options = (lambda given: given) if version is None else place.options(version)
+        more = {"bundle": None if version is None else version.id, "passed": passed, "installed": installed}
+        self._name_again(path, options, kept=kept, **more)
+        arguments.paths = [
+            os.path.join(place.root, "deployment.yaml") if version is None else place.manifest_of(version)  # noqa: PTH118
+        ]
+        if arguments.command == "check":  # golden sets lie in the store
+            arguments.roots = [*arguments.roots, str(place.state)]
+
+    def _name_again(self, path: str, options: Options, **more: Any) -> None:
+        """Note how a command line names what it works on, and how that is loaded."""
+        arguments, place = self._arguments, self._place
         tag, policy = getattr(arguments, "tag", None), getattr(arguments, "policy", None)
         flags = [f"--root={place.root}", *([] if tag is None else [f"--tag={tag}"])]
         flags += [] if policy is None else [f"--policy={os.path.abspath(policy)}"]  # noqa: PTH100
         arguments.taken = Taken(
             path=path if path.startswith("@") else os.path.abspath(path),  # noqa: PTH100
             flags=tuple(flags),
-            options=(lambda given: given) if version is None else place.options(version),
-            bundle=None if version is None else version.id,
-            passed=passed,
+            options=options,
             arrivals=_Arrivals(self, path) if arguments.command == "watch" else None,
-            installed=installed,
+            **more,
         )
-        arguments.paths = [
-            os.path.join(place.root, "deployment.yaml") if version is None else place.manifest_of(version)  # noqa: PTH118
-        ]
         arguments.root = None
         arguments.last_good = False  # the record of versions is the one that is gone back to
-        if arguments.command == "check":  # golden sets lie in the store
-            arguments.roots = [*arguments.roots, str(place.state)]
+
+    def _kept(self, installed: Installed) -> Iterator[tuple[str, Options]]:
+        """Yield the manifest of each version that is here, one that was refused too, and how it is loaded."""
+        for version in installed.versions:
+            with suppress(OrtdeployError):  # what is not whole does not run either
+                yield self._place.manifest_of(version), self._place.options(version)
 
     def _check_again(self, installed: Installed, version: Version, options: Options) -> bool:
         """Run the golden checks of a version if the facts are others than when they passed. Raises OrtdeployError.

@@ -278,10 +278,10 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
-    add_manifests(parser, ("text",), "manifests, folders of them, or @NAME")
+    add_manifests(parser, ("text",), "manifests, folders of them, a bundle, or @NAME")
     add_jobs(parser)
     add_installed_root(parser)
-    add_policy(parser, tag=False)
+    add_policy(parser)
     every = "print a timer that applies at this interval: 30s, 5min, 1h (default: a service that watches)"
     parser.add_argument("--every", metavar="TIME", type=interval, help=every)
     add_metrics(parser)

@@ -50,7 +50,8 @@ _ROOT_OF_INSTALLED = frozenset({"cache", "check", "compact", "retry", "service",
 class Taken(Struct, frozen=True, kw_only=True):
     """An installed version, or a bundle, that a command line names: how it is named again, how it is loaded, its id.
 
-    `passed`: its golden checks have passed with the facts of now. `arrivals` is for `watch`.
+    `passed`: its golden checks have passed with the facts of now. `arrivals` is for `watch`, and `kept` for `service`:
+    the manifests of all versions that are here, and how they are loaded.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Taken(Struct, frozen=True, kw_only=True):
     bundle: str | None = None
     passed: bool = False
     arrivals: Any = None
+    kept: "Sequence[tuple[str, Callable[[LoadOptions], LoadOptions]]]" = ()
     installed: "Installed | None" = None
 
 

@@ -3,14 +3,16 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from ortdeploy.cli.command_line.manifest_options import load_options
+from ortdeploy.cli.command_line.manifest_options import Taken, load_options
 from ortdeploy.cli.commands.shared import write_findings
 from ortdeploy.cli.commands.watch import apply_arguments
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.job_names import select_jobs
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.state_folder import state_folder
@@ -41,13 +43,22 @@ def run(arguments: argparse.Namespace) -> int:
         program_folders=(sys.prefix, sys.base_prefix, str(Path(__file__).parents[3])),
         every=arguments.every,
     )
-    units = systemd.render_units(service, needs_of(validated.all_specs, full.state_dir, full.metrics))
+    specs = (*validated.all_specs, *_kept_specs(arguments))
+    units = systemd.render_units(service, needs_of(specs, full.state_dir, full.metrics))
     if arguments.output is None:
         sys.stdout.write(safe("\n".join(f"# /etc/systemd/system/{name}\n{unit}" for name, unit in units.items())))
         return EXIT_OK
     for name, unit in units.items():
         _write(Path(arguments.output) / name, unit)
     return EXIT_OK
+
+
+def _kept_specs(arguments: argparse.Namespace) -> Iterator[Spec]:
+    """Yield the specs of all versions of a deployment that are here: the service may run each of them."""
+    taken: Taken | None = getattr(arguments, "taken", None)
+    for manifest, options in () if taken is None else taken.kept:
+        plain = load_options(argparse.Namespace(**{**vars(arguments), "taken": None}))
+        yield from validate([manifest], options(plain)).all_specs
 
 
 def _with_full_paths(arguments: argparse.Namespace) -> argparse.Namespace:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ortdeploy.bundles.description import Description, canonical, parse
+from ortdeploy.bundles.description import BundledFile, Description, canonical, identity, parse
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import Policy, trust
 from ortdeploy.diagnostics import OrtdeployError
@@ -31,6 +31,7 @@ from ortdeploy.files.gate import Use
 from ortdeploy.files.opening import read_whole
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.output_lock import hold_output, shared_use, sole_use
+from ortdeploy.manifest.document import MAX_BYTES
 from ortdeploy.manifest.loader import LoadOptions, load_manifest
 from ortdeploy.manifest.named_paths import named_paths
 from ortdeploy.manifest.option_paths import find_option_paths
@@ -327,14 +328,18 @@ def _take_in(
                 with bundle.opened(file) as source:
                     store.take(source, file.name, file.sha256, _any_room)
             except ContentChangedError:
-                raise OrtdeployError(
-                    f"{file.name} in {bundle.path} is not what was described: its SHA-256 is not {file.sha256}. "
-                    "The copy is damaged; remove that blob, and copy it again"
-                ) from None
+                raise _changed(bundle, file) from None
     version = _version(description, bundle.id, state_dir, now)
     versions = (*(one for one in installed.versions if one.id != bundle.id), version)
     changed = replace(installed, versions=versions, signatures={**installed.signatures, bundle.id: signatures})
     return with_state(changed, bundle.id, WHOLE)
+
+
+def _changed(bundle: Bundle, file: BundledFile) -> OrtdeployError:
+    return OrtdeployError(
+        f"{file.name} in {bundle.path} is not what was described: its SHA-256 is not {file.sha256}. "
+        "The copy is damaged; remove that blob, and copy it again"
+    )
 
 
 def _require_room(state_dir: Path, size: int) -> None:
@@ -401,6 +406,22 @@ def options_of(version: Version, state_dir: Path, folder: str, options: LoadOpti
     overlays = tuple(os.path.join(folder, name) for name in list(version.texts)[1:])  # noqa: PTH118
     given = LoadOptions() if options is None else options
     return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))
+
+
+def options_of_bundle(bundle: Bundle, folder: str) -> LoadOptions:
+    """Return the options that load the manifest of a bundle from the bundle itself: its texts, and no other file.
+
+    Raises OSError, OrtdeployError.
+    """
+    description, texts = bundle.description, dict[str, bytes]()
+    files = {file.name: file for file in description.files}
+    for name in (description.manifest, *description.overlays):
+        with bundle.opened(files[name]) as file:
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) <= MAX_BYTES and identity(raw) != files[name].sha256:
+            raise _changed(bundle, files[name])
+        texts[os.path.join(folder, name)] = raw  # noqa: PTH118  text; the loader says if it is too large
+    return LoadOptions(texts=texts, overlays=tuple(list(texts)[1:]))
 
 
 def owners(state_dir: Path) -> set[str] | None:
