@@ -22,6 +22,7 @@ def provenance(context: JobContext) -> Mapping[str, Any]:
         "deployment": plan.deployment,
         "job": step.job,
         "plan": context.plan_digest,
+        **({"bundle": plan.bundle} if plan.bundle is not None else {}),
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "model": {"name": step.model, "sha256": step.identity["model"]},
         **({"components": {one.model: one.sha256 for one in models}} if step.pipeline else {}),

@@ -81,8 +81,9 @@ class CacheEntry:
             changed = [key for key, value in self._depends_on.items() if made_by["depends_on"].get(key) != value]
             if changed:
                 return None, f"another {', '.join(changed)}"
-            if not self._is_whole(made_by["files"]):
-                return None, "its files are damaged"
+            other = self._first_other(made_by["files"])
+            if other is not None:
+                return None, f"{other} in it is not what was kept"
             placement = {str(name): int(nodes) for name, nodes in made_by["placement"].items()}
             return CachedModel(path=self.path, placement=placement, machine=str(made_by["machine"])), ""
         except FileNotFoundError:
@@ -90,12 +91,15 @@ class CacheEntry:
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return None, "it cannot be read"
 
-    def _is_whole(self, kept: Mapping[str, str]) -> bool:
-        """Return whether exactly the entry's files are there, unchanged. Raises OSError."""
+    def _first_other(self, kept: Mapping[str, str]) -> str | None:
+        """Return the first file that is missing, added or changed; None if exactly the entry's are there.
+
+        Raises OSError.
+        """
         there = {path.name for path in self._folder.iterdir() if path.is_file() and not path.is_symlink()}
-        if MODEL not in kept or there != {*kept, MADE_BY}:  # a name that leads elsewhere is none of them
-            return False
-        return all(self._digests.digest(self._folder / name) == digest for name, digest in kept.items())
+        if odd := there ^ {*kept, MODEL, MADE_BY} or {MODEL} - set(kept):  # a name that leads elsewhere is odd
+            return min(odd)
+        return next((name for name, one in kept.items() if self._digests.digest(self._folder / name) != one), None)
 
     def begin(self) -> Path:
         """Make an empty folder to make the model in, and return the model's path. Raises OSError."""

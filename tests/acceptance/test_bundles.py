@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -679,3 +680,40 @@ def test_a_bundle_holds_all_profiles_and_the_device_chooses(world: World) -> Non
     done = world.run("apply", bundle)
     assert (done.code, world.words()) == (0, ["right", "right"]), done.err
     assert json.loads((world.device / "out/_run.json").read_text())["invocation"]["profile"] == "here"
+
+
+@pytest.mark.parametrize("place", ["cache", "store/trees", "store/files"])
+def test_a_model_that_was_swapped_on_the_device_is_not_opened_and_the_log_names_it(world: World, place: str) -> None:
+    world.write(MANIFEST.replace("providers: [CPU]", "providers: [CPU], cache: true"))
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert world.run("apply", bundle).code == 0
+    swapped = scale_model(world.home / "other.onnx", width=2, factor=-1.0).read_bytes()
+    model = (world.home / "models/scale.onnx").read_bytes()
+    names_ = ("model.onnx", "scale.onnx", hashlib.sha256(model).hexdigest())
+    paths = [one for one in (world.device / ".ortdeploy" / place).rglob("*") if one.name in names_]
+    assert paths
+    for path in paths:
+        path.unlink()
+        path.write_bytes(swapped)
+    world.put("b", 1)
+    done = world.run("apply", "@demo")
+    if place == "store/files":
+        assert (done.code, names_[-1][:12] in done.err) == (1, True), done.err
+        done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["left", "left", "right", "right"]), done.err
+    if place == "cache":
+        report = json.loads((world.device / "out/_run.json").read_text())
+        assert report["sessions"][0]["cache"] == "made anew: model.onnx in it is not what was kept"
+
+
+def test_a_part_names_the_bundle_that_it_was_made_from(upgraded: tuple[World, Path]) -> None:
+    world, bundle = upgraded
+    first = world.home.parent / "demo-1.tar"
+    assert world.run("apply", bundle).code == 0
+    report = json.loads((world.device / "out/_run.json").read_text())
+    ids = []
+    for one in (first, bundle):
+        with open_bundle(one) as opened:
+            ids.append(opened.id)
+    assert [report["provenance"][part["provenance"]]["bundle"] for part in report["parts"]] == ids
