@@ -190,7 +190,7 @@ def test_a_refusal_holds_no_secret(tmp_path: Path, cli: Cli, server: Server, old
     assert leaks(tmp_path, *calls) == []
 
 
-@pytest.mark.parametrize("where", ["ortdeploy.cli.commands.apply.run_plan", "ortdeploy.files.object_store.admit"])
+@pytest.mark.parametrize("where", ["ortdeploy.cli.applying.runner.run_plan", "ortdeploy.files.object_store.admit"])
 def test_a_traceback_holds_no_secret(
     tmp_path: Path, cli: Cli, server: Server, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

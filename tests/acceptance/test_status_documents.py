@@ -71,7 +71,7 @@ def test_a_plan_without_its_manifest_is_told_too(deployment: Path) -> None:
 
 def test_it_says_that_a_job_runs_while_it_does(deployment: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr("ortdeploy.cli.commands.apply.note_gone_files", lambda *_: seen.append(said(deployment)))
+    monkeypatch.setattr("ortdeploy.cli.applying.runner.note_gone_files", lambda *_: seen.append(said(deployment)))
     assert cli("apply", deployment / "m.yaml", "--every", "5min").code == 0
     (during,) = seen
     assert (during["state"], during["next_look"]) == ("running", None)
@@ -142,7 +142,7 @@ def test_what_a_golden_check_refuses_is_no_version_that_runs(
     refused = (
         JobResult(job="run", status=Status.FAILED, output="outbox/new", reason="golden check a of model b failed"),
     )
-    monkeypatch.setattr("ortdeploy.cli.commands.apply.refused_by_gates", lambda *_: refused)
+    monkeypatch.setattr("ortdeploy.cli.applying.runner.refused_by_gates", lambda *_: refused)
     seen = []
     for _ in range(2):
         assert cli("apply", deployment / "m.yaml").code == 1
@@ -199,7 +199,7 @@ def test_what_was_remembered_says_nothing_over_a_later_refusal(
     monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**12))
     for _ in range(2):
         assert cli("apply", deployment / "m.yaml").code == 0
-    monkeypatch.setattr("ortdeploy.cli.commands.apply.note_refusal", lambda *_: None)
+    monkeypatch.setattr("ortdeploy.cli.applying.outcomes.note_refusal", lambda *_: None)
     assert cli("apply", deployment / "m.yaml", "--set", "models.double.path=gone.onnx").code == 1
     assert said(deployment)["state"] == "refused"
     assert cli("apply", deployment / "m.yaml").code == 0

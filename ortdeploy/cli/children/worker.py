@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from ortdeploy.application.supervisor import result_message
+from ortdeploy.cli.applying.runner import refused_by_gates
 from ortdeploy.cli.children.apply import execute
 from ortdeploy.cli.children.endings import told_to_the_parent
-from ortdeploy.cli.commands.apply import refused_by_gates
 from ortdeploy.cli.output.log import configure_logging, log_warning
 from ortdeploy.cli.output.streams import private_streams
 from ortdeploy.cli.plans import load_plan_file

@@ -511,7 +511,7 @@ def test_what_follows_from_more_than_files_is_not_kept(cli: Cli, folder: Path, c
 
 
 def test_a_run_that_fails_keeps_nothing(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortdeploy.cli.commands.apply.run_plan", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ortdeploy.cli.applying.runner.run_plan", lambda *_, **__: 1 / 0)
     assert cli("apply", folder / "m.yaml").code == 3
     assert memo_files(folder / ".ortdeploy", KIND) == []
 
@@ -521,7 +521,7 @@ def test_a_plan_with_which_a_job_failed_is_made_again(cli: Cli, folder: Path, pl
     assert cli("apply", folder / "m.yaml").code == 0
     arrive(folder, "b")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ortdeploy.cli.commands.apply.run_plan", _broken)
+        patch.setattr("ortdeploy.cli.applying.runner.run_plan", _broken)
         assert cli("apply", folder / "m.yaml").code == 1
     assert plans.made == 1
     assert cli("apply", folder / "m.yaml").code == 0
