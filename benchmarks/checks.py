@@ -18,7 +18,8 @@ from measure import describe_machine
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from ortdeploy.feeds.feeder import Feeder, wanted_columns
+from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.feeds.row_sources import wanted_columns
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.workflow import plan_manifests

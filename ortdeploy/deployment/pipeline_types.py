@@ -1,6 +1,6 @@
 """Resolves a pipeline with the graphs of its models: the type of every value, and every wire that does not fit."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -16,84 +16,34 @@ from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
 from ortdeploy.deployment.recurrent_state import axes_of_state
-from ortdeploy.diagnostics import as_key, did_you_mean, with_article
+from ortdeploy.deployment.typed_steps import Arrives, PipelineTypes, TypedStep, WireProblem
+from ortdeploy.deployment.wire_fit import (
+    content_of_file,
+    fixed_rows,
+    how_to_feed_whole,
+    how_to_take_one_value,
+    is_handed_on,
+    misfit,
+    open_ranks,
+    type_of_output,
+    with_rows_first,
+)
+from ortdeploy.diagnostics import as_key, did_you_mean
 from ortdeploy.facts.data import ConstantArray, FileFacts
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.pipelines import CONSTANT, PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.tensors.layouts import fitting_layout, layout_step
-from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
+from ortdeploy.tensors.row_axes import RowAxes, rows_first
 from ortdeploy.tensors.types import (
     ROWS,
     USUAL,
-    WIDER,
     Dimension,
     InapplicableError,
     TensorType,
-    dimensions_agree,
     is_of_one_row,
-    row_in_words,
 )
-
-Arrives = Callable[[str, str | None], TensorType | None]
-"""Tells in which type a column comes, by its name and the element type that is wanted; None: no such column."""
-
-
-class WireProblem(Struct, frozen=True, kw_only=True):
-    """A wire that does not fit: where, and why, in full sentences; `of_operator`: an op step cannot be done."""
-
-    at: Path
-    detail: str
-    of_operator: bool = False
-
-
-class TypedStep(Struct, frozen=True, kw_only=True):
-    """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
-
-    `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
-    `constants` are what the manifest feeds its model. `state` are the values that an item takes from the one before,
-    rows first or, unless `state_by_row`, whole.
-    `op` is an op step's graph, of all that it stands behind in a line too. `fixed_rows` is the number of rows that a
-    model's graph takes, if it takes only one.
-    """
-
-    spec: StepOfPipeline
-    types: Mapping[str, TensorType]
-    made: Mapping[str, TensorType]
-    options: Mapping[str, Any]
-    ports: tuple[ValueFacts, ...] = ()
-    inner: tuple["TypedStep", ...] = ()
-    axes: RowAxes = field(default_factory=RowAxes)
-    constants: tuple[FedValue, ...] = ()
-    state: Mapping[str, TensorType] = field(default_factory=dict)
-    state_by_row: bool = False
-    op: OpStep | None = None
-    fixed_rows: int | None = None
-
-    @property
-    def wires(self) -> dict[str, str]:
-        """Its arguments that are values of rows, with their names."""
-        whole = {one.value.name for one in self.constants}
-        return {argument: name for argument, name in self.spec.wires.items() if argument not in whole}
-
-
-class PipelineTypes(Struct, frozen=True, kw_only=True):
-    """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
-
-    `state` are the values that a row takes from the one before, as the models take them: whole, without rows. `whole`
-    are the inputs that models take as they are, for a whole run. `wanted` are the element types in which steps want
-    values.
-    """
-
-    inputs: Mapping[str, ValueFacts]
-    outputs: Mapping[str, TensorType]
-    steps: tuple[TypedStep, ...]
-    problems: tuple[WireProblem, ...]
-    state: Mapping[str, TensorType] = field(default_factory=dict)
-    whole: frozenset[str] = frozenset()
-    wanted: Mapping[str, str] = field(default_factory=dict)
 
 
 def type_pipeline(
@@ -126,7 +76,7 @@ def type_pipeline(
         typer.check_rows({"": value}, (*pipeline.at, "outputs", name))
         carried = typer.inputs[value].tensor if value in typer.inputs else TensorType()
         outputs[name] = values.get(value, carried)
-    _open_ranks(typer.inputs, pipeline.steps)
+    open_ranks(typer.inputs, pipeline.steps)
     return PipelineTypes(
         inputs={**typer.inputs, **{name: one for name, one in typer.whole.items() if name not in typer.inputs}},
         outputs=outputs,
@@ -175,9 +125,7 @@ class _PipelineTyper(Struct):
                 self.complain(at, f"No step makes ${source}. {did_you_mean(source, values)}")
             if taken is None or made is None:
                 continue
-            fits = taken.shape is None or made.shape is None or len(taken.shape) == len(made.shape)
-            sizes = zip(made.shape or (), taken.shape or (), strict=False)
-            if made.dtype != taken.dtype or not fits or not all(dimensions_agree(*pair) for pair in sizes):
+            if not is_handed_on(made, taken):
                 self.complain(at, f"${source} is {made}, and the next one takes {taken}.")
             if source in results and name in self.state:
                 self.complain(at, f"${source} is handed on whole, and cannot be a result of the row too.")
@@ -220,9 +168,9 @@ class _PipelineTyper(Struct):
                 detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
                 self.complain((*step.at, "in", port), detail)
             elif name in self.of_sizes and axes.of_input(port) is not None:
-                self.check_rows({port: name}, (*step.at, "in"), _all_rows(step.name, port))
+                self.check_rows({port: name}, (*step.at, "in"), how_to_take_one_value(step.name, port))
             elif axes.of_input(port) is None:
-                self._refuse_rows(step, port, name)
+                self.complain((*step.at, "in", port), how_to_feed_whole(step.name, port, name))
             else:
                 types[port] = self._value_for_model(name, known[port], step.name, values)
                 self._compare(step, port, types[port], known[port].tensor, solved)
@@ -247,7 +195,7 @@ class _PipelineTyper(Struct):
         self, step: StepOfPipeline, port: str, given: TensorType, taken: TensorType, solved: dict[str, Dimension]
     ) -> None:
         """Complain if what is given to an input of a model is not what it takes."""
-        problem = _misfit(given, taken, solved)
+        problem = misfit(given, taken, solved)
         if problem:
             detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {given}. {problem}'
             if not step.by_row and is_of_one_row(given.shape, taken.shape):
@@ -257,7 +205,7 @@ class _PipelineTyper(Struct):
     def _as_fed(self, step: StepOfPipeline, value: ValueFacts, axes: RowAxes) -> ValueFacts:
         """Return an input of a model with its rows first; a model that has none is given those of its step."""
         if not step.by_row:
-            return _rows_first(value, axes.of_input(value.name))
+            return with_rows_first(value, axes.of_input(value.name))
         shape = value.tensor.shape
         is_state = self._is_state(step.wires.get(value.name, ""))
         return value if shape is None or is_state else replace(value, tensor=value.tensor.with_shape((ROWS, *shape)))
@@ -269,14 +217,8 @@ class _PipelineTyper(Struct):
     def _fixed_rows(
         self, step: StepOfPipeline, ports: Sequence[ValueFacts], axes: RowAxes, constants: Sequence[FedValue]
     ) -> int | None:
-        """Return the number of rows that a graph takes if it takes only one; constants are fed as many."""
-        if step.by_row or self._runs_whole(step):
-            return None
-        shapes = {port.name: port.tensor.shape for port in ports if axes.of_input(port.name) is not None}
-        shapes |= {one.value.name: one.target.shape for one in constants if one.axis is not None}
-        fixed = {
-            name: shape[0] for name, shape in shapes.items() if shape and isinstance(shape[0], int) and shape[0] > 0
-        }
+        """Return the number of rows that a graph takes if it takes only one."""
+        fixed = {} if step.by_row or self._runs_whole(step) else fixed_rows(ports, axes, constants)
         if len(set(fixed.values())) > 1:
             numbers = " and ".join(f'{size} in "{name}"' for name, size in fixed.items())
             detail = f'Model "{step.name}" takes {numbers} as its number of rows, and a run has one. '
@@ -310,14 +252,6 @@ class _PipelineTyper(Struct):
                 self.complain((*step.at, "in", port), detail)
         return constants
 
-    def _refuse_rows(self, step: StepOfPipeline, port: str, name: str) -> None:
-        """Say that an input that is not by row is given a value of each row."""
-        self.complain(
-            (*step.at, "in", port),
-            f'Input "{port}" of model "{step.name}" is not by row, and ${name} is one of each row. Write one value in '
-            f"its place, or let the job feed it: input: {{values: {{{name}: …}}}}.",
-        )
-
     def _runs_whole(self, step: StepOfPipeline) -> bool:
         """Return whether a step takes or gives a row's state: then its model is fed one row at a time, as it is."""
         return any(map(self._is_state, (*step.wires.values(), *(name for _, name in step.outputs))))
@@ -346,35 +280,13 @@ class _PipelineTyper(Struct):
     def _made_by_model(
         self, step: StepOfPipeline, port: str, model: ModelFacts, axis: int | None, solved: Mapping[str, Dimension]
     ) -> TensorType:
-        output = next((value for value in model.outputs if value.name == port), None)
-        if output is None:
-            known = [value.name for value in model.outputs]
-            self.complain(
-                (*step.at, "out", port), f'Model "{step.name}" has no output "{port}". {did_you_mean(port, known)}'
-            )
+        value = dict(step.outputs)[port]
+        self.advice[value] = how_to_overrule(step.name, model, port)
+        made = type_of_output(step, port, model, axis, solved, is_state=self._is_state(value))
+        if isinstance(made, str):
+            self.complain((*step.at, "out", port), made)
             return TensorType()
-        if output.kind != "tensor":
-            self.complain(
-                (*step.at, "out", port),
-                f'Output "{port}" is {with_article(output.kind)}; values of a pipeline are tensors.',
-            )
-            return TensorType()
-        shape, dtype = output.tensor.shape, output.tensor.dtype
-        self.advice[dict(step.outputs)[port]] = how_to_overrule(step.name, model, port)
-        if self._is_state(dict(step.outputs)[port]):
-            return output.tensor
-        if step.by_row:
-            return TensorType(WIDER.get(dtype, dtype) if dtype else None, None if shape is None else (ROWS, *shape))
-        if shape is not None and not shape:
-            self.complain((*step.at, "out", port), f'Output "{port}" is a scalar of a whole run, and not of each row.')
-            return TensorType()
-        if axis is None:
-            detail = f'Output "{port}" of model "{step.name}" ({output.tensor}) is not by row. {HOW_TO_DECLARE}'
-            self.complain((*step.at, "out", port), detail)
-            return TensorType()
-        shape = to_front(shape, axis)
-        sizes = tuple(solved.get(size, None) if isinstance(size, str) else size for size in shape or ())
-        return TensorType(WIDER.get(dtype, dtype) if dtype else None, (ROWS, *sizes[1:]) if shape else None)
+        return made
 
     def _do(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
         operation = OPERATIONS[step.name]
@@ -430,8 +342,9 @@ class _PipelineTyper(Struct):
             raise AssertionError("a step of this kind has an operator")
         nothing = {name: TensorType() for _, name in step.outputs}
         if CONSTANT in step.options:
-            content = self._content(step)
-            if content is None:
+            content = content_of_file(step, self.files)
+            if not isinstance(content, ConstantArray):
+                self.problems += [] if content is None else [content]
                 self.untold.update(nothing)
                 return TypedStep(spec=step, types={}, made=nothing, options={})
             spec = replace(spec, inputs={"input": content})
@@ -465,27 +378,6 @@ class _PipelineTyper(Struct):
         self._note_given(spec, given, op)
         step = replace(step, wires={place: name for place, name in step.wires.items() if place not in again})
         return TypedStep(spec=step, types=types, made=op.made, options={}, op=op)
-
-    def _content(self, step: StepOfPipeline) -> ConstantArray | None:
-        """Return what the file of a constant holds; complain if it cannot be one."""
-        path, name = step.options[CONSTANT], step.options.get("name")
-        file = self.files.get(path)
-        if file is None or file.problem is not None:
-            return None  # rules say why
-        if name is None and len(file.arrays) == 1:
-            return self._fit(step, next(iter(file.arrays.values())))
-        if name is None or name not in file.arrays:
-            told = did_you_mean(name, file.arrays) if name else f"Its names: {', '.join(file.arrays)}. Write name: …"
-            at = (*step.at, "name") if name else (*step.at, CONSTANT)
-            self.complain(at, f"{path} holds {f'no array {name}' if name else 'several arrays'}. {told}")
-            return None
-        return self._fit(step, file.arrays[name])
-
-    def _fit(self, step: StepOfPipeline, array: ConstantArray) -> ConstantArray | None:
-        if array.problem:
-            self.complain((*step.at, CONSTANT), f"{step.options[CONSTANT]} {array.problem}.")
-            return None
-        return array
 
     def _with_constants(
         self, names: Iterable[str], by_row: bool, values: Mapping[str, TensorType], before: OpStep | None
@@ -599,65 +491,3 @@ class _PipelineTyper(Struct):
             self.axes, self.carried = axes, self.carried.union(step.state)
         yield axes is not None
         self.axes, self.state, self.carried = before
-
-
-def _all_rows(model: str, port: str) -> str:
-    """Return how an input of a model that is taken for one by row gets one value for all rows."""
-    return (
-        f' If input "{port}" of model "{model}" is the same for all rows, say so: '
-        f"inputs: {{{as_key(port)}: {{row_axis: none}}}} of the model; it then takes a constant from a file."
-    )
-
-
-def _open_ranks(inputs: dict[str, ValueFacts], steps: Sequence[StepOfPipeline]) -> None:
-    """Leave the shape of an input open if all its readers take several ranks, as mono does: rows may have each."""
-    readers = list(_readers(steps))
-    for name, value in inputs.items():
-        found = [takes_ranks for reads, takes_ranks in readers if reads == name]
-        if found and all(found):
-            inputs[name] = replace(value, tensor=value.tensor.with_shape(None))
-
-
-def _readers(steps: Sequence[StepOfPipeline]) -> Iterator[tuple[str, bool]]:
-    """Yield each value that a step reads, and whether the step takes several ranks."""
-    for step in steps:
-        takes_ranks = step.kind == "do" and OPERATIONS[step.name].contract.takes_ranks
-        yield from ((name, takes_ranks) for name in step.wires.values())
-        if step.kind == "each":
-            yield step.name, False
-            yield from _readers(step.steps)
-
-
-def _rows_first(value: ValueFacts, axis: int | None) -> ValueFacts:
-    """Return an input whose type has its rows first."""
-    return replace(value, tensor=rows_first(value.tensor, axis)) if axis else value
-
-
-def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) -> str | None:
-    """Say why a value does not fit an input, rows first in both; symbols of the graph are solved on the way."""
-    if have.dtype and want.dtype and have.dtype != WIDER.get(want.dtype, want.dtype):
-        return f"Add a step before: {{do: cast, in: {{x: $…, cast: {want.dtype}}}, out: …}}."
-    if have.layout and want.layout and have.layout != want.layout:
-        return f"Add a step before: {{do: layout, in: {{x: $…, layout: {want.layout}}}, out: …}}."
-    if have.shape is None or want.shape is None:
-        return None
-    if not want.shape and have.shape:
-        return "It has no dimension for rows: one value is for a whole run. Write the value in its place."
-    if len(have.shape) != len(want.shape):
-        return f"A row is {row_in_words(have.shape[1:])}, and the model wants {row_in_words(want.shape[1:])}."
-    problem = _unsolved(have.shape[1:], want.shape[1:], solved)
-    layout = fitting_layout(have, want.shape[1:], want.layout) if problem else None
-    if layout is not None:
-        return f"Add a step before: {{do: layout, in: {{x: $…, {layout_step(have, layout)}}}, out: …}}."
-    return problem
-
-
-def _unsolved(have: Sequence[Dimension], want: Sequence[Dimension], solved: dict[str, Dimension]) -> str | None:
-    for axis, (size, wanted) in enumerate(zip(have, want, strict=True)):
-        known = solved.setdefault(wanted, size) if isinstance(wanted, str) else wanted
-        if not dimensions_agree(size, known):
-            symbol = f" (it is {wanted}, which is {known} already)" if isinstance(wanted, str) else ""
-            return f"Dimension {axis} of a row is {size}, the model wants {known}{symbol}."
-        if isinstance(wanted, str) and solved[wanted] is None:
-            solved[wanted] = size
-    return None

@@ -4,11 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
-from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
-from ortdeploy.deployment.constant_inputs import FedValue
+from ortdeploy.deployment.binding import (
+    bind_all,
+    fed_value,
+    is_stacked,
+    numpy_type,
+    numpy_types,
+    reads_as_wanted,
+    source_type,
+    with_fillers,
+)
+from ortdeploy.deployment.column_patterns import expanded, fillers
 from ortdeploy.deployment.declared_shapes import with_declared_shapes
 from ortdeploy.deployment.expected_types import read_type
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
@@ -16,7 +24,6 @@ from ortdeploy.deployment.op_names import NO_OPERATORS, KnownOperators
 from ortdeploy.deployment.pipeline_types import type_pipeline
 from ortdeploy.deployment.placement_prediction import Predict, predict_placement
 from ortdeploy.deployment.resolved import (
-    Binding,
     Deployment,
     ResolvedJob,
     ResolvedModel,
@@ -29,7 +36,7 @@ from ortdeploy.deployment.resolved import (
 )
 from ortdeploy.deployment.step_types import NOT_OF_EACH_ROW, infer_postprocess, infer_prepare
 from ortdeploy.deployment.unread_columns import with_column_problem
-from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts, ValueFacts
@@ -39,19 +46,11 @@ from ortdeploy.manifest.named_paths import option_path
 from ortdeploy.manifest.option_paths import Full, files_to_open, with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.read_spec import no_model
-from ortdeploy.manifest.spec import (
-    JobSpec,
-    ModelSpec,
-    ProviderSpec,
-    SessionSpec,
-    Spec,
-    StepSpec,
-)
+from ortdeploy.manifest.spec import JobSpec, ModelSpec, ProviderSpec, SessionSpec, Spec, StepSpec
 from ortdeploy.plan.batching import Batching
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
-from ortdeploy.tensors.types import INTEGERS, ROWS, USUAL, WIDER, Shape, TensorType
-from ortdeploy.transforms.sample_rates import RATE, needs_rate
+from ortdeploy.tensors.types import ROWS, USUAL, TensorType
 
 DEFAULT_BATCH = 32
 _MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
@@ -128,17 +127,17 @@ def _arriving(
     There is none either where the input is missing or cannot be read. Text is read so that it arrives in the type that
     steps want.
     """
-    source = _with_fillers(source, job)
+    source = with_fillers(source, job)
     written = job.input.columns.get(name, (name,))
     if name not in source.columns and source.only_column and name not in job.input.columns:
         written = (source.only_column,)
     columns = expanded(written, source.columns)
     if any(column not in source.columns for column in columns):
         return None
-    stacked = _is_stacked(written, columns, source)
-    tensor = _source_type(source, columns, TensorType(), stacked=stacked)
+    stacked = is_stacked(written, columns, source)
+    tensor = source_type(source, columns, TensorType(), stacked=stacked)
     steps = job.prepare.get(name, ())
-    if _is_read_as_wanted(source, tensor):
+    if reads_as_wanted(source, tensor):
         tensor = replace(tensor, dtype=read_type(steps, wanted, operators) or USUAL)
     return infer_prepare(steps, tensor, operators).stages[-1]
 
@@ -256,7 +255,7 @@ def _resolve_job(
     pipeline: ResolvedPipeline | None = None,
 ) -> ResolvedJob:
     source = facts.inputs[job.name]
-    columns = _with_fillers(source, job)
+    columns = with_fillers(source, job)
     names = dict.fromkeys((*job.adapters.names, *(pipeline.spec.adapters if pipeline else ())))
     adapters = tuple(found for name in names if (found := spec.adapter(name)))
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
@@ -264,13 +263,13 @@ def _resolve_job(
     axes = _axes(job, model, pipeline)
     targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
     fed = [value for value in inputs if value.name not in job.input.values]
-    values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
+    values = tuple(fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
     given = [one.value for one in values if one.axis is not None]
     by_row = [*(value for value in fed if not value.optional and axes.of_input(value.name) is not None), *given]
     batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
     before = (facts.outputs[job.name].layout or {}).get("stacked", {})
-    wanted = pipeline.types.wanted if pipeline and pipeline.types else _numpy_types(targets)
-    bindings = _bind_all(job, model, columns, fed, targets, axes, wanted=wanted, before=before, operators=operators)
+    wanted = pipeline.types.wanted if pipeline and pipeline.types else numpy_types(targets)
+    bindings = bind_all(job, model, columns, fed, targets, axes, wanted=wanted, before=before, operators=operators)
     outputs = {
         value.name: _output_type(value, axes.of_output(value.name), batched=batching.size is not None)
         for value in model.facts.outputs
@@ -352,178 +351,9 @@ def _fixed_batch(targets: Sequence[TensorType]) -> int | None:
     return only if isinstance(only, int) and only > 0 else None
 
 
-def _bind_all(
-    job: JobSpec,
-    model: ResolvedModel,
-    source: InputFacts,
-    inputs: Sequence[ValueFacts],
-    targets: Mapping[str, TensorType],
-    axes: RowAxes,
-    *,
-    wanted: Mapping[str, str],
-    before: Mapping[str, Sequence[str]],
-    operators: KnownOperators,
-) -> tuple[Binding, ...]:
-    """Bind every input that must be fed, and the optional ones that the manifest feeds.
-
-    `wanted` are the element types in which inputs are wanted, `before` the columns that earlier rows were stacked from.
-    """
-    unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
-    only_column = source.only_column if len(unnamed) == 1 else None
-    bindings = []
-    there = dict.fromkeys((*source.columns, *sorted(source.repeated), *sorted(source.differing)))  # or a problem
-    for value in inputs:
-        written = job.input.columns.get(value.name, ())
-        if not written and value.name in there:
-            written = (value.name,)
-        if not written and only_column and value.name == unnamed[0]:
-            written = (only_column,)
-        if written or not value.optional:
-            columns = expanded(written, there, before.get(value.name, ()))
-            stacked = _is_stacked(written, columns, source)
-            bound = _bind(
-                job,
-                model,
-                source,
-                value,
-                targets[value.name],
-                columns,
-                stacked=stacked,
-                wanted=wanted.get(value.name),
-                operators=operators,
-            )
-            bindings.append(replace(bound, axis=axes.of_input(value.name)))
-    return tuple(bindings)
-
-
-def _fed_value(job: JobSpec, value: ValueFacts, target: TensorType, axes: RowAxes) -> FedValue:
-    """Return an input's value; if each row is one run, it belongs to the run."""
-    axis = None if job.batch.is_none else axes.of_input(value.name)
-    return FedValue(value=value, axis=axis, target=target, content=job.input.values[value.name])
-
-
-def _bind(
-    job: JobSpec,
-    model: ResolvedModel,
-    source: InputFacts,
-    value: ValueFacts,
-    target: TensorType,
-    columns: tuple[str, ...],
-    *,
-    stacked: bool,
-    wanted: str | None,
-    operators: KnownOperators,
-) -> Binding:
-    steps = job.prepare.get(value.name, ())
-    if not stacked and _needs_vector(source, columns, target):
-        stacked = not _make_vector(steps, _source_type(source, columns, target, stacked=False), operators)
-    start = _source_type(source, columns, target, stacked=stacked)
-    is_read_as_wanted = _is_read_as_wanted(source, start)
-    told = read_type(steps, wanted, operators) if is_read_as_wanted else None
-    if is_read_as_wanted and source.format not in TEXT_FORMATS:  # the next file may have lists where this one has nulls
-        start = TensorType(told or USUAL, start.shape if stacked else None)
-    start = replace(start, dtype=told or start.dtype)
-    if is_read_as_wanted and target.dtype in WIDER:  # text is read as the type that holds each value of it
-        steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
-    types = infer_prepare(steps, start, operators)
-    return Binding(
-        value=value,
-        declared=next((tensor for tensor in model.spec.inputs if tensor.name == value.name), None),
-        target=target,
-        columns=columns,
-        unknown=tuple(name for name in columns if name not in source.columns),
-        stacked=stacked,
-        source=start,
-        steps=steps,
-        stages=types.stages,
-        problem=types.problem or _without_rate(steps, source),
-        ops=types.ops,
-        guessed=source.format in TEXT_FORMATS and told is None and start.dtype == USUAL,
-    )
-
-
-def _without_rate(steps: Sequence[StepSpec], source: InputFacts) -> StepProblem | None:
-    """Return the step that needs the sample rate of each row, of an input that has none."""
-    step = next((one for one in steps if needs_rate(one.name, one.options)), None)
-    if step is None or RATE in source.columns or not source.columns:
-        return None
-    return StepProblem(step=step, reason="the input has no column rate; say which rate it has, as in from: 44100")
-
-
-def _is_stacked(written: Sequence[str], columns: Sequence[str], source: InputFacts) -> bool:
-    """Return whether columns make one vector a row: several do, and those of a pattern, however many they are."""
-    return len(columns) > 1 or any(is_pattern(name, source.columns) for name in written)
-
-
-def _with_fillers(source: InputFacts, job: JobSpec) -> InputFacts:
-    """Return the input with the types that its columns are read as: whole numbers with nan among them are float64."""
-    if source.format in TEXT_FORMATS:
-        return source
-    filled = [name for name, filler in fillers(job.input.missing, source.columns).items() if filler == "nan"]
-    whole = [name for name in filled if source.columns[name].dtype in {*INTEGERS, "bool"}]
-    return replace(
-        source, columns={**source.columns, **{n: replace(source.columns[n], dtype="float64") for n in whole}}
-    )
-
-
-def _needs_vector(source: InputFacts, columns: tuple[str, ...], target: TensorType) -> bool:
-    """Return whether a column of single values feeds [rows, 1]: there is only one way to read it so."""
-    shapes = [source.columns[name].shape for name in columns if name in source.columns]
-    return shapes == [(ROWS,)] and target.shape is not None and len(target.shape) == 2 and target.shape[1] == 1  # noqa: PLR2004
-
-
-def _make_vector(steps: Sequence[StepSpec], single: TensorType, operators: KnownOperators) -> bool:
-    """Return whether steps take single values [rows] to [rows, 1], and not [rows, 1] itself."""
-    of_values, of_vectors = (
-        infer_prepare(steps, single.with_shape(shape), operators).stages[-1].shape for shape in ((ROWS,), (ROWS, 1))
-    )
-    return of_values == (ROWS, 1) != of_vectors
-
-
-def _is_read_as_wanted(source: InputFacts, tensor: TensorType) -> bool:
-    """Return whether values have no element type of their own: those of text, and columns of nulls alone."""
-    return source.format in TEXT_FORMATS or (tensor.dtype is None and tensor.shape is not None)
-
-
-def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorType, *, stacked: bool) -> TensorType:
-    known = [source.columns[name] for name in columns if name in source.columns]
-    if not known:
-        return TensorType()
-    first = known[0]
-    dtype = _numpy_type(target.dtype) if source.format in TEXT_FORMATS else _common_type(known, target)
-    if not stacked:
-        return replace(first, dtype=dtype)
-    shape: Shape | None = (ROWS, len(columns), *first.shape[1:]) if first.shape else None
-    return TensorType(dtype, shape)
-
-
-def _common_type(columns: Sequence[TensorType], target: TensorType) -> str | None:
-    """Return the element type of columns that are stacked: numpy's for numbers; text and numbers have none.
-
-    Of those the one that the target does not have is named, so that a cast is asked for: it is done column by column.
-    """
-    typed = [column for column in columns if column.dtype or column.shape is None]  # any type fits nulls alone
-    dtypes = list(dict.fromkeys(column.dtype for column in typed or columns))
-    if len(dtypes) < 2 or None in dtypes:  # noqa: PLR2004  all of one type
-        return dtypes[0]
-    if "string" in dtypes:
-        return "string" if target.dtype != "string" else next(dtype for dtype in dtypes if dtype != "string")
-    return str(np.result_type(*(str(dtype) for dtype in dtypes)))
-
-
-def _numpy_types(tensors: Mapping[str, TensorType]) -> dict[str, str]:
-    """Return the element types of tensors by name, those that are known."""
-    return {name: dtype for name, tensor in tensors.items() if (dtype := _numpy_type(tensor.dtype)) is not None}
-
-
-def _numpy_type(dtype: str | None) -> str | None:
-    """Return the element type itself, or the one that numpy has for its values."""
-    return WIDER.get(dtype, dtype) if dtype else dtype
-
-
 def _output_type(value: ValueFacts, axis: int | None, *, batched: bool) -> TensorType:
     """Return a model output's type with the rows in front."""
-    dtype, shape = _numpy_type(value.tensor.dtype), to_front(value.tensor.shape, axis)
+    dtype, shape = numpy_type(value.tensor.dtype), to_front(value.tensor.shape, axis)
     if shape is None:
         return TensorType(dtype)
     return TensorType(dtype, (ROWS, *(shape[1:] if batched else shape)))

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.op_steps import OpStep
-from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction
 from ortdeploy.deployment.threads import sleeping, thread_layouts
+from ortdeploy.deployment.typed_steps import PipelineTypes
 from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts

@@ -6,7 +6,8 @@ from itertools import repeat
 
 import numpy as np
 
-from ortdeploy.feeds.feeder import Feeder, open_rows
+from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.tensors.columns import Array, OpRunners, size_bytes

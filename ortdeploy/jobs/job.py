@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
-from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.jobs.block_monitor import BlockMonitor
 from ortdeploy.jobs.ending import Ending, carry_out
 from ortdeploy.jobs.job_context import JobContext

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, InputFacts
-from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.jobs.failed_row_details import InputDigests
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.records import FailedBefore, Repair

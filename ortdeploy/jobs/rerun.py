@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
-from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.jobs.ending import Ending, carry_out
 from ortdeploy.jobs.error_budget import ErrorBudget

@@ -8,7 +8,7 @@ the same.
 from collections.abc import Mapping
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger.records import FailedBefore
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
-from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.feeds.row_sources import open_rows
 from ortdeploy.files.gate import PathGuard, decides
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.urls import parse_url

@@ -12,7 +12,8 @@ from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sessions.opening import OpenedSession
-from ortdeploy.sessions.row_independence import MixedRowsError, RowsLook
+from ortdeploy.sessions.rows_again import MixedRowsError
+from ortdeploy.sessions.rows_look import RowsLook
 from ortdeploy.tensors.columns import Array, Column, OpRunners
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.elements import numpy_dtype

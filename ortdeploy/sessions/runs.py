@@ -20,7 +20,9 @@ from ortdeploy.process.last_words import Lane
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.evidence import DisagreementError
-from ortdeploy.sessions.row_independence import Number, RowProof, RunRows
+from ortdeploy.sessions.row_independence import RowProof
+from ortdeploy.sessions.rows_again import RunRows
+from ortdeploy.sessions.rows_look import Number
 from ortdeploy.tensors.columns import Array, Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
 from ortdeploy.tensors.row_axes import to_place

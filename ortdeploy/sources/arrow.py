@@ -14,18 +14,19 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sources import tables
-from ortdeploy.sources.arrow_batches import BatchFile, BatchPlace, UnknownLayoutError
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.settings import WINDOW
-from ortdeploy.sources.tables import Table, TableError, TableSource, probe_tables
+from ortdeploy.sources.tables import table_source
+from ortdeploy.sources.tables.arrow_batches import BatchFile, BatchPlace, UnknownLayoutError
+from ortdeploy.sources.tables.arrow_values import TableError
+from ortdeploy.sources.tables.table_source import Table, TableSource, probe_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
-FIRST_ROWS = tables.FIRST_ROWS
-PACKAGE = tables.PACKAGE
+FIRST_ROWS = table_source.FIRST_ROWS
+PACKAGE = table_source.PACKAGE
 SETTINGS = (WINDOW,)
 
 PIECE_BYTES = 4 * 1024 * 1024

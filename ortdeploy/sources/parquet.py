@@ -12,19 +12,19 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.memory_budget import check_room, room
 from ortdeploy.files.opening import open_unbuffered, regular_path
-from ortdeploy.sources import tables
-from ortdeploy.sources.parquet_pages import pages
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.settings import WINDOW
-from ortdeploy.sources.tables import Table, TableSource, probe_tables
+from ortdeploy.sources.tables import table_source
+from ortdeploy.sources.tables.parquet_pages import pages
+from ortdeploy.sources.tables.table_source import Table, TableSource, probe_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile
 
 SUFFIXES = (".parquet", ".pq")
-FIRST_ROWS = tables.FIRST_ROWS
-PACKAGE = tables.PACKAGE
+FIRST_ROWS = table_source.FIRST_ROWS
+PACKAGE = table_source.PACKAGE
 SETTINGS = (WINDOW,)
 
 MOST_ROWS, MOST_BYTES = 16384, 512 * 1024

@@ -10,8 +10,9 @@ from ortdeploy.deployment.delimiters import likely_delimiter
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import DeclaredInput, Dialect, InputFacts
 from ortdeploy.shell import pip_install
-from ortdeploy.sources.catalogue import SOURCES, probe_input
+from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.compression import format_suffix
+from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.starters.model_info import Data, is_installed
 

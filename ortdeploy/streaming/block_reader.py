@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ortdeploy.durations import Histogram
-from ortdeploy.feeds.feeder import Feeder, prepared_at_once
+from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.prepared import Prepared
+from ortdeploy.feeds.row_sources import prepared_at_once
 from ortdeploy.files.memory_budget import release_others
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.daemon_threads import DaemonThreads, Timed, timed

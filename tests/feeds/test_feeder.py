@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from support.effort import effort
 from support.jobs import changed_job, plan_for
 
-from ortdeploy.feeds import feeder
+from ortdeploy.feeds import row_sources
 from ortdeploy.feeds.feeder import Feeder, cut, padded
 from ortdeploy.plan.steps import PlannedAdapters, PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
@@ -195,6 +195,6 @@ def test_rows_are_finite_if_all_their_floats_are(job: RunJob) -> None:
 def test_other_processes_may_decode_files_of_this_machine_within_the_limits(
     job: RunJob, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], patterns: tuple[str, ...], processes: int
 ) -> None:
-    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(row_sources, "usable_cores", lambda: 4)
     job = replace(job, input=replace(job.input, patterns=patterns), limits=replace(job.limits, **limits))
-    assert feeder.wanted_here(job).processes == processes
+    assert row_sources.wanted_here(job).processes == processes

@@ -16,7 +16,7 @@ from support.jobs import Killed
 from support.models import Shape, save_model, scale_model
 
 from ortdeploy import retries
-from ortdeploy.feeds import feeder
+from ortdeploy.feeds import row_sources
 from ortdeploy.files import object_store
 from ortdeploy.files.names import MARKER
 from ortdeploy.files.object_store import Fetched, Upload, fetched, mirror_of
@@ -275,7 +275,7 @@ def test_pictures_on_a_store_are_there_until_each_of_many_threads_has_read_one(
 
     monkeypatch.setattr(file_per_row, "decode_row", decode)
     monkeypatch.setattr(prefetch, "SLOW", 0.0)
-    monkeypatch.setattr(feeder, "usable_cores", lambda: threads)
+    monkeypatch.setattr(row_sources, "usable_cores", lambda: threads)
     manifest = deployment(tmp_path, "memory://in/*.png", "outbox/run")
     manifest.write_text(manifest.read_text().replace("key: [row, path]", "columns: {x: pixels}, key: [row]"))
     size: Shape = ["batch", 1, 4, 1]

@@ -21,7 +21,7 @@ from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.feeds import feeder
+from ortdeploy.feeds import row_sources
 from ortdeploy.files.names import MARKER, REPORT
 from ortdeploy.jobs import executor, job_statistics, opened_models
 from ortdeploy.jobs.pause_watch import PauseWatch
@@ -371,8 +371,8 @@ def test_no_row_is_decoded_beside_a_run_that_may_be_blamed_for_a_crash(
         wanted.append(columns)
         return open_input(kind, files, folder, columns)
 
-    monkeypatch.setattr(feeder, "open_input", opened)
-    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(row_sources, "open_input", opened)
+    monkeypatch.setattr(row_sources, "usable_cores", lambda: 4)
     on_run = (lambda _job, _rows: None) if is_told else None
     execute(tmp_path, plan_for(tmp_path, 4), FakeRuntime(double), on_run=on_run)
     assert [one.threads for one in wanted] == [threads]

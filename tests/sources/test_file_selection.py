@@ -22,8 +22,8 @@ from ortdeploy.facts.data import (
 )
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.files import compact_list
-from ortdeploy.sources.catalogue import probe_input
 from ortdeploy.sources.file_selection import KIND, Progress, Settling, accounted_for, compare, sort_arrivals
+from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.state import memo
 
 DONE = ArrivalPolicy(on_empty="done")

@@ -23,7 +23,8 @@ from support.models import save_model
 
 from ortdeploy.facts.data import DeclaredInput, InputFacts
 from ortdeploy.files.content import mistaken, recognise
-from ortdeploy.sources.catalogue import FILE_IS_ROW, SOURCES, probe_input
+from ortdeploy.sources.catalogue import FILE_IS_ROW, SOURCES
+from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.tensors.types import TensorType
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)

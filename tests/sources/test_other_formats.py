@@ -16,7 +16,8 @@ from onnx import numpy_helper
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import DeclaredInput, InputFacts
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.catalogue import SOURCES, probe_input
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.types import ROWS, TensorType
 

@@ -10,7 +10,7 @@ from support.specs import MANIFEST, make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.facts.data import DeclaredInput
-from ortdeploy.feeds.feeder import wanted_columns
+from ortdeploy.feeds.row_sources import wanted_columns
 from ortdeploy.manifest.read_spec import OF_ANY_FORMAT
 from ortdeploy.manifest.spec import InputSpec
 from ortdeploy.plan.plan_file import ALWAYS_SAID, decode, encode, plan_digest
@@ -18,7 +18,8 @@ from ortdeploy.plan.steps import JobInput, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.schemas import schema_text
 from ortdeploy.sources import image
-from ortdeploy.sources.catalogue import SOURCES, probe_input
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.sources.protocol import Setting
 
 SETTINGS = {one.name: one for form in SOURCES for one in SOURCES[form].SETTINGS}

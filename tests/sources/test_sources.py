@@ -18,8 +18,9 @@ from support.effort import effort
 from ortdeploy.facts.data import ArrivalPolicy, DeclaredInput, FileState, InputFacts, KnownFile
 from ortdeploy.facts.problems import Package
 from ortdeploy.results.rows import Block
-from ortdeploy.sources.catalogue import SOURCES, probe_input
+from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.files import file_states, list_files, states_digest
+from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.types import ROWS, TensorType
 

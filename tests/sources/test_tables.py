@@ -21,7 +21,7 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.tables import ORIGIN
 from ortdeploy.sources.catalogue import SOURCES, look_at
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.tables import TableError
+from ortdeploy.sources.tables.arrow_values import TableError
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.types import ROWS, TensorType
 

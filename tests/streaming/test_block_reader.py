@@ -21,7 +21,7 @@ from support.jobs import changed, execute, failed, plan_for, rows, save
 from support.models import save_model
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.feeds import feeder
+from ortdeploy.feeds import row_sources
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.files.memory_budget import on_memory_pressure, release_others
@@ -132,7 +132,7 @@ def test_a_job_that_is_told_of_each_run_prepares_in_turn(
 
     monkeypatch.setattr(Feeder, "prepare_block", noted)
     monkeypatch.setattr(block_reader, "SLOW", 0.0)
-    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(row_sources, "usable_cores", lambda: 4)
     monkeypatch.setattr(InFlight, "lacks_blocks", lambda _: True)
     save(tmp_path, range(40))
     plan = with_steps(plan_for(tmp_path, 40))
@@ -433,7 +433,7 @@ def test_pictures_give_the_same_rows_on_every_number_of_threads(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_reader, "SLOW", 0.0)
-    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(row_sources, "usable_cores", lambda: 4)
     save_pictures(tmp_path, range(5, 17))
     found = []
     for threads in (1, 4):
@@ -475,7 +475,7 @@ def test_what_fits_into_memory_on_one_thread_fits_on_four(
     save_pictures(tmp_path, heights)
     for module in (block_reader, prefetch):
         monkeypatch.setattr(module, "SLOW", 0.0)
-    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(row_sources, "usable_cores", lambda: 4)
     monkeypatch.setattr(block_reader, "prepared_at_once", lambda _job, taken: 1 if taken > 50 * 21 else 4)
     monkeypatch.setattr(prefetch, "rows_at_once", lambda taken, *_: 1 if taken > 50 * 21 else 4)
     monkeypatch.setattr(BlockSizes, "learn", lambda *_: None)  # blocks of one batch

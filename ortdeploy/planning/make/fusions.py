@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from ortdeploy.deployment.fusing import neighbours
 from ortdeploy.deployment.number_formats import narrowing_of
-from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedJob, ResolvedModel
+from ortdeploy.deployment.typed_steps import TypedStep
 from ortdeploy.manifest.document import Path
 from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep

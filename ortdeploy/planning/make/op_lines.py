@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.deployment.op_steps import OpStep
-from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedJob
 from ortdeploy.deployment.threads import sleeping, with_threads
+from ortdeploy.deployment.typed_steps import TypedStep
 from ortdeploy.facts.host import EXTENSION_DOMAINS
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import walk

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment.number_formats import narrowing_of
-from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedModel, ResolvedPipeline
+from ortdeploy.deployment.typed_steps import TypedStep
 from ortdeploy.facts.data import FileFacts
 from ortdeploy.facts.models import DiffusionFacts, ValueFacts
 from ortdeploy.manifest.document import Path as Place

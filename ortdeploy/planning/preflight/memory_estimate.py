@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession, json_digest
+from ortdeploy.deployment.typed_steps import TypedStep
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.memory import PROCESS_PART, ROOMY, WEIGHTS_PART, MemoryForecast, MemoryPart
 from ortdeploy.files.memory_budget import PROCESS

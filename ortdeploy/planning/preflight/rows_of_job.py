@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import FirstRows, RefusedRow, RowRoom
-from ortdeploy.feeds.feeder import Feeder, Made, decoding_bytes, open_wanted, prepared_at_once, wanted_columns
+from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import BLOCK_BYTES
 from ortdeploy.feeds.prepared import Prepared
+from ortdeploy.feeds.prepared_input import Made
+from ortdeploy.feeds.row_sources import decoding_bytes, open_wanted, prepared_at_once, wanted_columns
 from ortdeploy.operations.windows import DROP
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError

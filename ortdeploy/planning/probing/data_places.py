@@ -30,8 +30,9 @@ from ortdeploy.ledger.rewrites import is_left_over
 from ortdeploy.redaction import shown_path
 from ortdeploy.shell import pip_install
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
+from ortdeploy.sources.catalogue import SOURCES, format_by_suffix
 from ortdeploy.sources.file_selection import NO_PROGRESS, KnownContents, Progress
+from ortdeploy.sources.input_probe import probe_input
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace

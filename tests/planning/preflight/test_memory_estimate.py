@@ -19,7 +19,7 @@ from support.models import save_model
 
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.memory import ROOMY
-from ortdeploy.feeds import feeder
+from ortdeploy.feeds import row_sources
 from ortdeploy.feeds.in_flight import LEAST
 from ortdeploy.graph.model import read_model
 from ortdeploy.graph.values import live_bytes
@@ -148,7 +148,7 @@ def test_a_batch_that_is_filled_up_takes_what_a_full_one_takes(wide: Path, cli: 
 def test_pictures_count_as_large_as_the_first_ones_are(
     side: int, threads: int, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeder, "usable_cores", lambda: 4)
+    monkeypatch.setattr(row_sources, "usable_cores", lambda: 4)
     sizes: Values = {"x": (FLOAT, ["n", "height", "width", 3])}
     save_model(tmp_path / "m.onnx", [helper.make_node("ReduceMean", ["x"], ["y"], axes=[1, 2], keepdims=0)], sizes,
                {"y": (FLOAT, ["n", 3])}, opset=13)  # fmt: skip

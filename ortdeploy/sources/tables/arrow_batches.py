@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from ortdeploy.sources.tables import TableError
+from ortdeploy.sources.tables.arrow_values import TableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
