@@ -12,7 +12,6 @@ Recovery: a temporary file is deleted. A final file that the ledger does not kno
 numbered as they are committed. It gets the same bytes, because the content of a part is deterministic.
 """
 
-import hashlib
 import json
 import os
 import sqlite3
@@ -26,29 +25,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from ortdeploy.facts.contents import FileContent, FileContents
-from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles
-from ortdeploy.files.compact_list import in_blocks
+from ortdeploy.facts.data import FileState, FileStates, KnownFiles
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
-    DEPLOYMENT_COLUMNS,
     FEW_INPUTS,
     OUTPUT_COLUMNS,
     PART_COLUMNS,
-    REVISION_COLUMNS,
-    check_time,
     insert_many,
     insert_sealed,
     part_cells,
     resealed_inputs,
-    row_numbers,
     seal_inputs,
-    seal_of_inputs,
-    typed,
-    unsealed,
 )
 from ortdeploy.ledger.changes import (
-    begin_leaving,
-    begin_reruns,
     check_spans,
     close_files,
     drop_files,
@@ -60,34 +49,41 @@ from ortdeploy.ledger.changes import (
     note_empty_files,
     note_spans,
     note_state,
-    read_leaving,
     read_reruns,
-    read_withdrawn,
     total_rows,
 )
 from ortdeploy.ledger.contents import put_contents, read_contents, read_repaired
 from ortdeploy.ledger.damage import translated, undamaged
-from ortdeploy.ledger.forgetting import BEGUN_WITH, forget_parts, read_forgotten
+from ortdeploy.ledger.failures import failed_of_begun, failed_of_parts, insert_failures
+from ortdeploy.ledger.forgetting import forget_parts
+from ortdeploy.ledger.inputs import (
+    INPUT,
+    add_done,
+    are_done,
+    check_list,
+    input_cells,
+    known_files,
+    mark_gone,
+    next_number,
+    note_repairs,
+    take_up_changes,
+)
+from ortdeploy.ledger.makers import insert_deployment, note_deployment, read_maker, read_provenance, with_provenance
 from ortdeploy.ledger.records import (
     PART_DIGITS,
-    STATUSES,
-    UNREADABLE,
     Begun,
     ChangedFiles,
     FailedBefore,
     OutputRecord,
     Part,
     Repair,
-    Revision,
     Rewrite,
     output_key,
 )
-from ortdeploy.ledger.rewrites import begin_rewrite, end_rewrite, forget_rewrite, read_rewrites
+from ortdeploy.ledger.rewrites import begin_rewrite, end_rewrite, forget_rewrite
+from ortdeploy.ledger.stored_records import StoredRecords
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
-
-_INPUT = ("path", "number", "size", "mtime_ns")
-"""The columns of `inputs` that `_input_cells` yields."""
 
 
 class Ledger:
@@ -98,7 +94,7 @@ class Ledger:
         self._connection = connection
         self._state_dir = state_dir
         self._read_outputs: dict[str, tuple[object, OutputRecord | None]] = {}
-        self._read_parts: dict[int, tuple[tuple[Any, ...], Part]] = {}  # those last read: only others are checked
+        self._records = StoredRecords(connection)
 
     @property
     def state_dir(self) -> Path:
@@ -126,76 +122,14 @@ class Ledger:
         with undamaged():
             query = f"SELECT {', '.join(OUTPUT_COLUMNS)} FROM outputs WHERE output = ?"  # noqa: S608  ours
             row = self._connection.execute(query, (output,)).fetchone()
-            return self._record(row) if row else None
+            return self._records.record(row) if row else None
 
     def outputs(self) -> tuple[OutputRecord, ...]:
         """Return every output that the ledger knows."""
         with undamaged():
             query = f"SELECT {', '.join(OUTPUT_COLUMNS)} FROM outputs ORDER BY output"  # noqa: S608  ours
             rows = self._connection.execute(query).fetchall()
-            return tuple(self._record(row) for row in rows)
-
-    def _record(self, row: Sequence[Any]) -> OutputRecord:
-        values = typed(OUTPUT_COLUMNS, row)
-        identity, statistics = json.loads(values["identity"]), json.loads(values["statistics"])
-        if not isinstance(identity, dict) or not isinstance(statistics, dict):
-            raise TypeError("the identity or the statistics of an output are none")
-        if values["status"] not in STATUSES:
-            raise ValueError(f"the status of an output is {values['status']!r}")
-        check_time(values["started"])
-        check_time(values["ended"])
-        known: dict[str, Any] = {"identity": identity, "statistics": statistics, "parts": self._parts(values["output"])}
-        query = "SELECT COUNT(*) FROM failures WHERE output = ?"
-        (noted,) = self._connection.execute(query, (values["output"],)).fetchone()
-        known |= {"begun": self._begun(values["output"]), "noted_failures": noted}
-        return OutputRecord(**{**values, **known, **self._changes(values["output"])})
-
-    def _changes(self, output: str) -> dict[str, Any]:
-        """Return the fields of an OutputRecord about files that have changed, and about forgotten parts."""
-        db = self._connection
-        return {
-            "rewrites": read_rewrites(db, output),
-            "reruns": read_reruns(db, output),
-            "leaving": read_leaving(db, output),
-            "forgotten": read_forgotten(db, output),
-        }
-
-    def _parts(self, output: str) -> tuple[Part, ...]:
-        query = f"SELECT {', '.join(PART_COLUMNS)}, seal FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours
-        revisions, withdrawn = self._revisions(output), read_withdrawn(self._connection, output)
-        before, self._read_parts, found = self._read_parts, {}, []
-        for row in self._connection.execute(query, (output,)):
-            known = before.get(row[0])
-            part = _part_of(row) if known is None or known[0] != row else known[1]
-            self._read_parts[row[0]] = (row, part)
-            later, gone = tuple(revisions.pop(part.number, ())), tuple(withdrawn.get(part.number, ()))
-            found.append(replace(part, revisions=later, withdrawn=gone) if later or gone else part)
-        if revisions:
-            raise ValueError(f"part {min(revisions)}, which there is not, has a file that was written later")
-        return tuple(found)
-
-    def _revisions(self, output: str) -> dict[int, list[Revision]]:
-        """Return the files that were written later than their parts, by part."""
-        query = (
-            f"SELECT {', '.join(REVISION_COLUMNS)}, seal FROM revisions WHERE output = ? "  # noqa: S608  ours
-            "ORDER BY part, revision"
-        )
-        found: dict[int, list[Revision]] = {}
-        for row in self._connection.execute(query, (output,)):
-            values = typed(REVISION_COLUMNS, unsealed(row, f"what stands there of a later file of part {row[0]}"))
-            part = values.pop("part")
-            found.setdefault(part, []).append(Revision(**{**values, "rows": row_numbers(values["rows"])}))
-        return found
-
-    def _begun(self, output: str) -> Begun | None:
-        query = f"SELECT {', '.join(BEGUN_COLUMNS)}, seal FROM begun WHERE output = ?"  # noqa: S608  ours
-        row = self._connection.execute(query, (output,)).fetchone()
-        if row is None:
-            return None
-        values = typed(BEGUN_COLUMNS, unsealed(row, f"what stands there of part {row[0]}, which was begun,"))
-        state, name = values.pop("state"), values.pop("name")
-        part = Part(**{**values, "skipped_rows": row_numbers(values["skipped_rows"])})
-        return Begun(part=part, state=state, name=name)
+            return tuple(self._records.record(row) for row in rows)
 
     def begin(
         self,
@@ -215,7 +149,7 @@ class Ledger:
         from now on, with rows from `first_row` on: see `leave_to_others`.
         """
         with self._transaction() as db:
-            is_same = _note_deployment(db, output, made_by)
+            is_same = note_deployment(db, output, made_by)
             db.execute(
                 "INSERT INTO outputs (output, deployment, job, identity, status, run, started, part_digits) "
                 "VALUES (?, ?, ?, ?, 'running', ?, ?, ?) ON CONFLICT (output) DO UPDATE SET "
@@ -238,17 +172,11 @@ class Ledger:
                     "number = CASE WHEN done THEN excluded.number ELSE number END, "
                     "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0"
                 )
-                cells = _input_cells(present, self._next_number(db, output))
-                insert_many(db, statement, output, _INPUT, cells)
-                self._mark_gone(db, output, gone)
+                cells = input_cells(present, next_number(db, output))
+                insert_many(db, statement, output, INPUT, cells)
+                mark_gone(db, output, gone)
             if files is not None and leave_to_others(db, output, present, first_row):
                 seal_inputs(db, output)
-
-    @staticmethod
-    def _next_number(db: sqlite3.Connection, output: str) -> int:
-        query = "SELECT COALESCE(MAX(number) + 1, 0) FROM inputs WHERE output = ?"
-        number: int = db.execute(query, (output,)).fetchone()[0]
-        return number
 
     def inputs(self, output: str, *, spans: bool = True) -> KnownFiles:
         """Return the input files of an output that the ledger knows, in the order of their rows.
@@ -256,68 +184,14 @@ class Ledger:
         Without `spans`, only files of an unfinished run say which rows they have.
         """
         with undamaged(), self.at_one_moment():
-            self._check_inputs(output)
-            check_spans(self._connection, output)
-            found = KnownFiles.pack_columns(_by_column(self._input_rows(output, spans=spans)))
-            found.beside = self._beside(output, found)
-            return found
-
-    def _input_rows(self, output: str, *, spans: bool) -> sqlite3.Cursor:
-        """Return the cells of input files; to look up which rows each of them has takes as long as all the rest."""
-        db = self._connection
-        underway = "SELECT EXISTS (SELECT * FROM inputs WHERE output = ? AND NOT done)"
-        if not spans and db.execute(underway, (output,)).fetchone() == (0,):
-            query = "SELECT path, size, mtime_ns, done, -1, -1 FROM inputs WHERE output = ? ORDER BY number"
-            return db.execute(query, (output,))
-        query = (
-            "SELECT inputs.path, size, mtime_ns, done, CASE WHEN first_row <= :total THEN first_row ELSE -1 END, "
-            "CASE WHEN first_row <= :total THEN MIN(rows, :total - first_row) ELSE -1 END FROM inputs LEFT JOIN spans "
-            "ON spans.output = inputs.output AND spans.path = inputs.path AND (:spans OR NOT done) "
-            "WHERE inputs.output = :output ORDER BY number"
-        )
-        return db.execute(query, {"output": output, "total": total_rows(db, output), "spans": spans})
-
-    def _beside(self, output: str, files: KnownFiles) -> dict[str, KnownFile]:
-        """Return the files that were repaired, or whose rows run again, by path, complete with that."""
-        repaired = {os.fsdecode(path): tuple(states) for path, states in self._repairs(output).items()}
-        reruns = {one.state.path: one.state for one in read_reruns(self._connection, output)}
-        unreadable = {one.path: row for row, one in self._unreadable(output)}
-        paths = {*repaired, *reruns, *unreadable}
-        found = {
-            cells[0]: replace(files.make(cells), repaired=repaired.get(cells[0], ()), rerun=reruns.get(cells[0]))
-            for cells in (files.cells() if paths else ())
-            if cells[0] in paths
-        }
-        for path, one in found.items():
-            if one.done and path in unreadable:
-                found[path] = replace(one, unreadable=True, span=(unreadable[path], 1))
-        return found
-
-    def _unreadable(self, output: str) -> Iterator[tuple[int, FailedBefore]]:
-        """Yield the failed rows that stand for files that could not be read.
-
-        There may be a million failed rows. The sign keeps SQLite to the index of these few.
-        """
-        query = f"SELECT row, entry FROM failures WHERE +output = ? AND instr(entry, '\"{UNREADABLE}\"')"  # noqa: S608  ours
-        for row, entry in self._connection.execute(query, (output,)):
-            from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where files failed
-
-            before = failed_before(row, entry)
-            if before.unreadable:
-                yield row, before
+            return known_files(self._connection, output, spans=spans)
 
     def check_inputs(self, output: str) -> None:
         """Raise OrtdeployError if the ledger's list of an output's input files is not what was written."""
         with undamaged():
-            self._check_inputs(output)
+            check_list(self._connection, output)
             check_spans(self._connection, output)
             read_reruns(self._connection, output)
-
-    def _check_inputs(self, output: str) -> None:
-        query = "SELECT inputs_seal FROM outputs WHERE output = ?"
-        sealed = self._connection.execute(query, (output,)).fetchone()
-        if sealed is not None and sealed[0] != seal_of_inputs(self._connection, output):
-            raise ValueError("its list of input files is not what was written")
 
     def files_before(self, output: str, row: int) -> int:
         """Return how many files of an unfinished run there are up to the last one with rows before `row`."""
@@ -340,29 +214,13 @@ class Ledger:
 
     def are_done(self, output: str, files: Iterable[FileState]) -> bool:
         """Return whether all rows of files, in these states, are accounted for by a finished run."""
-        query = "SELECT size, mtime_ns FROM inputs WHERE output = ? AND path = ? AND done"
         with undamaged():
-            return all(
-                self._connection.execute(query, (output, os.fsencode(one.path))).fetchone() == (one.size, one.mtime_ns)
-                for one in files
-            )
-
-    def _repairs(self, output: str) -> dict[bytes, list[FileState]]:
-        """Return the later states of files, in which their failed rows were run again, by path."""
-        found: dict[bytes, list[FileState]] = {}
-        query = "SELECT path, size, mtime_ns FROM repairs WHERE output = ?"
-        for path, size, mtime_ns in self._connection.execute(query, (output,)):
-            found.setdefault(path, []).append(FileState(path=os.fsdecode(path), size=size, mtime_ns=mtime_ns))
-        return found
+            return are_done(self._connection, output, files)
 
     def note_repairs(self, output: str, repairs: Iterable[Repair], run: str) -> None:
         """Note input files that had changed when their failed rows were run again."""
-        rows = [
-            (output, os.fsencode(one.state.path), one.state.size, one.state.mtime_ns, one.sha256, one.before, run)
-            for one in repairs
-        ]
         with self._transaction() as db:
-            db.executemany("INSERT OR IGNORE INTO repairs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            note_repairs(db, output, repairs, run)
 
     def note_contents(self, output: str, contents: Iterable[FileContent]) -> None:
         """Note the digests of input files whose rows are accounted for."""
@@ -378,13 +236,8 @@ class Ledger:
     def note_gone(self, output: str, paths: Sequence[str]) -> None:
         """Note that input files whose rows are accounted for are gone."""
         with self._transaction() as db:
-            self._mark_gone(db, output, paths)
+            mark_gone(db, output, paths)
             seal_inputs(db, output)
-
-    @staticmethod
-    def _mark_gone(db: sqlite3.Connection, output: str, paths: Sequence[str]) -> None:
-        rows = [(GONE, output, os.fsencode(path)) for path in paths]
-        db.executemany("UPDATE inputs SET done = ? WHERE output = ? AND path = ? AND done", rows)
 
     def rename(self, output: str, new: str) -> None:
         """Note that an old output was renamed to make room for a new run."""
@@ -438,11 +291,11 @@ class Ledger:
         with self._transaction() as db:
             note_spans(db, output, spans)
             put_contents(db, output, contents)
-            part = _with_provenance(db, part, provenance)
+            part = with_provenance(db, part, provenance)
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
             db.execute("DELETE FROM begun WHERE output = ?", (output,))
             db.execute("UPDATE outputs SET revision = 0 WHERE output = ?", (output,))
-            self._insert_failures(db, output, part.number, failures)
+            insert_failures(db, output, part.number, failures)
             self._set_statistics(db, output, statistics)
 
     def keep_begun(
@@ -462,9 +315,9 @@ class Ledger:
         with self._transaction() as db:
             note_spans(db, output, spans)
             put_contents(db, output, contents)
-            part = _with_provenance(db, begun.part, provenance)
+            part = with_provenance(db, begun.part, provenance)
             insert_sealed(db, "begun", output, BEGUN_COLUMNS, (*part_cells(part), begun.state, begun.name))
-            self._insert_failures(db, output, part.number, failures)
+            insert_failures(db, output, part.number, failures)
         return replace(begun, part=part)
 
     def forget_begun(self, output: str) -> None:
@@ -480,19 +333,8 @@ class Ledger:
 
     def made_by(self, digest: str | None) -> MadeBy | None:
         """Return the deployment of a digest, which made parts; None for no digest."""
-        if digest is None:
-            return None
-        query = f"SELECT {', '.join(DEPLOYMENT_COLUMNS)} FROM deployments WHERE digest = ?"  # noqa: S608  ours
         with undamaged():
-            row = self._connection.execute(query, (digest,)).fetchone()
-            if row is None:
-                raise ValueError("the deployment that made a part is not noted")
-            values = typed(DEPLOYMENT_COLUMNS, row)
-            known = {name: json.loads(values[name]) for name in ("identity", "layout")}
-            found = MadeBy(name=values["name"], profile=values["profile"], **known)
-            if found.digest != digest:
-                raise ValueError("the deployment that made a part is not what was written")
-            return found
+            return None if digest is None else read_maker(self._connection, digest)
 
     def makers(self, record: OutputRecord) -> dict[str, MadeBy]:
         """Return the deployments that made the parts of an output, by digest."""
@@ -503,14 +345,10 @@ class Ledger:
     ) -> None:
         """Add rows that failed on another machine as a part of failed rows; no apply reads their files."""
         with self._transaction() as db:
-            _insert_deployment(db, made_by)
+            insert_deployment(db, made_by)
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
-            self._insert_failures(db, output, part.number, failures)
-            cells = _input_cells(FileStates.of(files), self._next_number(db, output))
-            insert_many(db, "INSERT INTO inputs SELECT ?, *, 1 FROM new", output, _INPUT, cells)
-            query = "UPDATE outputs SET first_row = ? WHERE output = ?"
-            db.execute(query, (part.start + part.rows, output))
-            seal_inputs(db, output)
+            insert_failures(db, output, part.number, failures)
+            add_done(db, "INSERT INTO inputs", output, files, part.end)
 
     def set_aside(self, output: str, part: Part, failures: Sequence[FailedRow], files: Sequence[FileState]) -> None:
         """Add new files that cannot be read, one failed row each, as a part of failed rows.
@@ -521,19 +359,15 @@ class Ledger:
             note_empty_files(db, output)
             db.execute("UPDATE inputs SET done = 1 WHERE output = ? AND done = 0", (output,))
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
-            self._insert_failures(db, output, part.number, failures)
+            insert_failures(db, output, part.number, failures)
             forget_those_taken_up(db, output, files)
             note_spans(db, output, ((one.path, row.row, 1) for one, row in zip(files, failures, strict=True)))
-            cells = _input_cells(FileStates.of(files), self._next_number(db, output))
-            insert_many(db, "INSERT OR REPLACE INTO inputs SELECT ?, *, 1 FROM new", output, _INPUT, cells)
-            query = "UPDATE outputs SET first_row = ? WHERE output = ?"
-            db.execute(query, (part.start + part.rows, output))
-            seal_inputs(db, output)
+            add_done(db, "INSERT OR REPLACE INTO inputs", output, files, part.end)
 
     def set_aside_again(self, output: str, part: int, failure: FailedRow, file: FileState) -> None:
         """Note that a file that could not be read has changed, and cannot be read either."""
         with self._transaction() as db:
-            self._insert_failures(db, output, part, [failure])
+            insert_failures(db, output, part, [failure])
             note_state(db, output, file)
 
     @staticmethod
@@ -544,18 +378,8 @@ class Ledger:
 
     def provenance(self, digests: Iterable[str]) -> dict[str, Any]:
         """Return the origins of parts by digest, and those of their first rows if another run began them."""
-        found: dict[str, Any] = {}
         with undamaged():
-            query = "SELECT entry FROM provenance WHERE digest = ?"
-            wanted = list(digests)
-            for digest in wanted:
-                row = self._connection.execute(query, (digest,)).fetchone()
-                if row is None or hashlib.sha256(row[0].encode()).hexdigest() != digest:
-                    raise ValueError("what a part was made from is not what was written")
-                found[digest] = json.loads(row[0])
-                before = found[digest].get(BEGUN_WITH)
-                wanted += [before] if before is not None and before not in wanted else []
-            return found
+            return read_provenance(self._connection, digests)
 
     def note_failures(
         self, output: str, part: int, failures: Sequence[FailedRow], *, spans: Iterable[tuple[str, int, int]] = ()
@@ -563,15 +387,7 @@ class Ledger:
         """Keep the failed rows of an abandoned part, so that the user sees them. `spans` are as in `commit_part`."""
         with self._transaction() as db:
             note_spans(db, output, spans)
-            self._insert_failures(db, output, part, failures)
-
-    def _insert_failures(self, db: sqlite3.Connection, output: str, part: int, failures: Sequence[FailedRow]) -> None:
-        if not failures:
-            return
-        from ortdeploy.ledger.letters import letter  # noqa: PLC0415  only where rows failed
-
-        rows = [(output, failure.row, part, letter(failure)) for failure in failures]
-        db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", rows)
+            insert_failures(db, output, part, failures)
 
     def end(
         self,
@@ -614,60 +430,25 @@ class Ledger:
 
     def failed_rows(self, output: str) -> dict[int, dict[int, FailedBefore]]:
         """Return the failed rows of committed parts, with their attempts, by part and row."""
-        query = (
-            "SELECT part, row, entry, part IN (SELECT number FROM parts WHERE output = ?) FROM failures "
-            "WHERE output = ? ORDER BY row"
-        )
-        found: dict[int, dict[int, FailedBefore]] = {}
         with undamaged():
-            rows = self._connection.execute(query, (output, output))
-            first = rows.fetchone()
-            if first is None:
-                return found
-            from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where rows failed
-
-            for part, row, entry, is_committed in chain((first,), rows):
-                before = failed_before(row, entry)
-                if is_committed:
-                    found.setdefault(part, {})[row] = before
-        return found
+            return failed_of_parts(self._connection, output)
 
     def failed_of_begun(self, output: str, begun: Begun) -> dict[int, FailedBefore]:
         """Return the failed rows of a part that was begun, with their attempts, by row."""
-        from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where a part was begun
-
-        query = "SELECT row, entry FROM failures WHERE output = ? AND part = ? AND row < ? ORDER BY row"
         with undamaged():
-            found = self._connection.execute(query, (output, begun.part.number, begun.end)).fetchall()
-            return {row: failed_before(row, entry) for row, entry in found}
+            return failed_of_begun(self._connection, output, begun)
 
     def take_up_changes(self, output: str, changes: ChangedFiles, run: str) -> None:
         """Note which changed files run again, and which count as new: their old rows leave their parts."""
-        again, anew = changes.again, changes.anew
         with self._transaction() as db:
-            if changes.first_row is not None:
-                close_files(db, output, changes.through, changes.first_row)
-                db.execute("DELETE FROM begun WHERE output = ?", (output,))
-            begin_leaving(db, output, [one.path for one in anew])
-            begin_reruns(db, output, again)
-            first = self._next_number(db, output)
-            db.executemany(
-                "UPDATE inputs SET number = ?, size = ?, mtime_ns = ?, done = 0 WHERE output = ? AND path = ?",
-                [
-                    (number, one.size, one.mtime_ns, output, os.fsencode(one.path))
-                    for number, one in enumerate(anew, first)
-                ],
-            )
-            query = "UPDATE outputs SET status = 'running', run = ?, ended = NULL, reason = NULL WHERE output = ?"
-            db.execute(query, (run, output))
-            seal_inputs(db, output)
+            take_up_changes(db, output, changes, run)
 
     def begin_rewrite(self, output: str, rewrite: Rewrite, made_by: MadeBy | None = None) -> None:
         """Note that a rewritten part takes its place from now on; `made_by` made its new rows, if there are any."""
         with self._transaction() as db:
             if made_by is not None:
-                _insert_deployment(db, made_by)
-            (before,) = (one for one in self._parts(output) if one.number == rewrite.part.number)
+                insert_deployment(db, made_by)
+            (before,) = (one for one in self._records.parts(output) if one.number == rewrite.part.number)
             begin_rewrite(db, output, rewrite, before)
 
     def end_rewrite(self, output: str, rewrite: Rewrite) -> None:
@@ -708,67 +489,6 @@ class Ledger:
         with translated(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
-
-
-def _part_of(row: Sequence[Any]) -> Part:
-    """Return the part of a row. Raises ValueError, TypeError if the row is not what was written."""
-    values = typed(PART_COLUMNS, unsealed(row, f"what stands there of part {row[0]}"))
-    return Part(**{**values, "skipped_rows": row_numbers(values["skipped_rows"])})
-
-
-def _input_cells(files: FileStates, number: int) -> Iterator[tuple[Any, ...]]:
-    """Yield path, number, size and time of each file; `number` is the first one's."""
-    for names, sizes, times in files.by_column():
-        numbers = range(number, number + len(sizes))
-        yield from zip(os.fsencode(names).split(b"\0"), numbers, sizes, times, strict=True)
-        number = numbers.stop
-
-
-def _by_column(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the cells of input files as packed lists take them."""
-    for some in in_blocks(rows):
-        paths, *columns = zip(*some, strict=True)
-        yield os.fsdecode(b"\0".join(paths)), *columns
-
-
-def _with_provenance(db: sqlite3.Connection, part: Part, provenance: Mapping[str, Any] | None) -> Part:
-    """Keep a part's origin, and return the part with the origin's digest."""
-    if provenance is None:
-        return part
-    digest, entry = provenance_entry(provenance)
-    db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (digest, entry))
-    return replace(part, provenance=digest)
-
-
-def provenance_entry(provenance: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the digest of a part's origin, and the origin as the ledger's JSON."""
-    entry = json.dumps(provenance, sort_keys=True)
-    return hashlib.sha256(entry.encode()).hexdigest(), entry
-
-
-def _note_deployment(db: sqlite3.Connection, output: str, made_by: MadeBy) -> bool:
-    """Note the deployment that makes parts from now on, and that of earlier parts for which none was noted.
-
-    Return whether its identity, on which results depend, is the same as before.
-    """
-    _insert_deployment(db, made_by)
-    row = db.execute("SELECT identity, deployment FROM outputs WHERE output = ?", (output,)).fetchone()
-    identity = dict(made_by.identity) if row is None else json.loads(row[0])
-    is_same: bool = identity == dict(made_by.identity)
-    before = made_by if is_same else MadeBy(name=row[1], profile=None, identity=identity, layout=None)
-    query = f"SELECT {', '.join(PART_COLUMNS)} FROM parts WHERE output = ? AND deployment IS NULL"  # noqa: S608  ours
-    place = list(PART_COLUMNS).index("deployment")
-    for cells in db.execute(query, (output,)).fetchall():
-        _insert_deployment(db, before)
-        insert_sealed(db, "parts", output, PART_COLUMNS, (*cells[:place], before.digest, *cells[place + 1 :]))
-    return is_same
-
-
-def _insert_deployment(db: sqlite3.Connection, one: MadeBy) -> None:
-    db.execute(
-        "INSERT OR IGNORE INTO deployments (digest, name, profile, identity, layout) VALUES (?, ?, ?, ?, ?)",
-        (one.digest, one.name, one.profile, json.dumps(dict(one.identity)), json.dumps(one.layout)),
-    )
 
 
 def now() -> str:

@@ -29,7 +29,7 @@ from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.forgetting import BEGUN_WITH
 from ortdeploy.ledger.integrity import is_as_written
-from ortdeploy.ledger.ledger import provenance_entry
+from ortdeploy.ledger.makers import provenance_entry
 from ortdeploy.ledger.records import Begun, OutputRecord, Part, begun_name
 from ortdeploy.parts.committed import taken_bytes
 from ortdeploy.parts.open_output import OpenOutput

@@ -36,6 +36,7 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger, read_outputs
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, is_live
 from ortdeploy.ledger.records import Part, output_file, output_key
+from ortdeploy.ledger.stored_records import StoredRecords
 from ortdeploy.ledger.versions import bring_up_to_date
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
@@ -84,13 +85,13 @@ def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> N
 
 
 def test_an_output_is_read_again_only_if_something_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, read = Ledger._record, []  # noqa: SLF001  what is counted
+    real, read = StoredRecords.record, []
 
-    def counted(self: Ledger, row: Any) -> Any:
+    def counted(self: StoredRecords, row: Any) -> Any:
         read.append(row)
         return real(self, row)
 
-    monkeypatch.setattr(Ledger, "_record", counted)
+    monkeypatch.setattr(StoredRecords, "record", counted)
     with open_ledger(tmp_path) as ledger, closing(sqlite3.connect(tmp_path / FILE)) as other:
         assert ledger.output("out") is None
         ledger.begin("out", made_by=made_by({"model": "1"}), job="j", run="r")
@@ -115,9 +116,9 @@ def test_an_output_is_read_again_only_if_something_was_written(tmp_path: Path, m
 
 
 def test_an_output_is_read_as_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, refused = Ledger._begun, []  # noqa: SLF001  the last that is read
+    real, refused = StoredRecords._begun, []  # noqa: SLF001  the last that is read
 
-    def meanwhile(self: Ledger, output: str) -> Any:
+    def meanwhile(self: StoredRecords, output: str) -> Any:
         with closing(sqlite3.connect(tmp_path / FILE, timeout=0)) as other:
             try:
                 other.execute("UPDATE parts SET committed = 0")
@@ -129,7 +130,7 @@ def test_an_output_is_read_as_of_one_moment(tmp_path: Path, monkeypatch: pytest.
     with open_ledger(tmp_path) as ledger:
         ledger.begin("out", made_by=made_by({}), job="j", run="r")
         ledger.commit_part("out", PART, ())
-        monkeypatch.setattr(Ledger, "_begun", meanwhile)
+        monkeypatch.setattr(StoredRecords, "_begun", meanwhile)
         first = ledger.output("out")
         with ledger.at_one_moment():
             assert ledger.output("out") == first

@@ -32,7 +32,7 @@ def replace_rows(folder: Path, number: int, new: Callable[[Path], NewRows], *, o
         assert record is not None
         part = record.parts[number]
         made_by = (
-            MadeBy(name="other", profile=None, identity={"other": 1}, layout=None)
+            MadeBy(name="other", profile=None, identity={"other": "1"}, layout=None)
             if others
             else ledger.made_by(part.deployment)
         )

@@ -1,6 +1,7 @@
 """An apply with nothing to do writes new times over the old ones, and leaves everything else as it is."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def document(name: str, every: float | None) -> str:
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks.time, "time", lambda: NOW)
+    monkeypatch.setattr(time, "time", lambda: NOW)
 
 
 @pytest.mark.parametrize("name", ["device", "Gerät"])
