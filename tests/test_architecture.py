@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ def test_there_are_at_most_nine_layers_and_every_room_is_in_one() -> None:
     assert len(layers()) <= 9
     assert len(named) == len(set(named))
     assert rooms() <= set(named)
+
+
+def test_no_module_and_no_folder_is_too_large_to_be_known() -> None:
+    modules = sorted(PACKAGE.rglob("*.py"))
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in modules}
+    assert {str(path.relative_to(PACKAGE)): many for path, many in lines.items() if many > 500} == {}
+    folders = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in modules)
+    assert {folder for folder, many in folders.items() if many > 50} == {"rules"}
 
 
 @pytest.mark.parametrize("folder", ["ortdeploy", "tests", "benchmarks", "deployments"])
