@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from ortdeploy.deployment.bound_inputs import Binding, StepProblem
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
 from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.expected_types import read_type
 from ortdeploy.deployment.op_names import KnownOperators
-from ortdeploy.deployment.resolved import Binding, ResolvedModel, StepProblem
+from ortdeploy.deployment.resolved import ResolvedModel
 from ortdeploy.deployment.step_types import infer_prepare
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.models import ValueFacts

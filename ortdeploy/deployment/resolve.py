@@ -16,6 +16,7 @@ from ortdeploy.deployment.binding import (
     source_type,
     with_fillers,
 )
+from ortdeploy.deployment.bound_inputs import StepProblem
 from ortdeploy.deployment.column_patterns import expanded, fillers
 from ortdeploy.deployment.declared_shapes import with_declared_shapes
 from ortdeploy.deployment.expected_types import read_type
@@ -30,7 +31,6 @@ from ortdeploy.deployment.resolved import (
     ResolvedPipeline,
     ResolvedProvider,
     ResolvedSession,
-    StepProblem,
     json_digest,
     missing_library,
 )

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ortdeploy.deployment.bound_inputs import Binding, StepProblem
 from ortdeploy.deployment.constant_inputs import FedValue
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.placement_prediction import Prediction
@@ -16,22 +17,11 @@ from ortdeploy.deployment.typed_steps import PipelineTypes
 from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
-from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
+from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
 from ortdeploy.facts.preflight import FirstRows, Preflight, RowRoom
 from ortdeploy.facts.problems import ELSEWHERE, WAITING
-from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import PipelineSpec
-from ortdeploy.manifest.spec import (
-    ROW,
-    AdapterSpec,
-    JobSpec,
-    ModelSpec,
-    ProviderSpec,
-    SessionSpec,
-    Spec,
-    StepSpec,
-    TensorSpec,
-)
+from ortdeploy.manifest.spec import ROW, AdapterSpec, JobSpec, ModelSpec, ProviderSpec, SessionSpec, Spec, StepSpec
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest, output_layout
 from ortdeploy.plan.thread_layout import BY_RULE, ThreadLayout, layout_of_name
@@ -40,7 +30,7 @@ from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.settings import identity
-from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
+from ortdeploy.tensors.row_axes import RowAxes, to_place
 from ortdeploy.tensors.types import Shape, TensorType
 from ortdeploy.transforms.sample_rates import needs_rate
 from ortdeploy.units import allowed_count, allows_none
@@ -129,55 +119,6 @@ class ResolvedPipeline(Struct, frozen=True, kw_only=True):
     parts: tuple[ResolvedModel, ...]
     types: PipelineTypes | None
     diffusion: DiffusionFacts | None
-
-
-class StepProblem(Struct, frozen=True, kw_only=True):
-    """A step that cannot take what reaches it; of an op step, `at` is the place inside of it."""
-
-    step: StepSpec
-    reason: str
-    at: Path | None = None
-
-
-class Binding(Struct, frozen=True, kw_only=True):
-    """How one model input is fed: columns, steps, and the types from one end to the other.
-
-    `target` is what the session takes, rows first, without the rows' dimension when the model has none; in the graph
-    they are at `axis` (None: it is not by row). `columns` is empty when nothing feeds the input; `unknown` are columns
-    that the source does not have. `ops` are by step: those that are operators, joined. `guessed`: the columns are text,
-    and nothing tells that its numbers are those of `source`.
-    """
-
-    value: ValueFacts
-    declared: TensorSpec | None
-    target: TensorType
-    columns: tuple[str, ...]
-    unknown: tuple[str, ...]
-    stacked: bool
-    source: TensorType
-    steps: tuple[StepSpec, ...]
-    stages: tuple[TensorType, ...]
-    problem: StepProblem | None
-    ops: tuple[OpStep | None, ...] = ()
-    axis: int | None = 0
-    guessed: bool = False
-
-    @property
-    def final(self) -> TensorType:
-        """What reaches the session, rows first."""
-        return self.stages[-1]
-
-    @property
-    def declared_shape(self) -> Shape | None:
-        """The declared shape as `target` has it: rows first."""
-        return to_front(self.declared.tensor.shape, self.axis) if self.declared else None
-
-    def shape(self, rows: int) -> tuple[int | None, ...]:
-        """Return the known sizes of a tensor [rows, …] of `rows` rows."""
-        known = [size if isinstance(size, int) else None for size in self.target.shape or ()]
-        given = [size if isinstance(size, int) else None for size in self.final.shape or ()]
-        sizes = [have if have is not None else want for have, want in zip(known, given or known, strict=False)]
-        return (rows, *sizes[1:])
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True):

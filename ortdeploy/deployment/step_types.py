@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from ortdeploy.deployment.bound_inputs import StepProblem
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
-from ortdeploy.deployment.resolved import StepProblem
 from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.tensors.types import InapplicableError, TensorType

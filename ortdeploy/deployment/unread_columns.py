@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ortdeploy.deployment.resolved import Binding
+from ortdeploy.deployment.bound_inputs import Binding
 from ortdeploy.diagnostics import as_key
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.problems import Problem

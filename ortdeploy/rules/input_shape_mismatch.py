@@ -18,7 +18,8 @@ from ortdeploy.tensors.layouts import first_misfit, fitting_layout, layout_step
 from ortdeploy.tensors.types import Shape, format_shape, is_of_one_row, row_in_words
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Binding, Deployment, ResolvedJob
+    from ortdeploy.deployment.bound_inputs import Binding
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 
 RULE = Rule(id="input-shape-mismatch", summary="Rows do not have the input's shape")
 

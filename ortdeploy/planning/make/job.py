@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from ortdeploy.deployment.bound_inputs import Binding
 from ortdeploy.deployment.number_formats import compared_within, formats_of, graph_formats, narrowing_of
-from ortdeploy.deployment.resolved import (
-    Binding,
-    ResolvedJob,
-    ResolvedModel,
-)
+from ortdeploy.deployment.resolved import ResolvedJob, ResolvedModel
 from ortdeploy.facts.data import PLAIN
 from ortdeploy.facts.models import NodeFacts
 from ortdeploy.manifest.spec import AdapterChoice, StepSpec
