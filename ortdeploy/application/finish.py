@@ -20,6 +20,7 @@ from ortdeploy.jobs.doubt import refuse_doubt
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.environment_check import has_begun
 from ortdeploy.jobs.error_budget import BudgetError, ErrorBudget
+from ortdeploy.jobs.expected import COUNTS, EXPECTED, Expected
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_report import log_end, recorded_result
 from ortdeploy.jobs.rebuild import AHEAD, put_copy, rebuild
@@ -106,8 +107,9 @@ class Finish(Struct, frozen=True, kw_only=True):
         if shares.mixed_workers:
             log.warning("plan.mixed_workers", parts={one.processor: one.parts for one in shares.mixed_workers})
         ending, ended = self._judged(table, missing, len(shares.workers)), now()
+        ending, statistics = self._compared(decisions, receipts, ending)
         if receipts or not (missing or is_known):
-            self._write(decisions, receipts, ending, shares, ended)
+            self._write(decisions, receipts, ending, shares, ended, statistics)
         if not missing and not (is_known and is_closed):
             contents = self._contents()
             self.ledger.note_contents(self._output, contents)
@@ -117,7 +119,7 @@ class Finish(Struct, frozen=True, kw_only=True):
             self._copy(place, table, receipts)
             decisions.close(list(receipts.values()), self._ended(ending, contents))
         if not is_known:  # else what a later run does there is its own
-            self.ledger.end(self._output, ending.status, ending.reason, ended)  # last: this is not done again
+            self.ledger.end(self._output, ending.status, ending.reason, ended, statistics)  # last: not done again
         return ending, shares
 
     def _decisions(self, record: OutputRecord | None) -> CommitLog:
@@ -262,6 +264,22 @@ class Finish(Struct, frozen=True, kw_only=True):
         log.info("plan.folded", parts=len(table), missing=len(missing), workers=workers)
         return ending
 
+    def _compared(
+        self, decisions: CommitLog, receipts: Mapping[int, Receipt], ending: Ending
+    ) -> tuple[Ending, dict[str, Any]]:
+        """Compare the rows of a job that is done with what it expects; return its ending, and its statistics."""
+        record = self._begun()
+        expected = Expected(self.step, record.statistics)
+        if ending.status is Status.DONE and expected.is_due(record):
+            counted = {number: one.statistics.get(EXPECTED, {}).get(COUNTS, {}) for number, one in receipts.items()}
+            try:
+                expected.judge(record, decisions.local, counted=counted)
+                expected.committed()
+            except OrtdeployError as error:
+                ending = Ending(status=Status.FAILED, reason=str(error))
+        kept = {EXPECTED: expected.kept} if expected and record.statistics else {}
+        return ending, {**record.statistics, **kept}
+
     def _unfinished(self, missing: Sequence[PlannedPart], parts: int) -> Ending:
         """Return how a job with missing parts ends: as the engine says, if one ran it."""
         if self.cause is None:
@@ -272,12 +290,18 @@ class Finish(Struct, frozen=True, kw_only=True):
         return replace(self.cause, reason=f"{self.cause.reason}; {left}")
 
     def _write(
-        self, decisions: CommitLog, receipts: Mapping[int, Receipt], ending: Ending, shares: Shares, ended: str
+        self,
+        decisions: CommitLog,
+        receipts: Mapping[int, Receipt],
+        ending: Ending,
+        shares: Shares,
+        ended: str,
+        statistics: Mapping[str, Any],
     ) -> None:
         """Write the report. Raises OSError, OrtdeployError."""
         record = self._begun()
         with decisions.reports() as folder:
-            told = replace(record, status=ending.status, reason=ending.reason, ended=ended)
+            told = replace(record, status=ending.status, reason=ending.reason, ended=ended, statistics=statistics)
             write_report(
                 folder,
                 committed(self.ledger, told),

@@ -1,94 +1,147 @@
-"""Compares what a job is about to finish with what its manifest expects: rows of this run, read once from its parts.
+"""Compares the rows of a run with what its manifest expects, before the run counts as good.
 
-Parts are what is delivered. So rows of an earlier apply that was interrupted count, and those that were repaired since,
-and nothing but a part has to be kept for that.
+Rows are counted in their parts, which are what is delivered. So rows of an earlier apply that was interrupted count,
+and those that were repaired since. Shards count their parts as they make them, and these counts are joined.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
-from ortdeploy.jobs.job_context import JobContext
-from ortdeploy.ledger.records import Part
-from ortdeploy.results.expectations import OTHERWISE, Chunk, changed_rows, checks_of
+from ortdeploy.ledger.records import OutputRecord, Part
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.results.expectations import OTHERWISE, Counts, changed_rows
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
 
 EXPECTED = "expected"
 """The name under which the ledger keeps what was found, beside a job's statistics."""
 
+COUNTS = "counts"
+"""The name under which the receipt of a part has what was counted of its rows."""
+
 _AT_ONCE = 4096
 """Rows that are read together."""
+
+Local = Callable[[str], AbstractContextManager[Path]]
+"""Opens a file of an output by its name, as a path on this machine."""
+
+
+def counts_of(step: RunJob, path: Path | None) -> dict[str, Any]:
+    """Return what a receipt says of the rows in the file of a part, if its job expects something of them."""
+    if not step.expect:
+        return {}
+    counts = Counts(step.expect)
+    if path is not None:
+        _count(counts, step, path)
+    return {EXPECTED: {COUNTS: counts.plain()}}
+
+
+def _count(counts: Counts, step: RunJob, path: Path) -> None:
+    """Count the rows in a file."""
+    names = {name: "array" if step.output.format == "npy" else name for name in counts.columns}
+    if not names:
+        return
+    wanted = Wanted(dtypes={}, keys=tuple(dict.fromkeys(names.values())))
+    with open_input(step.output.format, [str(path)], str(path.parent), wanted) as source:
+        for block in source.blocks(0, repeat(_AT_ONCE)):
+            for name, column in names.items():
+                counts.add(name, block.key(column))
 
 
 class Expected:
     """What is expected of one job.
 
-    `kept` is what the ledger keeps: the `rows` of the last good run, what was `missed`, and `since` which row the rows
-    are those of a run that is not compared yet, however often it is interrupted.
+    `kept` is what the ledger keeps: the `rows` of the last good run, what was `missed`, the first row that the last
+    comparison looked at (`first`), and `since` which row the rows are those of a run that is not compared yet, however
+    often it is interrupted.
     """
 
-    def __init__(self, context: JobContext, earlier: Mapping[str, Any]) -> None:
+    def __init__(self, step: RunJob, earlier: Mapping[str, Any]) -> None:
         """Take what the ledger has kept."""
-        self._context = context
-        self._said = context.step.expect
-        self.kept: dict[str, Any] = dict(earlier.get(EXPECTED, {}))
+        self._step, self._said = step, step.expect
+        self.kept = {name: one for name, one in earlier.get(EXPECTED, {}).items() if name != COUNTS}
         self._then: dict[str, Any] = {}
         if self._said:
-            self.kept.setdefault("since", context.step.input.first_row)
+            self.kept.setdefault("since", step.input.first_row)
 
     def __bool__(self) -> bool:
         """Whether anything is expected."""
         return bool(self._said)
 
-    def judge(self, last: Part, waiting: Path) -> None:
-        """Look at the rows of this run, whose `last` part is `waiting` for its name. Raises OrtdeployError."""
-        record = self._context.output.ledger.output(self._context.output.name)
-        since = self.kept["since"]
-        parts = [part for part in record.parts if part.start >= since] if record is not None else []
-        files = [self._context.output.folder / one.file for part in parts for one in part.files if one.file is not None]
-        rows = sum(part.committed for part in parts) + last.committed
-        missed = [
-            *self._of_columns([*files, *([] if last.file is None else [waiting])]),
-            *filter(None, [changed_rows(self._said, rows, self.kept.get("rows"))]),
-        ]
+    def is_due(self, record: OutputRecord | None) -> bool:
+        """Return whether committed rows were never compared."""
+        return bool(self) and record is not None and record.rows > self.kept["since"]
+
+    def was_compared(self, record: OutputRecord) -> bool:
+        """Return whether all committed rows were compared."""
+        return bool(self) and "first" in self.kept and record.rows == self.kept["since"]
+
+    def judge(
+        self,
+        record: OutputRecord | None,
+        local: Local,
+        *,
+        last: tuple[Part, Path] | None = None,
+        counted: Mapping[int, Mapping[str, Any]] | None = None,
+        again: bool = False,
+    ) -> None:
+        """Look at the rows of this run, or `again` at those of the one that was compared last. Raises OrtdeployError.
+
+        Their `last` part is waiting at a path for its name. `counted` are counts of parts, by number.
+        """
+        since = self.kept["first" if again else "since"]
+        # compact may have joined the first of them with rows before
+        parts = [part for part in record.parts if part.end > since] if record is not None else []
+        counts = Counts(self._said)
+        for part in parts:
+            if not counts.join((counted or {}).get(part.number, {})):
+                self._read(counts, [one.file for one in part.files if one.file is not None], local)
+        if last is not None and last[0].file is not None:
+            _count(counts, self._step, last[1])
+        rows = sum(part.committed for part in [*parts, *([last[0]] if last else [])])
+        missed = [*counts.missed(), *filter(None, [changed_rows(self._said, rows, self._before(again=again))])]
         self.kept["missed"] = missed
         for one in missed:
             log.warning("rows.unexpected", reason=one)
         if missed and self._said.get(OTHERWISE, "fail") == "fail":
-            raise OrtdeployError(
-                f"the rows of this run are not as expected: {'; '.join(missed)}. The last part is not committed. If "
-                "they are right, change expect: and apply again; else apply --new-run once what is wrong is mended"
-            )
-        self._then = {"since": last.end} | ({} if missed else {"rows": rows})
+            raise OrtdeployError(f"the rows of this run are not as expected: {'; '.join(missed)}. {_advice(last)}")
+        end = last[0].end if last is not None else max((part.end for part in parts), default=since)
+        good = {} if missed else {"rows": rows, "before": self._before(again=again)}
+        self._then = {"since": end, "first": since} | good
+
+    def _before(self, *, again: bool) -> int | None:
+        """Return the rows of the last good run before the one that is compared."""
+        found: int | None = self.kept.get("before" if again else "rows")
+        return found
 
     def committed(self) -> None:
         """Keep that the rows of this run are compared, with the commit of their last part."""
         self.kept |= self._then
 
-    def _of_columns(self, files: list[Path]) -> Iterator[str]:
-        """Yield what is not as expected of columns."""
-        checks = checks_of(self._said)
-        output = self._context.step.output
-        named = {name: "array" if output.format == "npy" else name for name in checks}
-        if not files or not checks:
-            return
-        wrong: dict[str, str] = {}
-        wanted = Wanted(dtypes={}, keys=tuple(dict.fromkeys(named.values())))
-        with open_input(
-            output.format, [str(file) for file in files], str(self._context.output.folder), wanted
-        ) as source:
-            for block in source.blocks(0, repeat(_AT_ONCE)):
-                for name, found in checks.items():
-                    chunk = Chunk(block.key(named[name]))
-                    try:
-                        for check in found if name not in wrong else ():
-                            check.add(chunk)
-                    except (ValueError, TypeError):
-                        wrong[name] = "a value is no number"
-        for name, found in checks.items():
-            missed = [wrong[name]] if name in wrong else filter(None, (check.missed() for check in found))
-            yield from (f"{name}: {one}" for one in missed)
+    def _read(self, counts: Counts, files: Sequence[str], local: Local) -> None:
+        for file in files if counts.columns else ():
+            try:
+                with local(file) as path:
+                    _count(counts, self._step, path)
+            except FileNotFoundError as error:
+                raise OrtdeployError(
+                    f"{self._step.output.shown}/{file} is gone, and its rows are to be compared with expect:. Restore "
+                    "it from a copy, or leave expect: out"
+                ) from error
+
+
+def in_folder(folder: Path) -> Local:
+    """Return what opens files of an output in its folder on this machine."""
+    return lambda file: nullcontext(folder / file)
+
+
+def _advice(last: tuple[Part, Path] | None) -> str:
+    where, how = "The last part is not committed", "apply again"
+    if last is None:
+        where, how = "All parts are committed", "apply again, or plan, run and finish shards again"
+    return f"{where}. If they are right, change expect: and {how}; else apply --new-run once what is wrong is mended"

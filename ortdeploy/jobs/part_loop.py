@@ -7,6 +7,7 @@ for the next run, see `begun_part`.
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from ortdeploy.events import log
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileStates
 from ortdeploy.jobs.block_monitor import BlockMonitor
-from ortdeploy.jobs.expected import EXPECTED, Expected
+from ortdeploy.jobs.expected import EXPECTED, Expected, in_folder
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport
@@ -97,7 +98,7 @@ class PartLoop:
         self._contents = InputContents.for_job(context)
         self._taken = TakenBytes(context.output)
         self._doubt: dict[str, int] | None = None
-        self._expected = Expected(context, position.statistics)
+        self._expected = Expected(context.step, position.statistics)
         self._ahead = _Ahead(iter(()))
 
     def run(self, finished: Iterator[Finished]) -> None:
@@ -106,6 +107,9 @@ class PartLoop:
         try:
             with closing(blocks):
                 self._write_parts(blocks)
+            if self._expected.is_due(self._context.output.record()):  # shards have made the last part
+                self._compare()
+                self._expected.committed()
         except (OSError, MemoryError, OrtdeployError) as error:
             self._context.files.check()  # numbers that changed under a session explain what it did
             if isinstance(error, DisagreementError):
@@ -202,10 +206,15 @@ class PartLoop:
     def _judge(self, part: Part, name: str, totals: Totals) -> None:
         """Compare rows of this run with what is expected, before the last part is committed. Raises OrtdeployError."""
         try:
-            self._expected.judge(part, self._writer.waiting(name))
+            self._compare((part, self._writer.waiting(name)))
         except OrtdeployError:
             self._keep(name, totals)
             raise
+
+    def _compare(self, last: tuple[Part, Path] | None = None) -> None:
+        """Compare rows with what is expected of them, of which the last may not be committed. Raises OrtdeployError."""
+        output = self._context.output
+        self._expected.judge(output.record(), in_folder(output.folder), last=last)
 
     def _doubted(self, error: DisagreementError) -> OrtdeployError:
         """Return an error that says which rows are in doubt: those committed or kept since the last good comparison."""

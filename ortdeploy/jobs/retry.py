@@ -6,6 +6,7 @@ Parts are written again as `replaced_rows` does it, so a row is in its part if a
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.jobs.ending import carry_out
+from ortdeploy.jobs.expected import EXPECTED, Expected, in_folder
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
@@ -58,6 +60,7 @@ class RetryRun:
         self._digits = PART_DIGITS
         self._done = 0
         self._left: Mapping[tuple[str, str], int] = {}
+        self._statistics: Mapping[str, Any] | None = None  # of the job, with what its rows were compared with again
         self._asked: frozenset[int] | None = None  # the rows to run; None: all that have failed
 
     def run(self) -> JobResult:
@@ -70,7 +73,7 @@ class RetryRun:
         try:
             if self._found:
                 if ending.status is not Status.NOTHING_TO_DO:
-                    self._context.output.ledger.note_retried(self._context.output.name)
+                    self._context.output.ledger.note_retried(self._context.output.name, self._statistics)
                 self._report.write()
         except (OSError, OrtdeployError) as error:
             ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
@@ -124,7 +127,20 @@ class RetryRun:
             if context.stop():
                 raise StoppedError
             self._retry_part(part, attempts[part.number])
+        self._compare()
         return Status.DONE
+
+    def _compare(self) -> None:
+        """Compare the rows of the last run again with what is expected of them, if they were. Raises OrtdeployError."""
+        record = self._own_record()
+        expected = Expected(self._step, record.statistics)
+        if not expected.was_compared(record):
+            return
+        try:
+            expected.judge(record, in_folder(self._context.output.folder), again=True)
+            expected.committed()
+        finally:
+            self._statistics = {**record.statistics, EXPECTED: expected.kept}
 
     def _take_letters_over(self) -> None:
         """Find out which rows to retry, and take over those of files that no run has read here."""

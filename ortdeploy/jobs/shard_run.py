@@ -24,6 +24,7 @@ from ortdeploy.jobs.block_monitor import BlockMonitor
 from ortdeploy.jobs.doubt import OwnParts
 from ortdeploy.jobs.ending import carry_out
 from ortdeploy.jobs.environment_check import compare_with_first, facts_of_this_worker, processor_of
+from ortdeploy.jobs.expected import counts_of
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport, log_end
 from ortdeploy.jobs.job_statistics import JobStatistics
@@ -60,8 +61,6 @@ def why_not_shared(step: RunJob) -> str | None:
         )
     if step.input.upstream is not None:
         return f'it reads the rows of job "{step.input.upstream.job}", and which these are only that job tells'
-    if step.expect:
-        return "expect: is compared with all rows before the last one is committed, and shards commit in any order"
     if step.batching.auto:
         return "batch: {size: auto} is measured anew by each process; write the size that tune finds"
     if step.input.rows is None:
@@ -245,6 +244,7 @@ class ShardRun:
             finally:
                 self._seconds += statistics.seconds
                 self._dropped = tuple(member.name for member in stream.members if member.failure is not None)
+            counts = counts_of(step, path if totals.written else None)
             marks = decisions.stage(path)
         made = replace(totals.part(part.number, decisions.name(part)), deployment=context.made_by.digest)
         layout = {} if context.layout is None else {"layout": context.layout}
@@ -254,7 +254,7 @@ class ShardRun:
             staged=None if made.file is None else path.name,
             failed=tuple(blocks.pending),
             origin=dict(writer.origin),
-            statistics={**statistics.plain(), **kept_types(step), **layout},
+            statistics={**statistics.plain(), **kept_types(step), **layout, **counts},
             ran=report.ran(),
             worker=self._worker(),
             spans=totals.spans,

@@ -417,9 +417,10 @@ class Ledger:
                     db.execute("UPDATE inputs SET done = 1 WHERE output = ? AND done = 0", (output,))
                     db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (total_rows(db, output), output))
 
-    def note_retried(self, output: str) -> None:
+    def note_retried(self, output: str, statistics: Mapping[str, Any] | None = None) -> None:
         """Note that rows of an ended run have run again: its last run ended now. How it ended does not change."""
         with self._transaction() as db:
+            self._set_statistics(db, output, statistics)
             db.execute("UPDATE outputs SET ended = ? WHERE output = ? AND ended IS NOT NULL", (now(), output))
 
     def failures(self, output: str) -> Iterator[str]:

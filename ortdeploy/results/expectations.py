@@ -1,12 +1,14 @@
-"""What a job expects of its columns, counted chunk by chunk in little memory, and exactly.
+"""What a job expects of its columns, counted chunk by chunk in little memory, and exactly, however rows are divided.
 
 A comparison of a quantile asks how many values lie on one side of a bound, and one of distinct values for one value
-more than the bound at most. So neither keeps what it has seen.
+more than the bound at most. So neither keeps what it has seen, and counts of several parts of the rows can be joined.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -88,84 +90,125 @@ def _is_null(value: Any) -> bool:
 
 
 class Check(Protocol):
-    """One expectation of a column."""
+    """One expectation of a column; its counts are all that it knows of its values, as JSON."""
+
+    @property
+    def counts(self) -> list[Any]:
+        """The counts."""
 
     def add(self, chunk: Chunk) -> None:
         """Count values. Raises ValueError if they are no numbers, where numbers are counted."""
+
+    def join(self, counts: Sequence[Any]) -> None:
+        """Add what was counted of other rows."""
 
     def missed(self) -> str | None:
         """Return what was found instead; None if it is as expected."""
 
 
-class _Nulls:
+class _Sums:
+    """What is counted are numbers that add up."""
+
+    def __init__(self) -> None:
+        self.counts: list[Any] = [0, 0]
+
+    def join(self, counts: Sequence[Any]) -> None:
+        self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]
+
+
+class _Nulls(_Sums):
     def __init__(self, wanted: float | str) -> None:
+        super().__init__()
         self._limit = at_most(wanted)
         self._is_share = self._limit.text.endswith("%")
-        self._nulls = self._size = 0
 
     def add(self, chunk: Chunk) -> None:
-        self._nulls += chunk.nulls
-        self._size += chunk.size
+        self.join([chunk.nulls, chunk.size])
 
     def missed(self) -> str | None:
-        found = self._nulls / max(self._size, 1) if self._is_share else self._nulls
+        nulls, size = self.counts
+        found = nulls / max(size, 1) if self._is_share else nulls
         if self._limit.holds(found):
             return None
-        return f"{self._nulls:,} of {self._size:,} values are null, and {self._limit.text} are expected"
+        return f"{nulls:,} of {size:,} values are null, and {self._limit.text} are expected"
 
 
 class _Mean:
+    """The counts are how many values there are, and some numbers whose exact sum is that of the values."""
+
     def __init__(self, wanted: Sequence[float]) -> None:
         self._least, self._most = wanted
-        self._sum, self._count = 0.0, 0
+        self.counts: list[Any] = [0]
 
     def add(self, chunk: Chunk) -> None:
-        self._sum += math.fsum(chunk.numbers.tolist())
-        self._count += len(chunk.numbers)
+        self.join([len(chunk.numbers), *chunk.numbers.tolist()])
+
+    def join(self, counts: Sequence[Any]) -> None:
+        self.counts = [self.counts[0] + counts[0], *_few([*self.counts[1:], *counts[1:]])]
 
     def missed(self) -> str | None:
-        found = self._sum / self._count if self._count else math.nan
+        count, *sums = self.counts
+        found = math.fsum(sums) / count if count else math.nan
         if self._least <= found <= self._most:
             return None
         return f"the mean is {found:g}, and {self._least:g} to {self._most:g} is expected"
 
 
-class _Quantile:
+def _few(numbers: list[float]) -> list[float]:
+    """Return a few numbers with the same exact sum: it rounded, then what that leaves, and so on."""
+    found: list[float] = []
+    while rest := math.fsum([*numbers, *(-one for one in found)]):
+        if not math.isfinite(rest):
+            return [rest]
+        found.append(rest)
+    return found
+
+
+class _Quantile(_Sums):
     """The q-quantile is the least value that at least q of all values do not exceed."""
 
     def __init__(self, share: str, wanted: str) -> None:
+        super().__init__()
         self._share, self._wanted = share, Comparison(wanted)
-        self._below = self._count = 0
 
     def add(self, chunk: Chunk) -> None:
         numbers, bound = chunk.numbers, self._wanted.bound
         is_within = self._wanted.sign in {"<=", ">"}
-        self._below += int(np.count_nonzero(numbers <= bound if is_within else numbers < bound))
-        self._count += len(numbers)
+        self.join([int(np.count_nonzero(numbers <= bound if is_within else numbers < bound)), len(numbers)])
 
     def missed(self) -> str | None:
-        needed = float(self._share) * self._count
-        holds = self._below >= needed if self._wanted.is_upper else self._below < needed
-        if self._count and holds:
+        below, count = self.counts
+        needed = float(self._share) * count
+        holds = below >= needed if self._wanted.is_upper else below < needed
+        if count and holds:
             return None
         sign = "<=" if self._wanted.sign in {"<=", ">"} else "<"
         return (
-            f"{self._below:,} of {self._count:,} values are {sign} {self._wanted.bound:g}, and quantile {self._share} "
+            f"{below:,} of {count:,} values are {sign} {self._wanted.bound:g}, and quantile {self._share} "
             f"is expected to be {self._wanted.text}"
         )
 
 
 class _Distinct:
+    """The counts are the different values, up to one more than it takes to compare them."""
+
     def __init__(self, wanted: int | str) -> None:
         self._wanted = Comparison(str(wanted)) if str(wanted)[0] in "<>" else Comparison(f">= {wanted}")
         self._most = int(self._wanted.bound) + 1
         self._seen: set[str] = set()
 
+    @property
+    def counts(self) -> list[Any]:
+        return sorted(self._seen)
+
     def add(self, chunk: Chunk) -> None:
-        for text in chunk.texts if len(self._seen) < self._most else ():
-            self._seen.add(text)
+        self.join(chunk.texts if len(self._seen) < self._most else ())
+
+    def join(self, counts: Sequence[Any]) -> None:
+        for text in counts:
             if len(self._seen) == self._most:
                 break
+            self._seen.add(text)
 
     def missed(self) -> str | None:
         if self._wanted.holds(len(self._seen)):
@@ -174,25 +217,72 @@ class _Distinct:
         return f"it has {many} different values, and {self._wanted.text} are expected"
 
 
-class _Share:
+class _Share(_Sums):
     def __init__(self, value: str, wanted: str) -> None:
+        super().__init__()
         self._value, self._wanted = value, Comparison(wanted)
-        self._found = self._size = 0
 
     def add(self, chunk: Chunk) -> None:
-        self._found += chunk.texts.count(self._value)
-        self._size += chunk.size
+        self.join([chunk.texts.count(self._value), chunk.size])
 
     def missed(self) -> str | None:
-        share = self._found / self._size if self._size else math.nan
+        found, size = self.counts
+        share = found / size if size else math.nan
         if self._wanted.holds(share):
             return None
         return f"{share:.4%} of its values are {self._value}, and {self._wanted.text} are expected"
 
 
-def checks_of(expected: Mapping[str, Any]) -> dict[str, list[Check]]:
-    """Return the checks of each column that a job expects something of."""
-    return {name: list(_checks(said)) for name, said in expected.items() if name not in {ROWS, OTHERWISE}}
+class Counts:
+    """What was counted of some rows of a job, of all columns that it expects something of."""
+
+    def __init__(self, expected: Mapping[str, Any]) -> None:
+        """Begin without rows."""
+        said = {name: one for name, one in expected.items() if name not in {ROWS, OTHERWISE}}
+        self._of = json.loads(json.dumps(said))
+        self._checks = {name: list(_checks(one)) for name, one in said.items()}
+        self._wrong: set[str] = set()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are counted."""
+        return tuple(self._checks)
+
+    def add(self, name: str, column: Column) -> None:
+        """Count values of a column. One that is no number where numbers are counted is what is missed of it."""
+        chunk = Chunk(column)
+        for check in self._checks[name]:
+            with self._noting(name):
+                check.add(chunk)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the counts as JSON, with what is expected."""
+        found = {name: [check.counts for check in checks] for name, checks in self._checks.items()}
+        return {"of": self._of, "found": found, "wrong": sorted(self._wrong)}
+
+    def join(self, plain: Mapping[str, Any]) -> bool:
+        """Add the counts of other rows; return False, and add nothing, if something else was expected of them."""
+        if plain.get("of") != self._of:
+            return False
+        self._wrong.update(plain["wrong"])
+        for name, checks in self._checks.items():
+            for check, counts in zip(checks, plain["found"][name], strict=True):
+                with self._noting(name):
+                    check.join(counts)
+        return True
+
+    @contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, OverflowError):
+            self._wrong.add(name)
+
+    def missed(self) -> Iterator[str]:
+        """Yield what is not as expected."""
+        for name, checks in self._checks.items():
+            found = ["a value is no number"] if name in self._wrong else filter(None, (one.missed() for one in checks))
+            yield from (f"{name}: {one}" for one in found)
 
 
 def _checks(said: Mapping[str, Any]) -> Iterator[Check]:

@@ -1,8 +1,8 @@
 """What it catches: expect: of a column that is not written, or of an output whose rows cannot be read as a whole.
 
-Why: what is expected is compared with the parts of a run before the last of them is committed. Parts of a removable
-output may be gone then, and those on a store are elsewhere. Where rows may run again (on_change: rerun, rows of another
-job), some are in two files, and would count twice.
+Why: what is expected is compared with the parts of a run when it ends. Parts of a removable output may be gone then.
+Rows that run again (on_change: rerun) take the places of old ones in parts of earlier runs, and rows of another job may
+run again while the old ones still count.
 
 Example:
 
@@ -57,10 +57,8 @@ def _why_not(job: "ResolvedJob") -> str | None:
     spec = job.spec
     if spec.output.removable:
         return "those of a removable output may be gone (removable: true)"
-    if spec.output.url is not None:
-        return "those of this output lie on a store"
     if spec.input.arrivals.on_change == "rerun":
-        return "rows that run again may be in two of them (on_change: rerun)"
+        return "rows that run again go into those of earlier runs (on_change: rerun)"
     if spec.input.jobs:
         return "rows of another job may run again and be in two of them"
     return None

@@ -2,20 +2,22 @@
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Cli, read_rows
+from conftest import Cli, Result, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.models import scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.jobs import expected
 from ortdeploy.process.memory_limit import MemoryWatch
-from ortdeploy.results.expectations import Chunk, Comparison, changed_rows, checks_of
+from ortdeploy.results.expectations import Comparison, Counts, changed_rows
 
 MANIFEST = """\
 version: 1
@@ -39,12 +41,16 @@ def deploy(folder: Path, expect: str, form: str = "jsonl", rows: int = 20, name:
     return folder / "m.yaml"
 
 
-def counted(values: list[Any], cuts: list[int], said: dict[str, Any]) -> list[str | None]:
-    checks = checks_of({"c": said})["c"]
+def counted(values: list[Any], cuts: list[int], said: dict[str, Any]) -> list[str]:
+    """What is missed of values that are counted piece by piece, and the pieces joined, each by way of JSON."""
+    whole, joined = Counts({"c": said}), Counts({"c": said})
     for begin, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
-        for check in checks:
-            check.add(Chunk(values[begin:end]))
-    return [check.missed() for check in checks]
+        whole.add("c", values[begin:end])
+        piece = Counts({"c": said})
+        piece.add("c", values[begin:end])
+        assert joined.join(json.loads(json.dumps(piece.plain())))
+    assert list(joined.missed()) == list(whole.missed())
+    return list(whole.missed())
 
 
 @settings(max_examples=effort(100, 3000), deadline=None)
@@ -56,29 +62,29 @@ def test_what_is_counted_is_exact(data: st.DataObject) -> None:
     bound, share = data.draw(st.integers(0, 6)), data.draw(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]))
     wanted = Comparison(f"{sign} {bound}")
     present = sorted(value for value in numbers if value is not None)
-    (nulls,) = counted(numbers, cuts, {"nulls": f"{sign} {bound}"})
-    assert (nulls is None) == wanted.holds(len(numbers) - len(present))
-    (distinct,) = counted(numbers, cuts, {"distinct": f"{sign} {bound}"})
-    assert (distinct is None) == wanted.holds(len(set(present)))
-    (of_value,) = counted(numbers, cuts, {"share": {"3.0": f"{sign} {bound * 10}%"}})
-    assert (of_value is None) == Comparison(f"{sign} {bound * 10}%").holds(present.count(3.0) / len(numbers))
-    (quantile,) = counted(numbers, cuts, {"quantile": {str(share): f"{sign} {bound}"}})
-    (mean,) = counted(numbers, cuts, {"mean": [1, bound]})
+    nulls = counted(numbers, cuts, {"nulls": f"{sign} {bound}"})
+    assert (not nulls) == wanted.holds(len(numbers) - len(present))
+    distinct = counted(numbers, cuts, {"distinct": f"{sign} {bound}"})
+    assert (not distinct) == wanted.holds(len(set(present)))
+    of_value = counted(numbers, cuts, {"share": {"3.0": f"{sign} {bound * 10}%"}})
+    assert (not of_value) == Comparison(f"{sign} {bound * 10}%").holds(present.count(3.0) / len(numbers))
+    quantile = counted(numbers, cuts, {"quantile": {str(share): f"{sign} {bound}"}})
+    mean = counted(numbers, cuts, {"mean": [1, bound]})
     if not present:
-        assert quantile is not None
-        assert mean is not None
+        assert quantile
+        assert mean
         return
-    assert (mean is None) == (1 <= sum(present) / len(present) <= bound)
+    assert (not mean) == (1 <= sum(present) / len(present) <= bound)
     # With a share of 0, no value needs to be below: the quantile is lower than all.
     least = -math.inf if share == 0 else present[math.ceil(share * len(present)) - 1]
-    assert (quantile is None) == wanted.holds(least)
+    assert (not quantile) == wanted.holds(least)
 
 
 def test_values_of_all_kinds_are_counted() -> None:
-    assert counted([np.array([1.0, np.nan]), np.array([2.0])], [], {"nulls": 0}) != [None]
-    assert counted(["", "a", "b"], [], {"nulls": 1, "distinct": ">= 2", "share": {"a": ">= 33%"}}) == [None] * 3
-    assert counted([True, False], [], {"share": {"true": "<= 50%"}}) == [None]
-    assert counted(["1", "2.5"], [], {"mean": [1.75, 1.75]}) == [None]
+    assert counted([np.array([1.0, np.nan]), np.array([2.0])], [], {"nulls": 0})
+    assert counted(["", "a", "b"], [], {"nulls": 1, "distinct": ">= 2", "share": {"a": ">= 33%"}}) == []
+    assert counted([True, False], [], {"share": {"true": "<= 50%"}}) == []
+    assert counted(["1", "2.5"], [], {"mean": [1.75, 1.75]}) == []
 
 
 def test_rows_are_compared_with_the_last_good_run() -> None:
@@ -156,9 +162,152 @@ def test_each_run_is_compared_by_its_own_rows(tmp_path: Path, cli: Cli) -> None:
     assert "the mean" not in done.words
 
 
-def test_shards_are_refused_in_words(tmp_path: Path, cli: Cli) -> None:
+@settings(max_examples=effort(50, 2000), deadline=None)
+@given(data=st.data())
+def test_a_mean_is_the_same_however_rows_are_divided(data: st.DataObject) -> None:
+    """Sums are exact, so that a mean at its bound is on the same side whichever shard counted which rows."""
+    values = data.draw(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=30))
+    exact = float(sum(map(Fraction, values)) / len(values))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=4)))
+    low, high = sorted((exact, data.draw(st.floats(-1e300, 1e300))))
+    spread = 2 * math.ulp(exact)  # the sum is rounded, and then what it is divided into
+    assert counted(values, cuts, {"mean": [low - spread, high + spread]}) == []
+
+
+@pytest.mark.parametrize("values", [[math.inf, -math.inf], [1e308] * 20, ["a"]])
+def test_a_sum_that_no_number_holds_is_what_is_missed(values: list[Any]) -> None:
+    assert counted(values, [1], {"mean": [0, 1]}) == ["c: a value is no number"]
+
+
+def test_counts_of_something_else_are_not_joined() -> None:
+    other = Counts({"c": {"mean": [0, 1]}})
+    other.add("c", [7.0])
+    counts = Counts({"c": {"mean": [0, 2]}})
+    assert not counts.join(json.loads(json.dumps(other.plain())))
+    assert not counts.join({})
+    assert counts.plain() == Counts({"c": {"mean": [0, 2]}}).plain()
+
+
+def in_shards(cli: Cli, path: Path, shards: int = 2, *more: str) -> Result:
+    plan = path.with_name("plan.json")
+    planned = cli("plan", path, "--out", plan)
+    assert planned.code == 0, planned.words
+    for shard in range(shards):
+        done = cli("apply", plan, "--shard", f"{shard}/{shards}", *more)
+        assert done.code == 0, done.words
+    return cli("finish", plan)
+
+
+@pytest.mark.quick("jsonl")
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "npz", "csv"])
+def test_rows_of_shards_are_compared_as_those_of_one_machine(tmp_path: Path, cli: Cli, form: str) -> None:
+    good = GOOD if form != "csv" else '{label: {distinct: ">= 2", share: {fault: "<= 20%"}}}'
+    done = in_shards(cli, deploy(tmp_path, good, form))
+    assert done.code == 0, done.words
+    report = json.loads((tmp_path / "out/_run.json").read_text())
+    assert report["expectations_missed"] == []
+    assert "found" not in json.dumps(report)
+
+
+def test_shards_that_are_not_as_expected_fail_at_the_end_until_that_is_said_to_be_right(
+    tmp_path: Path, cli: Cli
+) -> None:
+    bad = GOOD.replace("[18, 20]", "[0, 4]")
+    path = deploy(tmp_path, bad)
+    for done in (in_shards(cli, path), cli("finish", tmp_path / "plan.json"), cli("apply", path), cli("apply", path)):
+        assert done.code == 1, done.words
+        assert "y: the mean is 19, and 0 to 4 is expected. All parts are committed" in done.words
+    assert "the mean is 19" in cli("status", path).words
+    missed = ["y: the mean is 19, and 0 to 4 is expected"]
+    assert json.loads((tmp_path / "out/_run.json").read_text())["expectations_missed"] == missed
+    deploy(tmp_path, GOOD)
+    done = cli("apply", path)
+    assert done.code == 0, done.words
+    assert json.loads((tmp_path / "out/_run.json").read_text())["expectations_missed"] == []
+    assert len(read_rows(tmp_path / "out")) == 20
+    deploy(tmp_path, '{y: {mean: [18, 20]}, rows: {change: "<= 10%"}}', name="b")
+    done = in_shards(cli, path)
+    assert done.code == 0, done.words
+    deploy(tmp_path, '{y: {mean: [8, 10]}, rows: {change: "<= 10%"}}', name="c", rows=10)
+    assert "10 rows are 50.0% off the 20 of the last good run" in in_shards(cli, path).words
+
+
+def test_shards_count_what_they_make_and_nothing_is_read_twice(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = deploy(tmp_path, GOOD)
     assert cli("plan", path, "--out", tmp_path / "plan.json").code == 0
-    done = cli("apply", tmp_path / "plan.json", "--shard", "0/2")
-    assert done.code != 0
-    assert "expect: is compared with all rows before the last one is committed" in done.words
+    assert cli("apply", tmp_path / "plan.json", "--shard", "0/1").code == 0
+
+    def read(*_: object) -> None:
+        raise AssertionError("a part was read")
+
+    monkeypatch.setattr(expected, "_count", read)
+    assert cli("finish", tmp_path / "plan.json").code == 0
+
+
+def broken(folder: Path, expect: str) -> Path:
+    """A job of 20 rows, of which one cannot be read; the mean of the others is (190 - 4) / 19 * 2."""
+    path = deploy(folder, expect)
+    lines = (folder / "a.jsonl").read_text().split("\n")
+    lines[4] = '{"x": "none", "label": "ok"}'
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    path.write_text(path.read_text() + "    errors: {max_failed: 5}\n")
+    return path
+
+
+@pytest.mark.parametrize("shards", [0, 2])
+def test_rows_that_are_repaired_are_compared_again(tmp_path: Path, cli: Cli, shards: int) -> None:
+    path = broken(tmp_path, "{y: {mean: [19.5, 19.6]}}")
+    done = in_shards(cli, path, shards) if shards else cli("apply", path)
+    assert done.code == 0, done.words
+    deploy(tmp_path, "{y: {mean: [19.5, 19.6]}}")
+    with (tmp_path / "m.yaml").open("a") as file:
+        file.write("    errors: {max_failed: 5}\n")
+    done = cli("retry", path, "--job", "run")
+    assert done.code == 1, done.words
+    assert "y: the mean is 19, and 19.5 to 19.6 is expected" in done.words
+    assert len(read_rows(tmp_path / "out")) == 20
+    missed = ["y: the mean is 19, and 19.5 to 19.6 is expected"]
+    assert json.loads((tmp_path / "out/_run.json").read_text())["expectations_missed"] == missed
+    assert "the mean is 19" in cli("status", path).words
+
+
+def test_a_repair_can_make_a_run_as_expected(tmp_path: Path, cli: Cli) -> None:
+    path = broken(tmp_path, "{y: {mean: [19, 19]}, otherwise: warn}")
+    assert "the mean is 19.5789" in cli("apply", path).err
+    deploy(tmp_path, "{y: {mean: [19, 19]}, otherwise: warn}")
+    with (tmp_path / "m.yaml").open("a") as file:
+        file.write("    errors: {max_failed: 5}\n")
+    done = cli("retry", path, "--job", "run")
+    assert done.code == 0, done.words
+    assert json.loads((tmp_path / "out/_run.json").read_text())["expectations_missed"] == []
+    assert "the mean" not in cli("status", path).words
+
+
+def on_store(path: Path) -> Path:
+    path.write_text(path.read_text().replace("path: out,", 'path: "memory://out",'))
+    return path
+
+
+@pytest.mark.usefixtures("store")
+def test_rows_on_a_store_are_compared(tmp_path: Path, cli: Cli) -> None:
+    bad = GOOD.replace("[18, 20]", "[0, 4]")
+    done = cli("apply", on_store(deploy(tmp_path, bad)))
+    assert done.code == 1
+    assert "the mean is 19, and 0 to 4 is expected. The last part is not committed" in done.words
+    done = cli("apply", on_store(deploy(tmp_path, GOOD)))
+    assert done.code == 0, done.words
+
+
+@pytest.mark.usefixtures("store")
+def test_rows_that_shards_have_put_on_a_store_are_compared(tmp_path: Path, cli: Cli) -> None:
+    bad = GOOD.replace("[18, 20]", "[0, 4]")
+    path = on_store(deploy(tmp_path, bad))
+    assert "the mean is 19, and 0 to 4 is expected. All parts are committed" in in_shards(cli, path).words
+    assert not list(tmp_path.glob(".ortdeploy/outputs/**/part-*"))
+    done = in_shards(cli, on_store(deploy(tmp_path, GOOD)))
+    assert done.code == 0, done.words
+    deploy(tmp_path, GOOD.replace("[18, 20]", "[8, 10]"), name="b", rows=10)
+    done = in_shards(cli, on_store(path))
+    assert done.code == 0, done.words
