@@ -45,6 +45,7 @@ FILES = {
     "ctc_greedy": {"from": "lines"},
     "labels": {"from": "lines"},
     "letters": {"map": "letters"},
+    "look_up": {"table": "table"},
     "neighbours": {"of": "vectors"},
     "tokenize": {"tokenizer": "tokenizer"},
     "tokenize_clip": {"folder": "vocabulary"},

@@ -64,6 +64,7 @@ _OWN = Modules(
         "l2_normalize",
         "letterbox",
         "letters",
+        "look_up",
         "masks",
         "mean_pool",
         "neighbours",

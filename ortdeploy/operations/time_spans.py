@@ -64,9 +64,10 @@ _SMALL = 1e-9
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every type
-    step, on, off = options["step"], options["begin"], options.get("end", options["begin"])
+    step, limits = options["step"], (options["begin"], options.get("end", options["begin"]))
 
     def find(x: Array) -> tuple[Array, Array]:
+        on, off = np.array(limits, x.dtype).astype(np.float64).tolist()  # 0.7 of float32 reaches 0.7
         x = convert(x, "float64")
         closed = _joined(_high(x, on, off).tolist(), options["gap"] / step - _SMALL)
         kept = [one for one in closed if (one[1] - one[0]) * step >= options["shortest"] - _SMALL]

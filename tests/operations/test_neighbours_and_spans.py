@@ -123,3 +123,12 @@ def test_the_score_of_a_span_is_its_mean_and_time_may_begin_elsewhere() -> None:
     assert spans([], step=1) == ([], [])
     with pytest.raises(InapplicableError, match=r"end is 0.7 and begin is 0.5: a span would end before it begins"):
         spans([0.5], step=1, end=0.7)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_value_reaches_a_limit_that_is_written_alike(dtype: str) -> None:
+    """0.7 of float32 is less than 0.7 of float64, and 0.35 of float32 is more than that of float64."""
+    x = np.array([[0.1, 0.7, 0.35, 0.3]], dtype)
+    options = {"step": 1.0, "begin": 0.7, "end": 0.35}
+    (spans,), _ = OPERATIONS["time_spans"].build(options, {"x": TensorType(dtype, (ROWS, 4))})({"x": x})
+    assert spans.tolist() == [[1.0, 3.0]]

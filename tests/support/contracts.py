@@ -56,6 +56,9 @@ def setting(attribute: Attribute, folder: Path) -> Any:
     if attribute.name == "of":
         np.savez(folder / "vectors.npz", vectors=np.eye(4, 5, dtype=np.float32))
         return str(folder / "vectors.npz")
+    if attribute.name == "table":
+        (folder / "table.csv").write_text("text,number\nsea,1\n")
+        return str(folder / "table.csv")
     if attribute.name == "map":
         (folder / "letters.json").write_text('{"s": 1, "e": 2, "a": 3}')
         return str(folder / "letters.json")

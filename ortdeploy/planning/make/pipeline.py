@@ -18,7 +18,7 @@ from ortdeploy.planning.make.fusions import FusedStep
 from ortdeploy.planning.make.op_lines import OpLine, planned_line
 from ortdeploy.tensors.types import TensorType
 
-_OPENED = frozenset({"letters", "tokenizer", "vectors", "vocabulary"})
+_OPENED = frozenset({"letters", "table", "tokenizer", "vectors", "vocabulary"})
 """The files that a run opens; of others, the plan holds what is in them."""
 
 

@@ -315,7 +315,13 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
     return Problem(kind="missing", detail=detail)
 
 
-_READERS = {"letters": "letters", "tokenizer": "tokenize", "vectors": "neighbours", "vocabulary": "tokenize_clip"}
+_READERS = {
+    "letters": "letters",
+    "table": "look_up",
+    "tokenizer": "tokenize",
+    "vectors": "neighbours",
+    "vocabulary": "tokenize_clip",
+}
 """The operations whose module reads a kind of file."""
 
 

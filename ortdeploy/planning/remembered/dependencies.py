@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _ANSWERED_ELSEWHERE = frozenset({"AzureExecutionProvider"})
 """Providers that ask a server."""
 
-_READ = frozenset({"array", "document", "file", "folder", "letters", "tokenizer", "vectors", "vocabulary"})
+_READ = frozenset({"array", "document", "file", "folder", "letters", "table", "tokenizer", "vectors", "vocabulary"})
 """Kinds of paths in options that are read and not written."""
 
 
