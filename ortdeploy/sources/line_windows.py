@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ _UNREADABLE = frozenset({"cell-count", "not-csv", "not-json", "not-utf8"})
 """The codes of lines that cannot be read, whatever is fed."""
 
 _SECOND = 10**9
+_DAY = 86_400 * _SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CELL = 100
 """Bytes that a value of an open window takes, at least."""
@@ -151,12 +152,16 @@ class _Line(Struct, frozen=True):
 
 
 class _Group(Struct):
-    """The lines of an open window; `skip` lines, or those before `begin`, are in none."""
+    """The lines of an open window; `skip` lines, or those before `begin`, are in none.
+
+    A line far `ahead` of the `last` one counts once the next line is not before it: a clock may have been wrong once.
+    """
 
     lines: deque[_Line] = field(default_factory=deque)
     skip: int = 0
     begin: int | None = None
     last: int | None = None
+    ahead: _Line | None = None
 
 
 class _Windows:
@@ -167,19 +172,44 @@ class _Windows:
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._held, self._most = 0, room(limit)
 
-    def add(self, line: _Line) -> Iterator[list[_Line]]:
-        """Take a line, and yield the windows that are whole with it. Raises RowError for a line before the last one."""
+    def add(self, line: _Line) -> "Iterator[list[_Line] | _Unreadable]":
+        """Take a line, and yield the windows that are whole with it, and a line far ahead that is none of them.
+
+        Raises RowError for a line before the last one.
+        """
         wanted = self._wanted
-        values = (json_value(line.known[name]) for name in wanted.by)
-        group = self._groups.setdefault(tuple(None if one is None else str(one) for one in values), _Group())
+        group = self._groups.setdefault(tuple(_written(line.known[name]) for name in wanted.by), _Group())
         if wanted.order is not None and group.last is not None:
+            ahead, group.ahead = group.ahead, None
+            if ahead is not None and ahead.time <= line.time:
+                yield from self._take(group, ahead)
+            elif ahead is not None:
+                why = RowError(f'"{wanted.order}" is ahead of that of the line behind it', "out-of-order")
+                why.known = ahead.known
+                yield _Unreadable(ahead.number, why)
             if line.time < group.last:
                 raise RowError(f'"{wanted.order}" is before that of the line before it', "out-of-order")
-            if wanted.gap is not None and line.time - group.last > wanted.gap:
-                self._drop(group, len(group.lines))
-                group.skip, group.begin = 0, None
+            if line.time - group.last > max(wanted.gap or 0, _DAY):
+                group.ahead = line
+                return
+        yield from self._take(group, line)
+
+    def rest(self) -> Iterator[list[_Line]]:
+        """Yield the windows that are whole with the lines far ahead behind which no line came."""
+        waiting = [group for group in self._groups.values() if group.ahead is not None]
+        for group in sorted(waiting, key=lambda one: one.ahead.number if one.ahead else 0):
+            if group.ahead is not None:
+                yield from self._take(group, group.ahead)
+
+    def _take(self, group: _Group, line: _Line) -> Iterator[list[_Line]]:
+        """Take the next line of a group."""
+        gap = self._wanted.gap
+        if gap is not None and group.last is not None and line.time - group.last > gap:
+            self._drop(group, len(group.lines))
+            group.skip, group.begin = 0, None
         group.last = line.time
-        yield from self._by_time(group, line) if wanted.rows is None else self._by_number(group, line, wanted.rows)
+        rows = self._wanted.rows
+        yield from self._by_time(group, line) if rows is None else self._by_number(group, line, rows)
 
     def _by_number(self, group: _Group, line: _Line, rows: int) -> Iterator[list[_Line]]:
         if group.skip:
@@ -234,12 +264,10 @@ class _Reader(Struct, frozen=True):
         del dialect  # that of what is wanted
         name = shown(path, folder)
         windows = _Windows(self.windows, limit, name)
-        number = 0
-        for line in self._lines(path, folder):
-            for place, value in self._made(windows, line):
-                if number >= mark.row:
-                    yield RawRow(name, place, value, number)
-                number += 1
+        made = chain.from_iterable(self._made(windows, line) for line in self._lines(path, folder))
+        for number, (place, value) in enumerate(chain(made, map(self._whole, windows.rest()))):
+            if number >= mark.row:
+                yield RawRow(name, place, value, number)
 
     def _made(self, windows: _Windows, line: "_Line | _Unreadable") -> Iterator[tuple[str, Any]]:
         """Yield what a line makes: windows with their places, or why it cannot be read."""
@@ -247,11 +275,15 @@ class _Reader(Struct, frozen=True):
             yield f" line {line.number}", line.why
             return
         try:
-            for window in windows.add(line):
-                yield f" lines {window[0].number} to {window[-1].number}", self._row(window)
+            for made in windows.add(line):
+                yield (f" line {made.number}", made.why) if isinstance(made, _Unreadable) else self._whole(made)
         except RowError as error:
             error.known = line.known
             yield f" line {line.number}", error
+
+    def _whole(self, window: Sequence[_Line]) -> tuple[str, Any]:
+        """Return the place of a window, and its columns, or why it has none."""
+        return f" lines {window[0].number} to {window[-1].number}", self._row(window)
 
     def _lines(self, path: str, folder: str) -> "Iterator[_Line | _Unreadable]":
         """Yield the lines of a file."""
@@ -319,6 +351,14 @@ class _Unreadable(Struct, frozen=True):
 
     number: int
     why: RowError
+
+
+def _written(value: Any) -> str | None:
+    """Return a value of `by` as text: what is written alike is one, such as 1, 1.0 and "1"."""
+    plain = json_value(value)
+    if isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    return None if plain is None else str(plain)
 
 
 def _stacked(values: Sequence[Any]) -> Array:

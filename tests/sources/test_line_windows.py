@@ -212,6 +212,56 @@ def test_no_value_is_another_device_than_a_text_that_looks_like_it(tmp_path: Pat
     assert Read(path, {"rows": 2, "by": ["device"]}).windows == [[0, 2], [1, 3], [4, 6], [5, 7]]
 
 
+DAY = 86_400
+
+
+@settings(max_examples=effort(60, 1500), deadline=None)
+@given(lines=tables(), data=st.data())
+def test_one_line_far_ahead_fails_alone(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[Line], data: st.DataObject
+) -> None:
+    """Each device may have lines whose clock was wrong; its last line may not, for nothing tells of that."""
+    wrong: list[Line] = []
+    for device in ("a", "b", "c"):
+        own = [line for line in lines if line.device == device]
+        for at in range(1, len(own) - 1):
+            if own[at - 1] not in wrong and data.draw(st.booleans()):
+                wrong.append(own[at])
+    right = [line for line in lines if line not in wrong]
+    for line in wrong:
+        line.second += 30 + data.draw(st.sampled_from([DAY, 4000 * DAY])) + max(one.second for one in right)
+    rows = data.draw(st.integers(1, 4))
+    said = {"by": ["device"], "order": "time", "rows": rows}
+    path = write(tmp_path_factory.mktemp("t") / "a.jsonl", lines)
+    read = Read(path, said)
+    assert read.windows == model(right, rows=rows)
+    assert sorted(row.source.split()[-1] for row in read.failed) == sorted(str(line.number) for line in wrong)
+    assert all("is ahead of that of the line behind it" in row.message for row in read.failed)
+    for start in range(len(read.rows) + len(wrong)):
+        again = Read(path, said, start)
+        assert again.rows == [row for row in read.rows if row >= start]
+
+
+def test_a_clock_that_is_set_goes_on(tmp_path: Path) -> None:
+    """A board without a clock begins in 1970, and is set when the network is there. Its last line may be far ahead."""
+    seconds = [0, 1, 2, 20_000 * DAY, 20_000 * DAY + 1, 20_000 * DAY + 2, 30_000 * DAY]
+    lines = [Line(number, "a", second, number) for number, second in enumerate(seconds)]
+    read = Read(write(tmp_path / "a.jsonl", lines), {"order": "time", "rows": 1})
+    assert read.windows == [[number] for number in range(7)]
+    assert not read.failed
+    read = Read(tmp_path / "a.jsonl", {"order": "time", "rows": 2, "hop": 1, "gap": "1h"})
+    assert read.windows == [[0, 1], [1, 2], [3, 4], [4, 5]]
+
+
+def test_values_that_are_written_alike_are_one_device(tmp_path: Path) -> None:
+    devices = ["1", '"1"', "1.0", '"1.0"', "null", '"None"', "true", '"True"']
+    lines = "".join(f'{{"device": {one}, "x": {place}}}\n' for place, one in enumerate(devices))
+    (tmp_path / "a.jsonl").write_text(lines * 2)
+    read = Read(tmp_path / "a.jsonl", {"by": ["device"], "rows": 2})
+    assert [0, 1] in read.windows
+    assert [3, 11] not in read.windows  # lines of other devices stand between
+
+
 def test_memory_is_flat_in_the_number_of_lines(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path = write(tmp_path / f"{count}.csv", [Line(at, "ab"[at % 2], at, at % 7) for at in range(count)])
@@ -379,7 +429,7 @@ def test_each_device_has_a_limit_of_its_own_as_the_page_says(tmp_path: Path, cli
     (block,) = [
         body
         for kind, _, body in snippets((REPOSITORY / "docs/windows.md").read_text(encoding="utf-8"))
-        if kind == "yaml" and "LabelEncoder" in body
+        if kind == "yaml" and "look_up" in body
     ]
     save_model(
         tmp_path / "m.onnx",
@@ -390,7 +440,8 @@ def test_each_device_has_a_limit_of_its_own_as_the_page_says(tmp_path: Path, cli
     lines = [Line(at, ("pump9", "pump1")[at % 2], at, at / 20) for at in range(20)]
     write(tmp_path / "a.csv", lines)
     job = MANIFEST.format(suffix="csv").replace("    model: m\n", "    pipeline: alarm\n").replace("{x: x}", "{}")
-    job = job.replace("hop: 2, ", "").replace("    batch:", "    prepare: {device: [{cast: string}]}\n    batch:")
+    job = job.replace("hop: 2, ", "").replace("*.csv", "a.csv")
+    (tmp_path / "limits.csv").write_text("device,limit\npump1,0.3\npump2,0.5\n")
     head, jobs = job.split("jobs:")
     (tmp_path / "m.yaml").write_text(f"{head}{block}jobs:{jobs}")
     done = cli("apply", tmp_path / "m.yaml")
