@@ -167,12 +167,12 @@ def _signatures(
         raise OrtdeployError(f"{shown(missing)} of {NAME} is no layer of it")
     for name, wanted in files.items():
         layer = layers[name]
-        if (layer["mediaType"], layer["digest"], layer["size"]) != wanted:
+        if (layer.get("mediaType"), layer["digest"], layer["size"]) != wanted:
             raise OrtdeployError(f"the layer {shown(name)} is not the file that {NAME} lists")
     if len(rest) > _MOST_SIGNATURES:
         raise OrtdeployError(f"it has more than {_MOST_SIGNATURES} signatures")
     for name, layer in rest.items():
-        if layer["mediaType"] != _SIGNATURE or objection_to_name(name) is not None:
+        if layer.get("mediaType") != _SIGNATURE or objection_to_name(name) is not None:
             raise OrtdeployError(f"the layer {shown(name)} is neither in {NAME} nor a signature")
     return {name: _blob(carrier, layer, shown(name), _SIGNATURE) for name, layer in rest.items()}
 

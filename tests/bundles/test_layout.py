@@ -112,6 +112,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any], dict[str, Any
     "size as boolean": (lambda _i, m, _c: m["layers"][0].update(size=True), "has no size"),
     "other size": (lambda _i, m, _c: _layer(m, "models/digits.onnx").update(size=1), "is not the file"),
     "other type": (lambda _i, m, _c: _layer(m, "models/digits.onnx").update(mediaType="application/vnd.cncf.model.weight.v1.tar"), "is not the file"),
+    "no type": (lambda _i, m, _c: _layer(m, "models/digits.onnx").pop("mediaType"), "is not the file"),
     "other artifact": (lambda _i, m, _c: m.update(artifactType="application/vnd.oci.image"), "not that of a model"),
     "too many layers": (lambda _i, m, _c: m.update(layers=m["layers"] * 5000), "too long"),
     "no layers": (lambda _i, m, _c: m.pop("layers"), "no list of layers"),
