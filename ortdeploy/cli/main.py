@@ -95,13 +95,17 @@ def _run(argv: "Sequence[str] | None", begin: "Callable[[str], None] | None") ->
 
 
 def _concerns_bundles(arguments: "argparse.Namespace") -> bool:
-    """Return whether a command line names a bundle or an installed one, or a policy is in force."""
+    """Return whether a command line names a bundle or an installed one, or a policy is in force.
+
+    What is not there may be a bundle that was.
+    """
     if getattr(arguments, "policy", None) is not None:
         return True
     try:
         os.lstat(names.POLICY)
     except (FileNotFoundError, NotADirectoryError):
-        return any(map(names.names_bundle, getattr(arguments, "paths", ())))
+        given = getattr(arguments, "paths", ())
+        return any(names.names_bundle(path) or not os.path.lexists(path) for path in given)
     except OSError:  # whoever reads it says what is wrong
         pass
     return True

@@ -88,6 +88,10 @@ class ArrivingBundle:
         installed = record.with_passed(installed, self._id, place.facts_key())
         installed = record.with_state(installed, self._id, CHECKED)
         self._save(installed)
+        try:
+            record.trust_again(installed, version, place.state, place.read_policies())
+        except OrtdeployError as error:
+            raise RefusedError(TRUSTED, f"a policy was changed meanwhile: {error}") from error
         installed, gone = record.with_current(installed, self._id, keep_of(place.policies))
         self._save(installed)
         record.release(place.state, self._name, gone)

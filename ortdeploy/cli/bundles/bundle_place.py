@@ -23,8 +23,8 @@ from ortdeploy.planning.golden_checks import plan_checks
 from ortdeploy.planning.joining import probe_host
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
+from ortdeploy.planning.versions import policy_file
 from ortdeploy.planning.versions.installed import CHECKED
-from ortdeploy.planning.versions.policy_file import key_of
 from ortdeploy.planning.versions.version import Version
 from ortdeploy.versions import versions
 
@@ -48,6 +48,11 @@ class Place:
         """Take the command line, the policies in force, and the folders."""
         self.arguments, self.policies, self.root, self.state = arguments, policies, root, state
         self._facts: str | None = None
+
+    def read_policies(self) -> tuple[Policy, ...]:
+        """Read the policies anew, because copying and checking take long, and return them. Raises OrtdeployError."""
+        self.policies = policy_file.read_policies(getattr(self.arguments, "policy", None))
+        return self.policies
 
     def manifest_of(self, version: Version) -> str:
         """Return the path that the manifest of a version has here; its text is in the store."""
@@ -79,7 +84,7 @@ class Place:
                 sorted(runtime.packages),
                 None if machine is None else [machine.system, machine.architecture, machine.cpu_flags],
                 self.arguments.profile,
-                key_of(self.policies),
+                policy_file.key_of(self.policies),
             )
         return self._facts
 

@@ -51,15 +51,34 @@ _FLAGS = {"--set": "sets", "--overlay": "overlays", "--allow-root": "roots"}
 def run_bundled(arguments: argparse.Namespace, run: Run) -> int:
     """Run a command under the policies that are in force, on bundles or installed versions if it names some."""
     policies = read_policies(getattr(arguments, "policy", None))
-    _refuse_by_policy(arguments, policies)
     paths: Sequence[str] = getattr(arguments, "paths", ())
-    if arguments.command == "bundle" or not any(map(names_bundle, paths)):
+    bundles = [path for path in paths if names_bundle(path) or _has_come_from(arguments, path)]
+    _refuse_by_policy(arguments, policies, bundles)
+    if arguments.command == "bundle" or not bundles:
         return run(arguments)
-    _refuse_unfit(arguments)
+    _refuse_unfit(arguments, bundles[0])
     return _Desk(arguments, policies, run).serve(paths[0])
 
 
-def _refuse_by_policy(arguments: argparse.Namespace, policies: Sequence[Policy]) -> None:
+def _has_come_from(arguments: argparse.Namespace, path: str) -> bool:
+    """Return whether an installed version lay where nothing is now, as on a stick that was pulled out."""
+    if arguments.command not in _TAKE_BUNDLES or os.path.lexists(path):
+        return False
+    return record.name_from(_state_of(arguments, path), os.path.abspath(path)) is not None  # noqa: PTH100
+
+
+def _root_of(arguments: argparse.Namespace, path: str) -> str:
+    """Return the folder of inputs, outputs and state of what a path names, without following links."""
+    beside = "." if path.startswith("@") else Path(path).absolute().parent
+    given = getattr(arguments, "root", None)
+    return os.path.abspath(given if given is not None else beside)  # noqa: PTH100
+
+
+def _state_of(arguments: argparse.Namespace, path: str) -> Path:
+    return state_folder(_root_of(arguments, path), arguments.state_dir, [])
+
+
+def _refuse_by_policy(arguments: argparse.Namespace, policies: Sequence[Policy], bundles: Sequence[str]) -> None:
     """Refuse what would run something that nobody has signed. Raises OrtdeployError."""
     if not policies:
         return
@@ -73,7 +92,7 @@ def _refuse_by_policy(arguments: argparse.Namespace, policies: Sequence[Policy])
     given = next((flag for flag, name in _FLAGS.items() if getattr(arguments, name)), None)
     if given is not None:
         raise OrtdeployError(f"{policies[0].path} is in force, and {given} changes what was signed")
-    named = [path for path in arguments.paths if not names_bundle(path)]
+    named = [path for path in arguments.paths if path not in bundles]
     if command == "diff":  # which may be of reports
         named = [path for path in named if path.endswith(SUFFIXES) or is_folder(path)]
     root = getattr(arguments, "root", None)
@@ -85,9 +104,8 @@ def _refuse_by_policy(arguments: argparse.Namespace, policies: Sequence[Policy])
             )
 
 
-def _refuse_unfit(arguments: argparse.Namespace) -> None:
+def _refuse_unfit(arguments: argparse.Namespace, path: str) -> None:
     """Raise UsageError for what cannot be done with a bundle, or with an installed version."""
-    path = next(filter(names_bundle, arguments.paths))
     is_installed, command = path.startswith("@"), arguments.command
     if len(arguments.paths) > 1:
         raise UsageError(f"{path} goes alone: name one bundle or one installed deployment")
@@ -118,9 +136,7 @@ class _Desk:
         given = getattr(arguments, "root", None)
         if given is not None and not is_folder(given):
             raise UsageError(f"--root: there is no folder {given}")
-        beside = "." if path.startswith("@") else Path(path).absolute().parent
-        root = os.path.abspath(given if given is not None else beside)  # noqa: PTH100  without following links
-        self._place = Place(arguments, policies, root, state_folder(root, arguments.state_dir, []))
+        self._place = Place(arguments, policies, _root_of(arguments, path), _state_of(arguments, path))
 
     def serve(self, path: str) -> int:
         """Run the command."""
@@ -194,7 +210,7 @@ class _Desk:
             )
         if self._arguments.command in _RUN_MODELS:
             try:
-                record.trust_again(installed, version, self._place.state, self._place.policies)
+                record.trust_again(installed, version, self._place.state, self._place.read_policies())
             except OrtdeployError as error:
                 raise OrtdeployError(f"{_named(name, version)} may not run any more: {error}") from error
         is_run = self._arguments.command in {"apply", "retry"}

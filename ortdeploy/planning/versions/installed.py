@@ -43,6 +43,7 @@ OWNER = "bundle "
 DESCRIBED, TRUSTED, WHOLE, PLANNED, CHECKED, CURRENT = "described", "trusted", "whole", "planned", "checked", "current"
 _FORMAT_VERSION = 1
 _MOST_REFUSALS = 20
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _RESERVE = 64 * 1024 * 1024
 """Bytes of the disk that a bundle leaves free, for the ledger and the results of jobs."""
 
@@ -300,8 +301,8 @@ def take_in(bundle: Bundle, installed: Installed, state_dir: Path, now: str) -> 
     except (OSError, StoreFullError, OrtdeployError) as error:
         _give_up(store, owner, state_dir)
         if isinstance(error, OSError):
-            where = f"there is no room for it: {error.strerror}" if error.errno == errno.ENOSPC else f"{error}"
-            raise OrtdeployError(where) from error
+            wrong = "there is no room for it" if error.errno in _NO_ROOM else f"{bundle.path} cannot be copied"
+            raise OrtdeployError(f"{wrong}: {error.strerror or error}") from error
         raise OrtdeployError(f"{error}") from error
 
 

@@ -1,0 +1,157 @@
+"""Bundles on a bad day: a policy that changes meanwhile, two applies at once, no room, and a stick that is pulled out."""
+
+import errno
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from conftest import Cli, run_fork
+from support.bundle_worlds import World, allow, sign
+from support.bundles import Signer
+from support.forks import CAN_FORK, Fork, be_the_program
+
+from ortdeploy.bundles.description import BundledFile
+from ortdeploy.bundles.layout import Bundle
+from ortdeploy.cli.exit_codes import EXIT_LOCKED
+from ortdeploy.files import names
+from ortdeploy.planning.versions import installed
+
+
+@pytest.fixture
+def world(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A checkout and a device without a policy, on which a version runs that nobody has signed."""
+    monkeypatch.setattr(names, "POLICY", str(tmp_path / "etc/policy.yaml"))
+    return World(tmp_path, cli)
+
+
+def upgrade(world: World) -> None:
+    """Let version 1 run, and change what the next one holds."""
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    (world.home / "labels.txt").write_text("links\nrechts\n")
+    world.put("b", 1)
+
+
+def after_copying(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Let something happen when a bundle's files have just been copied."""
+    real = installed.take_in
+
+    def take_in(*words: Any) -> Any:
+        done = real(*words)
+        do()
+        return done
+
+    monkeypatch.setattr(installed, "take_in", take_in)
+
+
+def test_a_policy_that_changes_while_a_bundle_is_taken_in_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = Signer()
+    allow(signer.public)
+    world.put("a", 0)
+    assert world.run("apply", sign(world, signer, 1)).code == 0
+    (world.home / "labels.txt").write_text("links\nrechts\n")
+    world.put("b", 1)
+    signed = sign(world, signer, 2)
+    after_copying(monkeypatch, lambda: allow(Signer().public))
+    refused = world.run("apply", signed, "--last-good")
+    assert (refused.code, world.version, world.words()) == (1, 1, ["left", "left"])  # nor does the old one run
+    assert "is not trusted: a policy was changed meanwhile: " in refused.err
+    assert "may not run any more" in refused.err
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="the second apply is a fork")
+def test_of_two_applies_at_once_one_waits_for_its_next_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    upgrade(world)
+    two = world.bundle(2)
+    (world.home / "labels.txt").write_text("up\ndown\n")
+    three = world.bundle(3)
+    codes: list[int] = []
+
+    def other() -> None:
+        codes.extend(run_fork([word, three, "--root", world.device], cwd=world.home).code for word in ("apply", "plan"))
+
+    with monkeypatch.context() as patch:
+        after_copying(patch, other)
+        done = world.run("apply", two)
+    assert (done.code, world.version) == (0, 2), done.err
+    assert codes == [EXIT_LOCKED, EXIT_LOCKED]
+    assert world.words() == ["left", "left", "rechts", "rechts"]
+    assert (world.run("apply", three).code, world.version) == (0, 3)
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="the limit is of a fork")
+def test_a_file_system_that_takes_no_file_of_that_size_keeps_the_version_that_runs(world: World) -> None:
+    import resource  # noqa: PLC0415  which Windows does not have
+
+    upgrade(world)
+    (world.home / "labels.txt").write_text("links\nrechts\n" + "x\n" * 200_000)
+    two = world.bundle(2)
+    before = sorted((world.device / ".ortdeploy/store/files").iterdir())
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        be_the_program(["apply", str(two), "--root", str(world.device), "--last-good", "-q"])
+
+    log = world.home.parent / "log"
+    with log.open("wb") as err, Fork(limited, stdout=err, stderr=err) as process:
+        assert process.wait() == 1
+    assert "is not whole: there is no room for it: File too large. So version 1 stays." in log.read_text()
+    assert world.words() == ["left", "left", "right", "right"]
+    assert sorted((world.device / ".ortdeploy/store/files").iterdir()) == before
+    assert (world.run("apply", two).code, world.version) == (0, 2)
+
+
+class Pulled(io.RawIOBase):
+    """A file on a stick that is pulled out after its first bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left = 10
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._left:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._left = 0
+        return self._file.read(10)
+
+
+def test_a_stick_that_is_pulled_out_while_it_is_copied_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(world)
+    two = world.bundle(2)
+    before = sorted((world.device / ".ortdeploy/store/files").iterdir())
+    real = Bundle.opened
+
+    def opened(bundle: Bundle, file: BundledFile) -> Any:
+        return Pulled(real(bundle, file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bundle, "opened", opened)
+        refused = world.run("apply", two, "--last-good")
+    assert f"is not whole: {two} cannot be copied: Input/output error. So version 1 stays." in refused.err
+    assert (refused.code, world.words()) == (1, ["left", "left", "right", "right"])
+    assert sorted((world.device / ".ortdeploy/store/files").iterdir()) == before
+    assert (world.run("apply", two).code, world.version) == (0, 2)
+
+
+def test_the_version_that_came_from_a_stick_runs_while_the_stick_is_away(world: World) -> None:
+    stick = world.home.parent / "stick"
+    stick.mkdir()
+    made = world.cli("bundle", world.home / "m.yaml", "-o", stick / "demo", "--version", "1")
+    assert made.code == 0, made.err
+    world.put("a", 0)
+    assert world.run("apply", stick / "demo").code == 0
+    shutil.rmtree(stick)
+    world.put("b", 1)
+    assert world.run("plan", stick / "demo").code == 1
+    done = world.run("apply", stick / "demo", "--last-good")
+    assert (done.code, world.words()) == (1, ["left", "left", "right", "right"])
+    assert "cannot be read: No such file or directory. The version of demo that runs stays." in done.err
