@@ -717,3 +717,12 @@ def test_a_part_names_the_bundle_that_it_was_made_from(upgraded: tuple[World, Pa
         with open_bundle(one) as opened:
             ids.append(opened.id)
     assert [report["provenance"][part["provenance"]]["bundle"] for part in report["parts"]] == ids
+
+
+def test_a_rollback_leaves_out_what_never_ran(world: World) -> None:
+    world.put("a", 0)
+    for number, command in ((1, "apply"), (2, "plan"), (3, "apply")):
+        (world.home / "labels.txt").write_text(f"left{number}\nright{number}\n")
+        assert world.run(command, world.bundle(number)).code == 0
+    assert "those that are: 1" in world.run("rollback", "@demo", "--to", "2").err
+    assert (world.run("rollback", "@demo").code, world.version) == (0, 1)

@@ -3,13 +3,15 @@
 The clock is the test's, the rest is real: pictures arrive, some half-copied or corrupt, names come back with other
 content, parts are carried away, applies are killed at their durable steps, the disk is full, the clock jumps, and
 commits change the manifest, the model or both; some of them are refused until the next one. Some cameras also put
-parts together, forget what is old, pause, get commits while a job runs, or have a second job that reads the first.
+parts together, forget what is old, pause, get commits while a job runs, or have a second job that reads the first. To
+some, commits come as signed bundles: copies are cut off or damaged, versions are rolled back, and a key is taken out.
 """
 
 import io
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -24,14 +26,19 @@ import numpy as np
 import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
+from support.bundle_worlds import allow
+from support.bundles import Signer
 from support.carriers import CARRIERS, delivered, rows_of
 from support.forks import CAN_FORK, Fork
 from support.models import save_model
 
+from ortdeploy.bundles.description import parse
 from ortdeploy.cli.main import run
+from ortdeploy.files import names
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.parts.part_writer import PartWriter
+from ortdeploy.planning.versions.installed import running_version
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -70,12 +77,16 @@ COMMITS: dict[int, dict[str, Any]] = {
     20: {"postprocess": "postprocess: [{argmax: y, as: largest}]"},
     22: {"postprocess": ""},
     27: {"factor": 5, "batch": 2},
-    33: {"truncated": True},
+    33: {"truncated": True, "factor": 4},
     34: {"truncated": False},
     41: {"batch": 7},
     48: {"factor": 2},
 }
 REFUSED = {13, 20, 21, 33}
+SET_BACK = {24: ["rollback", "@camera"], 25: ["rollback", "@camera", "--unpin"]}
+"""What somebody says to a camera with bundles, whose newest version then waits for the second day."""
+REVOKED = 29
+"""The day on which the key of a camera with bundles is taken out; the next version has another one."""
 CLOCK_JUMPS = {6: -3 * 3600 * 10**9, 17: -90 * DAY, 18: 90 * DAY, 39: 30 * DAY}
 
 
@@ -104,11 +115,29 @@ class Camera:
     on_change: str = "append"
     habits: frozenset[str] = frozenset()
     state: dict[str, Any] = field(default_factory=lambda: {"batch": 2, "postprocess": "", "factor": 2})
+    versions: list[bytes] = field(default_factory=list)
+    signer: Signer = field(default_factory=Signer)
 
     @property
     def flags(self) -> list[str]:
         """The flags of each apply."""
         return ["--last-good"] if "last-good" in self.habits else []
+
+    @property
+    def home(self) -> Path:
+        """The folder of the manifest and its models."""
+        return self.folder / "home" if "bundles" in self.habits else self.folder
+
+    @property
+    def named(self) -> list[str]:
+        """What an apply is told to apply, and where."""
+        is_bundled = "bundles" in self.habits
+        return [str(self.folder / "camera.tar"), f"--root={self.folder}"] if is_bundled else [str(self.home / "m.yaml")]
+
+    @property
+    def known(self) -> list[str]:
+        """How other commands name what runs."""
+        return ["@camera", f"--root={self.folder}"] if "bundles" in self.habits else self.named
 
     def commit(self, day: int) -> None:
         """What `git pull` brings on a day."""
@@ -123,11 +152,12 @@ class Camera:
         reads = "reader" in self.habits
         text = text.replace("SAME", ", same: {path: same.onnx, providers: [CPU]}" if reads else "")
         text += READER if reads else ""
-        (self.folder / "m.yaml").write_text(self.state.get("broken") or text, encoding="utf-8")
+        is_bundled = "bundles" in self.habits  # whose copies break
+        (self.home / "m.yaml").write_text((not is_bundled and self.state.get("broken")) or text, encoding="utf-8")
         self._save_model()
 
     def _save_model(self) -> None:
-        path, new = self.folder / "scale.onnx", self.folder / "new.onnx"
+        path, new = self.home / "scale.onnx", self.home / "new.onnx"
         save_model(
             new,
             [helper.make_node("Mul", ["x", "factor"], ["y"])],
@@ -135,10 +165,31 @@ class Camera:
             {"y": (TensorProto.FLOAT, ["batch", 1, 2, 2])},
             {"factor": np.array(self.state["factor"], dtype=np.float32)},
         )
-        if self.state.get("truncated"):
+        if self.state.get("truncated") and "bundles" not in self.habits:
             new.write_bytes(new.read_bytes()[:-20])
         if not path.exists() or path.read_bytes() != new.read_bytes():
             new.replace(path)
+
+    def deliver(self, cli: Cli) -> None:
+        """Let the bundle of the last commit arrive: whole, cut off if it is broken, or with a byte that changed."""
+        made = self.home / "made.tar"
+        held = b"".join((self.home / name).read_bytes() for name in ("m.yaml", "scale.onnx")) + self.signer.public
+        if self.versions[-1:] != [held]:
+            self.versions.append(held)
+            files, signature, number = self.home / "files", self.home / "model.sig", f"--version={len(self.versions)}"
+            shutil.rmtree(files, ignore_errors=True)
+            assert cli("bundle", self.home / "m.yaml", "--files", files, number).code == 0
+            signature.write_bytes(self.signer.sign(parse((files / "deployment.json").read_bytes())))
+            signed = ("-o", made, "--signature", signature, number)
+            assert cli("bundle", self.home / "m.yaml", *signed).code == 0
+        raw = made.read_bytes()
+        model = (self.home / "scale.onnx").read_bytes()
+        if self.state.get("broken"):
+            raw = raw[: len(raw) // 2]
+        elif self.state.get("truncated"):
+            raw = raw.replace(model, model[:-1] + bytes([model[-1] ^ 1]))
+        (self.folder / "new.tar").write_bytes(raw)
+        (self.folder / "new.tar").replace(self.folder / "camera.tar")
 
     def picture(self) -> tuple[int, bytes]:
         """A picture that no other is like: its number, and the bytes of its file."""
@@ -312,7 +363,7 @@ def disturbed_apply(camera: Camera, at: int, fault: str) -> None:
         patch.setattr(Ledger, "_transaction", steps.around(Ledger._transaction))  # noqa: SLF001  a durable step
         if fault == "disk":
             patch.setattr(PartWriter, "write_file", full)
-        sys.argv = ["ortdeploy", "apply", str(camera.folder / "m.yaml"), "-q", *camera.flags]
+        sys.argv = ["ortdeploy", "apply", *camera.named, "-q", *camera.flags]
         run()
 
     with Fork(program, stdout=-3, stderr=-3) as process:
@@ -345,34 +396,52 @@ def pause(camera: Camera, cli: Cli) -> None:
 
 
 def a_day(camera: Camera, day: int, cli: Cli) -> None:
-    manifest = camera.folder / "m.yaml"
     camera.now += DAY + CLOCK_JUMPS.get(day, 0)
     camera.commit(day)
+    is_bundled = "bundles" in camera.habits
+    if is_bundled:
+        set_back(camera, day, cli)
+        before_that = running_version(camera.folder / ".ortdeploy", "camera")
     happenings: list[Callable[[], None]] = [camera.complete_copies, camera.arrive, camera.repair, camera.clean]
     happenings.append(camera.copy_again)
     for happening in happenings:
         happening()
-    if day in REFUSED and not camera.flags:
+    is_refused = day in REFUSED or (is_bundled and day in {min(SET_BACK), REVOKED})
+    if (is_refused and not camera.flags) or (is_bundled and day == REVOKED):
         before = camera.committed()
-        assert cli("apply", manifest).code == 1
+        assert cli("apply", *camera.named, *camera.flags).code == 1
         assert camera.committed() == before
         return
-    if day not in REFUSED:
+    if not is_refused:
         disturb(camera, day, cli)
-    applied = [cli("apply", manifest, *camera.flags) for _ in range(3 if day in CLOCK_JUMPS else 1)]
-    assert {one.code for one in applied} == {int(day in REFUSED)}, applied  # 1 also if the last good version runs
+    applied = [cli("apply", *camera.named, *camera.flags) for _ in range(3 if day in CLOCK_JUMPS else 1)]
+    assert {one.code for one in applied} == {int(is_refused)}, applied  # 1 also if the last good version runs
+    if is_bundled:
+        runs = running_version(camera.folder / ".ortdeploy", "camera")
+        assert runs == before_that if is_refused else runs and runs.number == len(camera.versions)
     camera.check()
     camera.seen()
-    if day in REFUSED:
+    if is_refused:
         return
     if day % 5 == 0:
-        assert cli("retry", manifest, "--job", "run").code == 0
-        assert cli("apply", manifest, *camera.flags).code == 0
+        assert cli("retry", *camera.known, "--job", "run").code == 0
+        assert cli("apply", *camera.named, *camera.flags).code == 0
         camera.check()
     if day % 7 == 0 and "compact" in camera.habits:
-        assert cli("compact", manifest, "--job", "run").code == 0
+        assert cli("compact", *camera.known, "--job", "run").code == 0
         camera.check()
     camera.carry(day)
+
+
+def set_back(camera: Camera, day: int, cli: Cli) -> None:
+    """Let the bundle of a day arrive at a camera, and somebody roll it back, or take a key out of its policy."""
+    if day == REVOKED:
+        camera.signer = Signer()
+        allow(camera.signer.public, name="camera")
+    else:
+        camera.deliver(cli)
+    if day in SET_BACK:
+        assert cli(*SET_BACK[day], f"--root={camera.folder}").code == 0
 
 
 def disturb(camera: Camera, day: int, cli: Cli) -> None:
@@ -396,6 +465,8 @@ def disturb(camera: Camera, day: int, cli: Cli) -> None:
         pytest.param(60, 4, "rerun", "keep compact pause", marks=pytest.mark.slow),
         pytest.param(60, 5, "rerun", "pull last-good", marks=pytest.mark.slow),
         pytest.param(60, 6, "append", "keep compact pull", marks=pytest.mark.slow),
+        pytest.param(60, 7, "append", "bundles last-good compact", marks=pytest.mark.slow),
+        pytest.param(60, 8, "rerun", "bundles last-good keep", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.process
@@ -412,6 +483,10 @@ def test_a_camera_runs_for_months_without_anybody(
             {"y": (TensorProto.FLOAT, ["batch", 1, 2, 2])},
         )
     (tmp_path / "inbox").mkdir()
+    if "bundles" in habits:
+        camera.home.mkdir()
+        monkeypatch.setattr(names, "POLICY", str(tmp_path / "etc/policy.yaml"))
+        allow(camera.signer.public, name="camera")
     monkeypatch.setattr(time, "time_ns", lambda: camera.now)
     monkeypatch.setattr(time, "time", lambda: camera.now / 1e9)
     for day in range(1, days + 1):

@@ -83,14 +83,14 @@ class World:
         return None if found is None else found.number
 
 
-def allow(*keys: bytes, more: str = "", deployment: str = "") -> None:
+def allow(*keys: bytes, more: str = "", deployment: str = "", name: str = "demo") -> None:
     """Write the policy of the machine."""
     folder = Path(names.POLICY).parent
     folder.mkdir(exist_ok=True)
     for number, key in enumerate(keys):
         (folder / f"{number}.pub").write_bytes(key)
     listed = ", ".join(f"{number}.pub" for number in range(len(keys)))
-    text = f"version: 1\ndeployments: {{demo: {{keys: [{listed}]{deployment}}}}}\n{more}"
+    text = f"version: 1\ndeployments: {{{name}: {{keys: [{listed}]{deployment}}}}}\n{more}"
     Path(names.POLICY).write_text(text if keys else f"version: 1\ndeployments: {{}}\n{more}")
 
 

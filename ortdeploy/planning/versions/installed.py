@@ -230,9 +230,10 @@ def rolled_back(installed: Installed, number: int | None) -> tuple[Installed, Ve
     current = installed.version(installed.current)
     if current is None:
         raise OrtdeployError(f"nothing is installed as @{installed.name}")
-    older = sorted(one.number or 0 for one in installed.versions if (one.number or 0) < (current.number or 0))
+    ran = [one for one in installed.versions if one.id in installed.passed]
+    older = sorted(one.number or 0 for one in ran if (one.number or 0) < (current.number or 0))
     wanted = number if number is not None else older[-1] if older else None
-    target = next((one for one in installed.versions if one.number == wanted), None)
+    target = next((one for one in ran if one.number == wanted), None)
     if target is None or target.id is None or wanted not in older:
         known = ", ".join(map(str, older)) or "none"
         raise OrtdeployError(f"there is no such older version of {installed.name} here; those that are: {known}")
