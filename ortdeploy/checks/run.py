@@ -11,6 +11,7 @@ from ortdeploy.checks.golden import GoldenSet, difference, in_folder, read_set, 
 from ortdeploy.checks.proof import Tolerances, why_not_proven, within
 from ortdeploy.checks.synthetic_inputs import synthetic_feeds
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.files.content_store import name_in_tree
 from ortdeploy.files.golden_sets import find_sets
 from ortdeploy.files.names import is_folder
 from ortdeploy.plan.steps import PlannedCheck
@@ -64,7 +65,7 @@ def run_check(check: PlannedCheck, opener: ModelOpener, roots: Sequence[str]) ->
             yield result_of(check, folder, ERROR, f"there is no test_data_set_N, input_0.pb or inputs.npz in {folder}")
         for path in sets:
             shown = path.relative_to(check.root).as_posix() if path.is_relative_to(check.root) else str(path)
-            yield _run_set(check, opened.session, path, shown, tolerances, allowed)
+            yield _run_set(check, opened.session, path, name_in_tree(shown), tolerances, allowed)
 
 
 def _sets_in(folder: Path, roots: Sequence[str]) -> list[Path]:

@@ -15,6 +15,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -58,6 +59,11 @@ class StoreFullError(Exception):
 
 class ContentChangedError(Exception):
     """A file does not have the expected content."""
+
+
+def name_in_tree(path: str) -> str:
+    """Return the name that a file has in its tree of a store; any other path as it is."""
+    return re.sub(rf"^.*/{_TREES}/[0-9a-f]{{64}}/", "", path)
 
 
 class ContentStore:
