@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -16,23 +17,34 @@ from ortdeploy.files.names import STATE_DIR, TOLD
 from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.records import output_file
 
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
 _SUFFIX = ".refused"
 PATTERN = f"*{_SUFFIX}"
 """What matches the notes in their folder."""
 
 
-class RefusedApply(Struct, frozen=True, kw_only=True):
-    """A manifest whose last apply was refused: since when applies are, and why the last one was."""
+class Refusal(Struct, frozen=True, kw_only=True):
+    """What was refused, since when, and why the last time: a manifest, or a version of a bundle by name and number.
+
+    If the last good version of a manifest runs in its place, `good` is when that was kept, and `specs` are its specs.
+    """
 
     manifest: str
     since: str
     reason: str
-    good: None = None
+    good: str | None = None
+    specs: "tuple[Spec, ...]" = ()
 
     @property
     def text(self) -> str:
         """The refusal as one sentence."""
-        return f"{self.manifest}: apply has failed since {self.since} ({self.reason}); what did not run is as before"
+        if self.good is None:
+            why = f"apply has failed since {self.since} ({self.reason})"
+            return f"{self.manifest}: {why}; what did not run is as before"
+        why = f"is refused since {self.since} ({self.reason})"
+        return f"{self.manifest} {why}; what ran on {self.good} runs in its place"
 
 
 def note_refusal(manifest: str, state_dir: Path, reason: str, now: str) -> None:
@@ -53,16 +65,16 @@ def forget_refusal(manifest: str, state_dir: Path) -> None:
         _note_of(manifest, state_dir).unlink(missing_ok=True)
 
 
-def refused_applies(manifests: Sequence[str], state_dir: str | None) -> tuple[RefusedApply, ...]:
+def refused_applies(manifests: Sequence[str], state_dir: str | None) -> tuple[Refusal, ...]:
     """Return the manifests whose last apply was refused."""
     folders = [(one, Path(state_dir) if state_dir else Path(_full(one)).parent / STATE_DIR) for one in manifests]
     return tuple(found for one, folder in folders if (found := _read(one, folder)) is not None)
 
 
-def _read(manifest: str, state_dir: Path) -> RefusedApply | None:
+def _read(manifest: str, state_dir: Path) -> Refusal | None:
     with suppress(OSError):
         since, _, reason = os.fsdecode(read_whole(_note_of(manifest, state_dir))).partition("\n")[0].partition(" ")
-        return RefusedApply(manifest=manifest, since=since, reason=reason)
+        return Refusal(manifest=manifest, since=since, reason=reason)
     return None
 
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from ortdeploy.planning.differences import Difference
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
-    from ortdeploy.planning.refused_applies import RefusedApply
+    from ortdeploy.planning.refused_applies import Refusal
     from ortdeploy.planning.versions.installed import Installed
-    from ortdeploy.planning.versions.last_good import Refusal
     from ortdeploy.planning.versions.pruning import PrunedState
     from ortdeploy.results.results import JobResult
     from ortdeploy.results.shares import Shares
@@ -130,7 +129,7 @@ def render_tryout(
 
 def render_status(
     jobs: "Sequence[JobStatus]",
-    refusals: "Sequence[Refusal | RefusedApply]" = (),
+    refusals: "Sequence[Refusal]" = (),
     profiles: "Mapping[str, Choice]" = MappingProxyType({}),
     installed: "Installed | None" = None,
 ) -> str:
@@ -159,7 +158,7 @@ def _versions(installed: "Installed") -> dict[str, Any]:
     }
 
 
-def _refusal(one: "Refusal | RefusedApply") -> dict[str, Any]:
+def _refusal(one: "Refusal") -> dict[str, Any]:
     return {name: getattr(one, name) for name in ("manifest", "since", "reason", "good")}
 
 

@@ -24,8 +24,7 @@ from ortdeploy.views.text import (
 
 if TYPE_CHECKING:
     from ortdeploy.facts.variants import Choice
-    from ortdeploy.planning.refused_applies import RefusedApply
-    from ortdeploy.planning.versions.last_good import Refusal
+    from ortdeploy.planning.refused_applies import Refusal
 
 _COLORS = {"done": GREEN, "running": GREEN, "paused": YELLOW, "never run": "", "stopped": YELLOW}
 _COLUMNS = (
@@ -42,7 +41,7 @@ _COLUMNS = (
 
 def render_status(
     jobs: Sequence[JobStatus],
-    refusals: "Sequence[Refusal | RefusedApply]" = (),
+    refusals: "Sequence[Refusal]" = (),
     profiles: "Mapping[str, Choice]" = MappingProxyType({}),
     *,
     verbose: bool = False,

@@ -5,14 +5,16 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import jsonschema
 import numpy as np
 import pytest
 from conftest import REPOSITORY, Cli
@@ -30,6 +32,7 @@ from ortdeploy.cli.main import main
 from ortdeploy.files import content_store, names
 from ortdeploy.planning.versions import installed
 from ortdeploy.planning.versions.policy_file import read_policies
+from ortdeploy.schemas import load_schema
 
 
 @pytest.fixture
@@ -37,6 +40,14 @@ def world(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> World:
     """A checkout and a device without a policy."""
     monkeypatch.setattr(names, "POLICY", str(tmp_path / "etc/policy.yaml"))
     return World(tmp_path, cli)
+
+
+def said(world: World) -> Any:
+    """The one status document of the device."""
+    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
+    found = json.loads(document.read_text())
+    jsonschema.validate(found, load_schema("status"))
+    return found
 
 
 def test_a_bundle_runs_without_the_checkout_and_its_version_goes_on(world: World) -> None:
@@ -71,6 +82,22 @@ def test_a_plan_of_a_bundle_lets_nothing_run_and_changes_nothing(world: World) -
     assert "demo 1: planned" not in world.run("status", "@demo", "--versions").out
 
 
+def test_a_plan_that_refuses_a_bundle_is_remembered_as_an_apply_is_and_tells_no_collector(world: World) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    before = said(world)
+    spoil_plan(world)
+    bundle = world.bundle(2)
+    refused = world.run("plan", bundle)
+    assert refused.code == 1
+    assert "is not planned: unknown-output-column: " in refused.err
+    assert "So version 1 stays." in refused.err
+    assert "demo 2: not planned since" in world.run("status", "@demo", "--versions").out
+    assert said(world) == before
+    assert world.run("apply", world.device.parent / "demo-1.tar").code == 0
+    assert "apply has failed" not in world.run("status", "@demo").words
+
+
 def test_a_changed_checkout_beside_the_device_changes_nothing(world: World) -> None:
     bundle = world.bundle(1)
     world.put("a", 0)
@@ -91,7 +118,9 @@ def spoil_check(world: World) -> None:
     np.savez(world.home / "checks/scale/outputs.npz", y=np.full((1, 2), 9, np.float32))
 
 
-@pytest.mark.parametrize(("spoil", "state"), [(spoil_plan, "planned"), (spoil_check, "checked")])
+@pytest.mark.parametrize(
+    ("spoil", "state"), [(spoil_plan, "planned: "), (spoil_check, "checked: golden check checks/scale of model scale ")]
+)
 def test_what_is_refused_keeps_the_version_that_runs_and_is_remembered(
     world: World, spoil: Callable[[World], None], state: str
 ) -> None:
@@ -100,14 +129,17 @@ def test_what_is_refused_keeps_the_version_that_runs_and_is_remembered(
     spoil(world)
     bundle = world.bundle(2)
     world.put("b", 1)
+    for _ in range(2):  # the second answer is remembered
+        assert "apply has failed" not in world.run("status", "@demo").words
     refused = world.run("apply", bundle)
     assert (refused.code, world.version) == (1, 1)
-    assert f"is not {state}: " in refused.err
+    assert f"is not {state}" in refused.err
     assert "So version 1 stays." in refused.err
     assert world.words() == ["left", "left"]  # apply alone runs nothing else
     again = world.run("apply", bundle, "--last-good")
     assert (again.code, world.words()[2:]) == (1, ["right", "right"]), again.err  # as watch does
-    assert f"demo 2: not {state} since" in world.run("status", "@demo", "--versions").out
+    assert re.search(rf"demo 2: apply has failed since \S+ \(not {state}", world.run("status", "@demo").words)
+    assert f"demo 2: not {state.partition(':')[0]} since" in world.run("status", "@demo", "--versions").out
 
 
 def test_an_empty_inbox_refuses_a_version_only_until_something_arrives(world: World) -> None:
@@ -661,11 +693,43 @@ def test_the_status_document_names_the_version_and_how_far_the_wanted_one_came(w
     world.put("a", 0)
     assert world.run("apply", world.bundle(1, "--label", "abc")).code == 0
     spoil_plan(world)
-    assert world.run("apply", world.bundle(2), "--last-good").code == 1
-    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
-    told = json.loads(document.read_text())
-    assert (told["version"]["number"], told["version"]["label"]) == (1, "abc")
-    assert (told["wanted"]["same"], told["wanted"]["state_reached"]) == (False, "whole")
+    second = world.bundle(2)
+    for more in ("--last-good", "-q"):
+        assert world.run("apply", second, more).code == 1
+        told = said(world)
+        assert (told["version"]["number"], told["version"]["label"]) == (1, "abc")
+        assert (told["wanted"]["same"], told["wanted"]["state_reached"]) == (False, "whole")
+        assert (told["state"], told["refusal"]["summary"]) == ("refused", "Version 2 is not planned")
+        assert told["jobs"][0]["committed"] == 2
+    assert world.run("apply", world.device.parent / "demo-1.tar").code == 0
+    assert (said(world)["state"], said(world)["wanted"]["same"]) == ("current", True)
+
+
+def test_a_first_version_that_is_refused_is_no_idle_device(world: World) -> None:
+    assert world.run("apply", world.bundle(1)).code == 1  # nothing to read is there
+    told = said(world)
+    assert (told["deployment"], told["state"], told["version"]["number"]) == ("demo", "refused", None)
+    assert told["refusal"]["summary"] == "Version 1 is not planned"
+    assert told["jobs"] == []
+    unknown = world.run("status", "@demo")
+    assert (unknown.code, "Version 1 is not planned since" in unknown.err) == (1, True)
+    world.put("a", 0)
+    assert world.run("apply", world.device.parent / "demo-1.tar").code == 0
+    assert (said(world)["state"], said(world)["refusal"]) == ("current", None)
+
+
+def test_an_installed_version_that_a_policy_stops_is_refused_in_the_document_too(world: World) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    allow()
+    refused = world.run("apply", "@demo")
+    assert (refused.code, "may not run any more" in refused.err) == (1, True)
+    told = said(world)
+    assert (told["state"], told["refusal"]["summary"]) == ("refused", "What is installed may not run any more")
+    assert (told["version"]["number"], told["jobs"][0]["committed"]) == (1, 2)
+    Path(names.POLICY).unlink()
+    assert world.run("apply", "@demo").code == 0
+    assert said(world)["state"] == "current"
 
 
 def test_a_bundle_holds_all_profiles_and_the_device_chooses(world: World) -> None:

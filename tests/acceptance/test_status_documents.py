@@ -21,6 +21,7 @@ from ortdeploy.fleet.document import FORMAT_VERSION, Document, seconds_of
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.runtime.session import OrtSession
 from ortdeploy.schemas import load_schema
 from ortdeploy.state import looks
 
@@ -191,6 +192,30 @@ def test_an_apply_with_nothing_to_do_sets_only_the_time(
     path.unlink()
     assert cli(*command).code == 0
     assert metrics(deployment), "they are written anew"
+
+
+def test_what_a_retry_has_mended_is_said_by_the_next_apply(
+    deployment: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**12))
+    lenient = MANIFEST.replace("jobs:\n  run:\n", "jobs:\n  run:\n    errors: {on_nan: fail, max_failed: 5}\n")
+    (deployment / "m.yaml").write_text(lenient)
+    run = OrtSession.run
+
+    def spoiled(*given: Any) -> Any:
+        results = [np.array(one) for one in run(*given)]
+        results[0][results[0][:, 3] == 6] = np.nan  # of the first row
+        return results
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrtSession, "run", spoiled)
+        assert cli("apply", deployment / "m.yaml").code == 0
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert said(deployment)["jobs"][0]["failed"] == 1
+    assert cli("retry", deployment / "m.yaml", "--job", "run").code == 0
+    assert said(deployment)["jobs"][0]["failed"] == 1
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert (said(deployment)["jobs"][0]["failed"], said(deployment)["jobs"][0]["committed"]) == (0, 20)
 
 
 def test_what_was_remembered_says_nothing_over_a_later_refusal(

@@ -14,7 +14,7 @@ from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.facts.models import AdapterFacts, ParameterFacts
 from ortdeploy.ledger.records import Begun, OutputRecord, Part
 from ortdeploy.planning.lock import Digested
-from ortdeploy.planning.refused_applies import RefusedApply
+from ortdeploy.planning.refused_applies import Refusal
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.views import github, sarif
 from ortdeploy.views import json as json_view
@@ -74,7 +74,7 @@ CASES: dict[str, Callable[[Path], str]] = {
             JobStatus(job="run", output="outbox/run", record=RECORD, live=LIVE),
             JobStatus(job="new", output="outbox/new", record=None),
         ],
-        [RefusedApply(manifest="m.yaml", since="2026-01-02T03:04:05+00:00", reason="missing-model: There is none.")],
+        [Refusal(manifest="m.yaml", since="2026-01-02T03:04:05+00:00", reason="missing-model: There is none.")],
     ),
     "checks.json": lambda _: json_view.render_checks(
         [

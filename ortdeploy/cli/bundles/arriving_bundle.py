@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import trust
-from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError, first_error
+from ortdeploy.cli.bundles.bundle_place import Place, RefusedError, first_error
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.installed_unit import denied, find_unit, to_renew, unit_files
@@ -20,8 +20,8 @@ from ortdeploy.files.digests import signature
 from ortdeploy.ledger.damage import FILE as LEDGER
 from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.named_paths import path_from_manifest
-from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.file_selection import Arrivals
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
@@ -52,8 +52,13 @@ class ArrivingBundle:
                     self._require_unit(self._version(installed))
             except RefusedError as error:
                 return self._refuse(error)
-            take(self._version(installed))
+            version = self._version(installed)
+            take(version)
             code = run(self._place.arguments)
+            if code == EXIT_REJECTED and self._id != installed.current:
+                found = self._planned(version).diagnostics
+                if has_errors(found):
+                    return self._refuse(RefusedError(PLANNED, first_error(found)))
             if code in {EXIT_OK, EXIT_CHANGES} and installed.reached.get(self._id) == WHOLE:
                 self._save(record.with_state(installed, self._id, PLANNED))
         return code
@@ -61,10 +66,10 @@ class ArrivingBundle:
     def install(self, source: str) -> int:
         """Take the bundle from state to state until it is current, if it is not; return 1 if that ends earlier."""
         installed = self._load()
-        if installed.source == source and self._runs_whole(installed):
+        if (installed.source, installed.wanted) == (source, self._id) and self._runs_whole(installed):
             return EXIT_OK
         with record.installing(self._place.state, self._name):
-            installed = replace(self._load(), source=source)
+            installed = replace(self._load(), source=source, wanted=self._id)
             self._save(installed)
             if self._runs_whole(installed):
                 return EXIT_OK
@@ -79,12 +84,14 @@ class ArrivingBundle:
         place = self._place
         installed = self._bring_in(installed)
         version = self._version(installed)
-        manifest, options = place.manifest_of(version), place.options(version)
         self._require_unit(version)
-        plans = self._try_plan(manifest, options)
+        planned = self._planned(version)
+        if has_errors(planned.diagnostics):
+            write_findings(planned.diagnostics, place.arguments, sys.stderr)
+            raise RefusedError(PLANNED, first_error(planned.diagnostics))
         installed = record.with_state(installed, self._id, PLANNED)
         self._save(installed)
-        place.try_checks(manifest, options, plans)
+        place.try_checks(place.manifest_of(version), place.options(version), planned.plans)
         installed = record.with_passed(installed, self._id, place.facts_key())
         installed = record.with_state(installed, self._id, CHECKED)
         self._save(installed)
@@ -145,14 +152,11 @@ class ArrivingBundle:
                 f"and restart it after systemctl daemon-reload: {to_renew(unit)}",
             )
 
-    def _try_plan(self, manifest: str, options: Options) -> tuple[Plan, ...]:
+    def _planned(self, version: Version) -> Planned:
+        """Plan a version with the data that is here."""
         place = self._place
-        own = options(place.own_options())
-        planned = plan_manifests([manifest], own, state_dir=place.arguments.state_dir)
-        if has_errors(planned.diagnostics):
-            write_findings(planned.diagnostics, place.arguments, sys.stderr)
-            raise RefusedError(PLANNED, first_error(planned.diagnostics))
-        return planned.plans
+        own = place.options(version)(place.own_options())
+        return plan_manifests([place.manifest_of(version)], own, state_dir=place.arguments.state_dir)
 
     def _refuse(self, error: RefusedError) -> int:
         """Remember a refusal, and say what stays."""

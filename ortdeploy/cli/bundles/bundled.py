@@ -162,8 +162,11 @@ class _Desk:
                 raise
             name, code = known, EXIT_REJECTED
             sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
-        stands_in = with_last and record.load_installed(self._place.state, name).current is not None
-        return worst_of([code, self._run_installed(name)]) if code == EXIT_OK or stands_in else code
+        installed = record.load_installed(self._place.state, name)
+        if code == EXIT_OK or (with_last and installed.current is not None):
+            return worst_of([code, self._run_installed(name)])
+        self._report(installed)
+        return code
 
     def _run_on_texts(self, bundle: Bundle, path: str) -> int:
         """Run the command on what the manifest of a bundle says; nothing is written here, whoever runs it."""
@@ -204,19 +207,43 @@ class _Desk:
         installed = record.load_installed(self._place.state, name)
         version = installed.version(installed.current)
         if version is None:
-            where = f"@{name} in {self._place.root}"
-            raise OrtdeployError(
-                f"nothing is installed as {where}. Apply its bundle: ortdeploy apply BUNDLE --root DIR"
-            )
+            where, refused = f"@{name} in {self._place.root}", installed.wanted_refusal
+            why = "Apply its bundle: ortdeploy apply BUNDLE --root DIR"
+            if refused is not None:
+                why = f"Version {refused.number} is not {refused.state} since {refused.since}: {refused.reason}"
+            raise OrtdeployError(f"nothing is installed as {where}. {why}")
+        try:
+            passed = self._require_trust(installed, version)
+        except LockedError:
+            raise
+        except OrtdeployError:
+            if self._arguments.command == "apply":
+                self._report(installed, "What is installed may not run any more")
+            raise
+        self._take(version, f"@{name}", installed, passed=passed)
+        return self._run(self._arguments)
+
+    def _require_trust(self, installed: Installed, version: Version) -> bool:
+        """Ask again whether a version may run, and its golden checks if it is about to; return whether these passed.
+
+        Raises OrtdeployError.
+        """
         if self._arguments.command in _RUN_MODELS:
             try:
                 record.trust_again(installed, version, self._place.state, self._place.read_policies())
             except OrtdeployError as error:
-                raise OrtdeployError(f"{_named(name, version)} may not run any more: {error}") from error
+                raise OrtdeployError(f"{_named(installed.name, version)} may not run any more: {error}") from error
         is_run = self._arguments.command in {"apply", "retry"}
-        passed = is_run and self._check_again(installed, version, self._place.options(version))
-        self._take(version, f"@{name}", installed, passed=passed)
-        return self._run(self._arguments)
+        return is_run and self._check_again(installed, version, self._place.options(version))
+
+    def _report(self, installed: Installed, summary: str | None = None) -> None:
+        """Say in the status document how a deployment is of which nothing runs now; `summary`: it is refused."""
+        from ortdeploy.cli.output.self_report import Outcome, SelfReport  # noqa: PLC0415  only for apply
+
+        self._take(None, f"@{installed.name}", installed)
+        (manifest,) = self._arguments.paths
+        ended = Outcome(manifest=manifest, state="current" if summary is None else "refused", summary=summary)
+        SelfReport(self._arguments).write([ended])
 
     def _take(
         self, version: Version | None, path: str, installed: Installed | None = None, *, passed: bool = False

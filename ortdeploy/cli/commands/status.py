@@ -35,7 +35,7 @@ from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.devices.variants import as_last_chosen
 from ortdeploy.planning.job_names import select_jobs
 from ortdeploy.planning.pending_reruns import local_files, may_run_again, rows_of_changed_files
-from ortdeploy.planning.refused_applies import RefusedApply, refused_applies
+from ortdeploy.planning.refused_applies import Refusal, refused_applies
 from ortdeploy.planning.remembered.dependencies import escaped_outputs, text_rests_on
 from ortdeploy.planning.remembered.nothing_to_do import AnswerMemo
 from ortdeploy.planning.state_folder import state_folder
@@ -48,7 +48,6 @@ from ortdeploy.views.status_model import DeliveredFile, JobStatus
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
-    from ortdeploy.planning.versions.last_good import Refusal
     from ortdeploy.results.shares import Shares
 
 
@@ -96,8 +95,8 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     choose = as_last_chosen(arguments.state_dir)
     validated = validate(arguments.paths, load_options(arguments), choose=choose)
     rejected = has_errors(validated.diagnostics)
-    refusals = _refusals(arguments)
-    validated = replace(validated, specs=_with_stand_ins(validated.specs, refusals))
+    refused = _refusals(arguments)
+    validated = replace(validated, specs=_with_stand_ins(validated.specs, refused))
     if rejected:
         write_findings(validated.diagnostics, arguments, sys.stderr)
     if rejected and not validated.specs:
@@ -108,7 +107,6 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     records = [one for one in records if one.job in wanted]
     write_findings(unreadable, arguments, sys.stderr)
     rejected = rejected or bool(unreadable)
-    refused: list[Refusal | RefusedApply] = [*refusals, *_refused_applies(arguments, refusals)]
     profiles = {spec.path: spec.choice for spec in validated.specs if spec.choice is not None and spec.choice.since}
     if arguments.format == "json":
         sys.stdout.write(json.render_status(records, refused, profiles, installed))
@@ -154,7 +152,17 @@ def _is_bad(one: JobStatus) -> bool:
     return one.record is not None and (bool(one.failed or one.damaged) or one.record.status not in _GOOD)
 
 
-def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":
+def _refusals(arguments: argparse.Namespace) -> list[Refusal]:
+    """Return what was refused when it was last applied; a last good version may run in the place of a manifest."""
+    installed = getattr(getattr(arguments, "taken", None), "installed", None)
+    if installed is not None and (bundle := installed.wanted_refusal) is not None:
+        what, why = f"{installed.name} {bundle.number}", f"not {bundle.state}: {bundle.reason}"
+        return [Refusal(manifest=what, since=bundle.since, reason=why)]
+    found = {one.manifest: one for one in refused_applies(find_manifests(arguments.paths)[0], arguments.state_dir)}
+    return list({**found, **{one.manifest: one for one in _stand_ins(arguments)}}.values())
+
+
+def _stand_ins(arguments: argparse.Namespace) -> tuple[Refusal, ...]:
     """Return the refused manifests whose last good versions run in their place."""
     beside = (Path(path).absolute().parent / STATE_DIR for path in find_manifests(arguments.paths)[0])
     folders = [Path(arguments.state_dir)] if arguments.state_dir else beside
@@ -165,16 +173,9 @@ def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":
     return find_refusals(arguments.paths, load_options(arguments), arguments.state_dir)
 
 
-def _refused_applies(arguments: argparse.Namespace, refusals: "Sequence[Refusal]") -> "list[RefusedApply]":
-    """Return the manifests whose last apply was refused, without those whose last good versions run."""
-    known = {one.manifest for one in refusals}
-    found = refused_applies(find_manifests(arguments.paths)[0], arguments.state_dir)
-    return [one for one in found if one.manifest not in known]
-
-
-def _with_stand_ins(specs: tuple[Spec, ...], refusals: Sequence["Refusal"]) -> tuple[Spec, ...]:
+def _with_stand_ins(specs: tuple[Spec, ...], refusals: Sequence[Refusal]) -> tuple[Spec, ...]:
     """Return the specs, with the last good versions that run in the place of refused manifests."""
-    refused = {one.manifest for one in refusals}
+    refused = {one.manifest for one in refusals if one.good is not None}
     return (*(spec for spec in specs if spec.path not in refused), *(spec for one in refusals for spec in one.specs))
 
 

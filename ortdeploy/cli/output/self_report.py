@@ -60,10 +60,13 @@ from ortdeploy.versions import package_version, runtime_version
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import JobSpec, Spec
+    from ortdeploy.planning.versions.installed import Wanted as WantedBundle
 
 _TIMES = ("sequence", "last_look", "next_look")
 """What differs between two documents that say the same; the times are the last of a document."""
 _LONGEST, _MOST_FACTS = 300, 100
+_WELL = ("current", "paused")
+"""States of a version that runs which say less than that the one that is wanted is refused."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -148,16 +151,18 @@ class _Report:
         current = None if self._installed is None else self._installed.version(self._installed.current)
         if current is not None:
             return Version(bundle=current.id, number=current.number, label=current.label or None)
+        if self._installed is not None:
+            return Version()
         return Version(commit=commit_of(self._folder), text_digest=self._text_digest())
 
-    def _wanted(self) -> Wanted | None:
-        """Return how far the bundle came that was asked for last; None for a manifest."""
+    def _bundle(self) -> "WantedBundle | None":
+        """Return the bundle that was asked for last, if it is not the one that runs; None for a manifest."""
         if self._installed is None:
             return None
         from ortdeploy.planning.versions.installed import wanted_version  # noqa: PLC0415  only for bundles
 
         found = wanted_version(self._state_dir, self._installed.name)
-        return None if found is None or found.same else Wanted(same=False, state_reached=found.reached)
+        return None if found is None or found.same else found
 
     def _metrics_file(self, said: Document) -> str:
         return f"ortdeploy-{re.sub(r'[^A-Za-z0-9_.-]', '-', said.deployment[:100])}-{self._key}.prom"
@@ -168,7 +173,11 @@ class _Report:
         asked = self._asked()
         is_refused = outcome.state == "refused"
         running = (before.version if before else Version()) if is_refused else asked
-        wanted = self._wanted() or Wanted(same=not is_refused, state_reached=outcome.reached)
+        wanted = Wanted(same=not is_refused, state_reached=outcome.reached)
+        refusal, bundle = self._refusal(now) if is_refused else None, self._bundle()
+        if bundle is not None:
+            wanted = Wanted(same=False, state_reached=bundle.reached)
+            refusal = refusal or _refusal_of(bundle)
         return Document(
             format_version=FORMAT_VERSION,
             deployment=self._name(),
@@ -176,8 +185,8 @@ class _Report:
             version=running,
             wanted=replace(wanted, commit=asked.commit, text_digest=asked.text_digest) if is_refused else wanted,
             profile=self._profile(now),
-            state=outcome.state,
-            refusal=self._refusal(now) if is_refused else None,
+            state="refused" if refusal is not None and outcome.state in _WELL else outcome.state,
+            refusal=refusal,
             jobs=tuple(self._jobs()),
             versions=self._versions(),
             clock=this_clock(self._now),
@@ -190,6 +199,7 @@ class _Report:
         outcome = self._outcome
         known = outcome.spec.name if outcome.spec else outcome.plan.deployment if outcome.plan else None
         name = known or (self.before.deployment if self.before else Path(outcome.manifest).stem)
+        name = name if self._installed is None else self._installed.name
         return os.fsencode(name).decode(errors="replace")[:_LONGEST]
 
     def _text_digest(self) -> str | None:
@@ -265,6 +275,12 @@ class _Report:
         python = platform.python_version()
         ours = package_version("ortdeploy")
         return Versions(ortdeploy=ours, onnxruntime=runtime, python=python, providers=providers or before)
+
+
+def _refusal_of(bundle: "WantedBundle") -> Refused | None:
+    """Return why a bundle is refused, without the words, which `status` has on the device."""
+    found = bundle.refused
+    return None if found is None else Refused(summary=f"Version {found.number} is not {found.state}", since=found.since)
 
 
 def _cut(facts: Mapping[str, Fact]) -> dict[str, Fact]:

@@ -41,6 +41,8 @@ FOLDER = "bundles"
 OWNER = "bundle "
 """How the owners of references in the content store begin that are versions of bundles."""
 DESCRIBED, TRUSTED, WHOLE, PLANNED, CHECKED, CURRENT = "described", "trusted", "whole", "planned", "checked", "current"
+_BEFORE = {WHOLE: TRUSTED, PLANNED: WHOLE, CHECKED: PLANNED}
+"""The last state that a version has reached which was refused at another one."""
 _FORMAT_VERSION = 1
 _MOST_REFUSALS = 20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -83,9 +85,14 @@ class Installed(Struct, frozen=True, kw_only=True):
         """Return a version by its id."""
         return next((one for one in self.versions if one.id == id_), None)
 
-    def refusal(self, id_: str) -> Refused | None:
+    def refusal(self, id_: str | None) -> Refused | None:
         """Return why a version was refused last."""
         return next((one for one in self.refused if one.id == id_), None)
+
+    @property
+    def wanted_refusal(self) -> Refused | None:
+        """Why the version was refused that was asked for last; None if that one runs, or was not refused."""
+        return None if self.wanted == self.current else self.refusal(self.wanted)
 
 
 class Running(Struct, frozen=True, kw_only=True):
@@ -119,8 +126,10 @@ def wanted_version(state_dir: Path, name: str) -> Wanted | None:
     with suppress(OrtdeployError):
         found = load_installed(state_dir, name)
         if found.wanted is not None:
-            reached, refused = found.reached.get(found.wanted, DESCRIBED), found.refusal(found.wanted)
-            return Wanted(bundle=found.wanted, same=found.wanted == found.current, reached=reached, refused=refused)
+            refused = found.refusal(found.wanted)
+            reached = found.reached.get(found.wanted) if refused is None else _BEFORE.get(refused.state)
+            same = found.wanted == found.current
+            return Wanted(bundle=found.wanted, same=same, reached=reached or DESCRIBED, refused=refused)
     return None
 
 
@@ -239,7 +248,7 @@ def rolled_back(installed: Installed, number: int | None) -> tuple[Installed, Ve
         raise OrtdeployError(f"there is no such older version of {installed.name} here; those that are: {known}")
     reached = {**installed.reached, target.id: CURRENT}
     aside = max(installed.aside, installed.highest)
-    return replace(installed, current=target.id, aside=aside, reached=reached), target
+    return replace(installed, current=target.id, wanted=target.id, aside=aside, reached=reached), target
 
 
 def with_refusal(installed: Installed, refused: Refused) -> Installed:

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError
@@ -31,6 +30,7 @@ from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.planning.devices.variants import as_last_chosen
 from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.refused_applies import Refusal
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions.named_files import named_files
@@ -43,23 +43,6 @@ if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
 
 _NOTHING = Planned(plans=(), diagnostics=())
-
-
-class Refusal(Struct, frozen=True, kw_only=True):
-    """A refused manifest, since when and why; its last good version, of which time, and that version's specs."""
-
-    manifest: str
-    since: str
-    reason: str
-    good: str
-    specs: "tuple[Spec, ...]"
-
-    @property
-    def text(self) -> str:
-        """The refusal as one sentence."""
-        return (
-            f"{self.manifest} is refused since {self.since} ({self.reason}); what ran on {self.good} runs in its place"
-        )
 
 
 def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
@@ -173,7 +156,7 @@ def plan_last_good(
     return replace(again, plans=tuple(replace(plan, gates=()) for plan in again.plans))  # they passed before
 
 
-def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | None) -> "tuple[Refusal, ...]":
+def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | None) -> tuple[Refusal, ...]:
     """Return the refusals of manifests whose last good versions run in their place."""
     found = []
     for path in find_manifests(paths)[0]:
