@@ -79,6 +79,23 @@ def test_any_command_commits_a_part_that_was_getting_its_name(folder: Path) -> N
     assert [row for row, _ in rows(folder)] == [row for row in range(ROWS) if row not in BAD]
 
 
+def test_a_part_of_other_bytes_under_a_name_that_was_being_given_is_left(folder: Path) -> None:
+    publishing(folder)
+    (record,) = read_outputs(folder / ".ortdeploy")
+    assert record.begun is not None
+    (folder / "out" / str(record.begun.part.file)).unlink()
+    place = folder / "out" / str(record.begun.name)
+    place.write_text("another's")
+    with pytest.raises((AssertionError, OrtdeployError), match=f"{place.name} is not what was written"):
+        compact(folder, removable=True)
+    assert place.read_text() == "another's"
+    assert read_outputs(folder / ".ortdeploy") == (record,)
+    place.unlink()  # it was carried away, then
+    compact(folder, removable=True)
+    (record,) = read_outputs(folder / ".ortdeploy")
+    assert record.begun is None
+
+
 def test_a_rewrite_is_undone_only_while_all_that_it_replaces_is_there(folder: Path) -> None:
     """A compact that was killed while it deleted the parts that it had joined, and whose new part is gone since."""
     finished(folder)

@@ -163,3 +163,8 @@ def test_text_names_workers_with_failures_first_then_slow_ones_and_says_how_many
     )
     ended = JobResult(job="read", status=Status.DONE, output="out", shares=many)
     assert "read: and 4 more workers, with fewer failed rows and quicker\n" in render_results([ended], color=False)
+
+
+def test_seconds_of_workers_are_told_in_microseconds() -> None:
+    found = shares(receipt(2, seconds=0.1234567), receipt(3, seconds=0.0000004))
+    assert [one.seconds for one in found.workers] == [0.123457]

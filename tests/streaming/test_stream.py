@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.fakes import FakeRuntime, double
 from support.forks import Fork
 from support.jobs import (
@@ -39,12 +40,16 @@ from ortdeploy.durations import LATE
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import MOST
 from ortdeploy.files.memory_budget import release_others
+from ortdeploy.jobs import job_context
 from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.results import Status
 from ortdeploy.results.rows import Block
+from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.sources.arrays import ArraySource
 from ortdeploy.streaming import stall_watch, stream
 from ortdeploy.streaming.block_sizes import TARGET_SECONDS
+from ortdeploy.streaming.hooks import Hooks
 from ortdeploy.streaming.member import Promise
 
 PATIENCE = 60.0
@@ -70,6 +75,19 @@ def test_a_batch_that_memory_is_too_small_for_is_halved_for_the_rest_of_the_job(
     assert set(sizes) == {4, 8, 16}
     assert sizes[-8:] == [4] * 8
     assert report(tmp_path)["sessions"][0]["batch_size"] == 4
+
+
+def test_who_wants_to_know_is_told_of_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(24))
+    told, real = list[tuple[float, float, int]](), stream.Stream
+
+    def telling(job: RunJob, opened: OpenedModel, hooks: Hooks) -> stream.Stream:
+        return real(job, opened, replace(hooks, on_batch=lambda *span: told.append(span)))
+
+    monkeypatch.setattr(job_context, "Stream", telling)
+    execute(tmp_path, plan_for(tmp_path, 24, size=8, rows_per_part=24), FakeRuntime(double))
+    assert [rows for _, _, rows in told] == [8, 8, 8]
+    assert all(began <= ended for began, ended, _ in told)
 
 
 def test_padded_batches_are_padded_to_the_smaller_size(tmp_path: Path) -> None:
