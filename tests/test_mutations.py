@@ -9,8 +9,11 @@ SOURCE = """\
 import os
 from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import never
+
+LIMIT = 64
 
 def take(rows: "list[1]", most: int = 3) -> bool:
     if len(rows) < most and not rows[0]:
@@ -33,13 +36,14 @@ def test_every_kind_of_change_is_drawn_once_for_each_place(tmp_path: Path, monke
         compile(source, "m.py", "exec")
         assert source != SOURCE
     assert {one.removeprefix("m.py:") for one in found} == {
-        "7 3 -> 4", "7 3 -> 2",
-        "8 len(rows) < most -> len(rows) <= most",
-        "8 len(rows) < most and (not rows[0]) -> len(rows) < most or not rows[0]",
-        "8 without not: not rows[0]", "8 0 -> 1", "8 0 -> -1",
-        "9 True -> False", "9 without the branch of if len(rows) < most and (not rows[0])",
-        "10 without os.fsync(1)", "10 1 -> 2", "10 1 -> 0",
-        f"10 swapped: {['os.fsync(1)', CALL]}",
-        "11 without os.rename('a', 'b')",
-        "12 False -> True",
+        "8 64 -> 640", "8 64 -> 6",
+        "10 3 -> 4", "10 3 -> 2",
+        "11 len(rows) < most -> len(rows) <= most",
+        "11 len(rows) < most and (not rows[0]) -> len(rows) < most or not rows[0]",
+        "11 without not: not rows[0]", "11 0 -> 1", "11 0 -> -1",
+        "12 True -> False", "12 without the branch of if len(rows) < most and (not rows[0])",
+        "13 without os.fsync(1)", "13 1 -> 2", "13 1 -> 0",
+        f"13 swapped: {['os.fsync(1)', CALL]}",
+        "14 without os.rename('a', 'b')",
+        "15 False -> True",
     }  # fmt: skip

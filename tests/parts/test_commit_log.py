@@ -13,11 +13,17 @@ from support.effort import effort
 from support.shards import Killed, die_after, instead
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.facts.contents import FileContents
+from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.files.shared_store import SharedStore
-from ortdeploy.ledger.open_plans import FOLDER, open_plans
+from ortdeploy.ledger.open_plans import CLOSED, FOLDER, open_plans
+from ortdeploy.ledger.records import Part
 from ortdeploy.parts.commit_log import CommitLog, tables_in
+from ortdeploy.parts.file_spans import Spans
+from ortdeploy.parts.receipt import Ended, Receipt
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.part_table import PartTable
 
 TABLE = PartTable(first_number=2, first_row=16, end=60, rows_per_part=8)
@@ -187,3 +193,67 @@ def test_in_any_order_of_any_processes_one_plan_begins_and_a_later_one_can(data:
             begun = {FOURTH}
         assert [digest for digest, _ in tables_in(place)] == sorted(open_plans(place))
         assert len(open_plans(place)) == 1
+
+
+RAN: dict[str, Any] = {
+    "session": None, "sessions_passed_over": {}, "layout": None, "providers": [], "placement": {}, "sessions": [], "memory": {"last_rows": {"resident_bytes": 1, "proportional_bytes": 1}},
+}  # fmt: skip
+
+
+def closed_by(log: CommitLog) -> tuple[list[Receipt], Ended]:
+    """Close a plan with two parts of skipped rows; return what it was closed with."""
+    log.begin(known=False)
+    receipts = []
+    for number in (2, 3):
+        rows = TABLE.part(number).rows
+        made = Part(
+            number=number,
+            start=rows.start,
+            rows=8,
+            committed=0,
+            failed=0,
+            skipped=8,
+            skipped_rows=tuple(rows),
+            file=None,
+            bytes=0,
+        )
+        receipts.append(
+            Receipt(
+                part=made, staged=None, failed=(), worker={"run": "r"}, origin={}, spans=Spans(), ran=RAN, statistics={}
+            )
+        )
+    files = FileStates.pack(FileState(path=f"data/{one}.csv", size=one, mtime_ns=7) for one in range(1000))
+    made_by = MadeBy(name="d", profile=None, identity={"model": "m"}, layout=None)
+    ended = Ended(job="j", made_by=made_by, files=files, contents=FileContents(), run="r", status="done", reason=None)
+    log.close(receipts, ended)
+    return receipts, ended
+
+
+def test_a_closed_plan_has_its_receipts_and_how_it_ended(place: SharedPlace) -> None:
+    log = log_of(place, ONE)
+    receipts, ended = closed_by(log)
+    assert log.is_closed()
+    found, how = log.closed()
+    assert found == {one.part.number: one for one in receipts}
+    assert (how.job, how.status, how.made_by, list(how.files)) == (ended.job, "done", ended.made_by, list(ended.files))
+    assert open_plans(place) == set()
+
+
+def test_only_what_a_closed_plan_needs_is_kept_and_its_files_take_little_room(place: SharedPlace) -> None:
+    log = log_of(place, ONE)
+    log.begin(known=False)
+    place.create(f"{FOLDER}/{ONE}/part-00000002.json", b"{}")
+    closed_by(log)
+    assert not place.exists(f"{FOLDER}/{ONE}/part-00000002.json")
+    assert len(place.read(f"{FOLDER}/{ONE}/{CLOSED}") or b"") < 30_000
+
+
+def test_a_closed_plan_that_is_damaged_is_told(place: SharedPlace) -> None:
+    log = log_of(place, ONE)
+    closed_by(log)
+    name = f"{FOLDER}/{ONE}/{CLOSED}"
+    content = place.read(name) or b""
+    place.delete(name)
+    place.create(name, content.replace(b'"skipped": 8', b'"skipped": 7', 1))
+    with pytest.raises(OrtdeployError, match="its digest does not fit"):
+        log.closed()

@@ -24,6 +24,8 @@ _OTHERS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
+_LIMIT = 10
+"""Numbers from here on are limits, of which one that is higher by one is as good."""
 _PATIENCE = 900
 """Seconds for the tests of one change; those that take longer have noticed it."""
 
@@ -75,7 +77,7 @@ def _annotations(node: ast.AST) -> Iterator[ast.AST]:
     for name in ("annotation", "returns"):
         if isinstance(one := getattr(node, name, None), ast.AST):
             yield one
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+    if isinstance(node, ast.If | ast.Assign) and ast.unparse(node).startswith(("if TYPE_CHECKING:", "TYPE_CHECKING =")):
         yield node
     if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
         yield node
@@ -98,7 +100,7 @@ def _changes_of_expressions(node: ast.AST) -> Iterator[Change]:
         case ast.Constant(value=bool(value)):
             yield [node], str(not value), f"{value} -> {not value}"
         case ast.Constant(value=int(value)):
-            for new in (value + 1, value - 1):
+            for new in (value + 1, value - 1) if abs(value) < _LIMIT else (value * 10, value // 10):
                 yield [node], f"({new})", f"{value} -> {new}"
         case ast.Expr(value=ast.Call(func=func)) if not ast.unparse(func).startswith("log."):
             yield [node], "pass", f"without {ast.unparse(node)}"
