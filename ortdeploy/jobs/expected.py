@@ -4,6 +4,7 @@ Rows are counted in their parts, which are what is delivered. So rows of an earl
 and those that were repaired since. Shards count their parts as they make them, and these counts are joined.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
@@ -57,8 +58,8 @@ class Expected:
     """What is expected of one job.
 
     `kept` is what the ledger keeps: the `rows` of the last good run, what was `missed`, the first row that the last
-    comparison looked at (`first`), and `since` which row the rows are those of a run that is not compared yet, however
-    often it is interrupted.
+    comparison looked at (`first`), the `end` of an input whose last rows wait, with the digest of its files, and
+    `since` which row the rows are those of a run that is not compared yet, however often it is interrupted.
     """
 
     def __init__(self, step: RunJob, earlier: Mapping[str, Any]) -> None:
@@ -109,6 +110,8 @@ class Expected:
         for one in missed:
             log.warning("rows.unexpected", reason=one)
         if missed and self._said.get(OTHERWISE, "fail") == "fail":
+            if last is not None:
+                self.kept["end"] = [last[0].end, _digest(self._step)]
             raise OrtdeployError(f"the rows of this run are not as expected: {'; '.join(missed)}. {_advice(last)}")
         end = last[0].end if last is not None else max((part.end for part in parts), default=since)
         good = {} if missed else {"rows": rows, "before": self._before(again=again)}
@@ -122,6 +125,7 @@ class Expected:
     def committed(self) -> None:
         """Keep that the rows of this run are compared, with the commit of their last part."""
         self.kept |= self._then
+        self.kept.pop("end", None)
 
     def _read(self, counts: Counts, files: Sequence[str], local: Local) -> None:
         for file in files if counts.columns else ():
@@ -133,6 +137,16 @@ class Expected:
                     f"{self._step.output.shown}/{file} is gone, and its rows are to be compared with expect:. Restore "
                     "it from a copy, or leave expect: out"
                 ) from error
+
+
+def end_of_input(step: RunJob, earlier: Mapping[str, Any]) -> int | None:
+    """Return the row before which the input ended when its rows were not as expected; None if it is another now."""
+    end, digest = earlier.get(EXPECTED, {}).get("end", (None, None))
+    return end if digest is not None and digest == _digest(step) else None
+
+
+def _digest(step: RunJob) -> str:
+    return hashlib.sha256(repr(list(step.input.files)).encode()).hexdigest()
 
 
 def in_folder(folder: Path) -> Local:

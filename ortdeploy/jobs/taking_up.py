@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
+from ortdeploy.jobs.expected import end_of_input
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.reconcile_inputs import cut_off, plan_again
 from ortdeploy.jobs.row_numbers import check_numbers
@@ -58,7 +59,7 @@ def _position(context: JobContext, known: OutputRecord, begun_part: BegunPart) -
     if is_later or known.first_row != context.step.input.first_row:
         raise plan_again(context.step)
     begun_part.revision = known.revision
-    begun = begun_part.take_up(known)
+    begun = begun_part.take_up(known, end_of_input(context.step, known.statistics))
     failed = _failed(context, begun)
     check_numbers(context, failed)
     known = replace(known, begun=begun)

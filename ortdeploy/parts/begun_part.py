@@ -90,12 +90,15 @@ class BegunPart:
         )
         give_name(self._folder, hidden, name)
 
-    def take_up(self, known: OutputRecord) -> Begun | None:
-        """Return the rows that an earlier run kept; if they must run again, log why, and return None."""
+    def take_up(self, known: OutputRecord, end: int | None) -> Begun | None:
+        """Return the rows that an earlier run kept; if they must run again, log why, and return None.
+
+        `end` is the row before which the input ends, if that is known though its number of rows is not.
+        """
         begun = known.begun
         if begun is None:
             return None
-        why_not = self._why_not(begun)
+        why_not = self._why_not(begun, end)
         if why_not is None:
             self.now = begun
             return begun
@@ -103,12 +106,12 @@ class BegunPart:
         self._ledger.forget_begun(self._output)
         return None
 
-    def _why_not(self, begun: Begun) -> str | None:
+    def _why_not(self, begun: Begun, end: int | None) -> str | None:
         """Return why the kept rows cannot be used; None if they can."""
         part, step = begun.part, self._step
         if part.deployment != self._made_by and (part.deployment is not None or step.output.removable):
             return "another deployment has begun it"
-        breaks_a_batch = (begun.end - part.start) % step.batching.read_size and begun.end != step.input.rows
+        breaks_a_batch = (begun.end - part.start) % step.batching.read_size and begun.end not in {step.input.rows, end}
         if breaks_a_batch or begun.end > part_border(step, part.start):
             return "its rows are not such as the job reads them now"
         if part.file is None:

@@ -126,6 +126,20 @@ def test_a_job_that_is_not_as_expected_leaves_its_last_part_until_that_is_said_t
     assert len(read_rows(tmp_path / "out")) == 20
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_rows_that_wait_do_not_run_again_unless_more_have_come(tmp_path: Path, cli: Cli, more: bool) -> None:
+    """The last batch is not full, and a table of text does not say how many rows it has."""
+    path = deploy(tmp_path, "{y: {mean: [0, 4]}}", rows=22)
+    assert cli("apply", path).code == 1
+    path.write_text(path.read_text().replace("[0, 4]", "[0, 40]"))
+    if more:
+        deploy(tmp_path, "{y: {mean: [0, 40]}}", rows=3, name="b")
+    done = cli("apply", path)
+    assert done.code == 0, done.words
+    assert ("part.begun_again" in done.err) == more
+    assert [row["y"][0] for row in read_rows(tmp_path / "out")] == [2.0 * at for at in [*range(22), *range(3 * more)]]
+
+
 def test_rows_of_an_apply_that_was_interrupted_count(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(_: MemoryWatch) -> bool:
         raise OrtdeployError("enough")
