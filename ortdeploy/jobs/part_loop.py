@@ -25,6 +25,7 @@ from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.ledger.records import Part, part_name
 from ortdeploy.parts.begun_part import BegunPart, ErrorCapture
 from ortdeploy.parts.committed import TakenBytes, check_files, check_inputs
+from ortdeploy.parts.file_spans import sources_of_rows
 from ortdeploy.parts.part_writer import PartWriter, Totals
 from ortdeploy.parts.position import Position
 from ortdeploy.parts.settled import kept_types
@@ -193,7 +194,7 @@ class PartLoop:
         else:
             self._writer.give_name(name, totals, name)
         try:
-            self._send(part)
+            self._send(part, totals)
         except OrtdeployError:
             self._writer.take_name(name, totals)
             self._keep(name, totals)
@@ -255,16 +256,15 @@ class PartLoop:
         origin = self._begun_part.origin(self._writer.origin)
         self._blocks.pending = self._begun_part.keep(self._part, name, totals, self._blocks.pending, origin)
 
-    def _send(self, part: Part) -> None:
+    def _send(self, part: Part, totals: Totals) -> None:
         """Upload a part before it is committed. Raises OrtdeployError."""
         if part.file is None or self._context.output.upload is None:
             return
         from ortdeploy.sinks.row_files import file_names  # noqa: PLC0415  only for stores
 
-        rows = range(part.start, part.end)
-        self._context.output.send(
-            {part.file, *(name for row in rows for name in file_names(self._step.output.files, row))}
-        )
+        sources = sources_of_rows(self._step.input.format, totals.spans)
+        names = file_names(self._step.output.files, range(part.start, part.end), sources)
+        self._context.output.send({part.file, *names})
 
     def _check_disk(self, part: Part, name: str) -> None:
         """Raise OrtdeployError if a part would exceed the job's disk limit; it gets no name."""

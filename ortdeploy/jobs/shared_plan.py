@@ -62,6 +62,7 @@ def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: 
         suffix=SINKS[step.output.format].SUFFIX,
         digits=PART_DIGITS if record is None else record.part_digits,
         images=step.output.files,
+        form=step.input.format,
     )
 
 

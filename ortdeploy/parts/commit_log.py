@@ -34,6 +34,7 @@ from ortdeploy.files.names import BOUND, MARKER
 from ortdeploy.files.shared_place import GIVEN_UP, SharedPlace, beside, beside_name
 from ortdeploy.ledger.open_plans import CLOSED, FOLDER, KEPT, open_plans
 from ortdeploy.ledger.records import part_name
+from ortdeploy.parts.file_spans import sources_of_rows
 from ortdeploy.parts.parallel_map import in_threads
 from ortdeploy.parts.receipt import FORMAT_VERSION, Ended, Receipt, dump_receipt, load_receipt
 from ortdeploy.plan.part_table import PartTable, PlannedPart, read_part_table
@@ -82,8 +83,11 @@ class CommitLog:
         suffix: str,
         digits: int,
         images: Mapping[str, str] = MappingProxyType({}),
+        form: str | None = None,
     ) -> None:
         """Take the output, the plan's digest, how part files are named, and the suffixes of columns that are files.
+
+        `form` is the format of the input, which says whether these are named after its files.
 
         Nothing is touched yet.
         """
@@ -92,7 +96,7 @@ class CommitLog:
         self._table = table
         self._suffix = suffix
         self._digits = digits
-        self._images = images
+        self._images, self._form = images, form
         self._folder = f"{FOLDER}/{digest}"
 
     @property
@@ -340,12 +344,11 @@ class CommitLog:
             self._output.clear(beside_name(staged))
 
     def _pictures(self, receipt: Receipt) -> Iterator[str]:
-        """Yield the names of a part's images: each row that is committed has one of each column."""
+        """Return the names of a part's images: each row that is committed has one of each column."""
         part = receipt.part
         without = {one.row for one in receipt.failed}.union(part.skipped_rows)
-        for row in range(part.start, part.end):
-            if row not in without:
-                yield from file_names(self._images, row)
+        rows = (row for row in range(part.start, part.end) if row not in without)
+        return file_names(self._images, rows, sources_of_rows(self._form, receipt.spans))
 
     def remove_other(self, part: PlannedPart) -> None:
         """Delete the file that a killed run on one machine has left of a part which was decided to have none.

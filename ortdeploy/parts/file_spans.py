@@ -1,12 +1,14 @@
 """Collects from blocks which rows of a job each input file has."""
 
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ortdeploy.files.compact_list import OF_A_BLOCK, CompactList
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
+from ortdeploy.sources.catalogue import FILE_IS_ROW
 from ortdeploy.tensors.columns import numbers
 
 
@@ -22,6 +24,11 @@ class Spans(CompactList):
         """Return the path and the two numbers."""
         path, first_row, rows = cells
         return path, first_row, rows
+
+
+def sources_of_rows(form: str | None, spans: Iterable[tuple[str, int, int]]) -> dict[int, str]:
+    """Return the input file of each row, by number, after which its pictures are named: where each file is one row."""
+    return {first: path for path, first, _ in spans} if form in FILE_IS_ROW else {}
 
 
 class FileSpans:

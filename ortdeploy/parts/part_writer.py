@@ -11,7 +11,7 @@ from ortdeploy.durations import Histogram, timed
 from ortdeploy.facts.contents import ContentColumns, ContentPacker, FileContent
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
 from ortdeploy.ledger.records import Begun, Part
-from ortdeploy.parts.file_spans import FileSpans, Spans
+from ortdeploy.parts.file_spans import FileSpans, Spans, sources_of_rows
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import Sink
@@ -129,7 +129,10 @@ class PartWriter:
             return columns
         from ortdeploy.sinks.row_files import write_files  # noqa: PLC0415  few jobs write images or recordings
 
-        rows, recordings = _rows_through(finished), output.recordings
+        spans = FileSpans()
+        spans.add(finished.block)
+        sources, recordings = sources_of_rows(self._job.input.format, spans.all()), output.recordings
+        rows = {row: sources.get(row, "") for row in _rows_through(finished)}
         try:
             with timed(self.write_times):
                 named = {

@@ -26,7 +26,7 @@ from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.row_files import file_names
+from ortdeploy.sinks.row_files import IMAGES, RECORDINGS, is_of_row
 from ortdeploy.streaming.exploded import ROW
 
 
@@ -169,13 +169,14 @@ class PartRewriter:
         order = sorted(wanted, key=numbers.__getitem__)
         return write_lines(self._module, sources, order, self._output.folder / replaced_name(name), name)
 
-    def _remove_pictures(self, rows: Iterable[int]) -> None:
+    def _remove_pictures(self, rows: Container[int]) -> None:
         """Delete the pictures of rows that have no result any more; those that may be carried away stay."""
         output = self._declared
-        for row in rows if output.files and not output.removable else ():
-            for picture in (self._output.folder / name for name in file_names(output.files, row)):
-                with suppress(FileNotFoundError), held_folder(picture.parent, self._allowed) as held:
-                    (held / picture.name).unlink(missing_ok=True)
+        for folder in (IMAGES, RECORDINGS) if rows and output.files and not output.removable else ():
+            with suppress(FileNotFoundError), held_folder(self._output.folder / folder, self._allowed) as held:
+                for file in list(held.iterdir()):
+                    if is_of_row(file.name, output.files, rows):
+                        file.unlink(missing_ok=True)
 
 
 class _Made(Struct):

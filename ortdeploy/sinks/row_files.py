@@ -1,7 +1,8 @@
 """Writes images and recordings as files beside the part, one a row and column; the rows get the names of the files."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -14,20 +15,30 @@ _PNG = "png"
 IMAGES, RECORDINGS = "images", "recordings"
 """The folders of the files."""
 
+_ODD = re.compile(r"[^\w.-]")
+"""What file systems and stores may not take in a name."""
+_LONGEST = 48
+"""Characters of an input file's name: 192 bytes at most, of the 255 that names may have."""
+
 
 def write_files(
-    folder: Path, name: str, rows: Sequence[int], column: Column, roots: Sequence[str], recording: Recording | None
+    folder: Path,
+    name: str,
+    rows: Mapping[int, str],
+    column: Column,
+    roots: Sequence[str],
+    recording: Recording | None,
 ) -> Column:
     """Write one file for each row, and return the names relative to the folder. Raises OSError, ValueError.
 
-    `column` is [rows, …] or a list of such values: a `recording`, or else an image [height, width, …]. A row's number
-    is in the name of its file, so a run that continues writes the same files again. The files' folder may be a link
-    that stays below the roots.
+    `rows` have the input files that they are named after, or an empty text. `column` is [rows, …] or a list of such
+    values: a `recording`, or else an image [height, width, …]. A row's number is in the name of its file, so a run that
+    continues writes the same files again. The files' folder may be a link that stays below the roots.
     """
     suffix = _PNG if recording is None else recording.format
     names: list[str] = []
-    for row, value in zip(rows, column, strict=True):
-        file_name = row_file(name, row, suffix)
+    for (row, source), value in zip(rows.items(), column, strict=True):
+        file_name = _row_file(name, row, suffix, source)
         content = _content(name, np.asarray(value), recording)
         with (
             held_folder(folder / Path(file_name).parent, roots, make=True) as held,  # which may have been carried away
@@ -48,11 +59,24 @@ def _content(name: str, value: np.ndarray, recording: Recording | None) -> bytes
     return as_recording(name, value, recording.rate, recording.format)
 
 
-def row_file(name: str, row: int, suffix: str) -> str:
-    """Return the name of a row's file, relative to the output's folder."""
-    return f"{IMAGES if suffix == _PNG else RECORDINGS}/{name}-{row:08d}.{suffix}"
+def _row_file(name: str, row: int, suffix: str, source: str) -> str:
+    """Return the name of a row's file, relative to the output's folder, with that of its input file if it has one."""
+    stem = PurePosixPath(source.partition("?")[0]).stem  # what follows in a URL may be a secret
+    after = f"-{_ODD.sub('_', stem)[:_LONGEST]}" if stem else ""
+    return f"{IMAGES if suffix == _PNG else RECORDINGS}/{name}-{row:08d}{after}.{suffix}"
 
 
-def file_names(suffixes: Mapping[str, str], row: int) -> Iterator[str]:
-    """Yield the names of a row's files; `suffixes` are those of the columns that are written as files."""
-    return (row_file(name, row, suffix) for name, suffix in suffixes.items())
+def file_names(suffixes: Mapping[str, str], rows: Iterable[int], sources: Mapping[int, str]) -> Iterator[str]:
+    """Yield the names of files of rows; `suffixes` are those of the columns that are written as files.
+
+    `sources` are the input files that rows are named after.
+    """
+    return (_row_file(name, row, suffix, sources.get(row, "")) for row in rows for name, suffix in suffixes.items())
+
+
+def is_of_row(file: str, suffixes: Mapping[str, str], rows: Container[int]) -> bool:
+    """Return whether a file in a folder of files is that of one of the rows, whatever input file it is named after."""
+    found = (
+        re.fullmatch(rf"{re.escape(name)}-([0-9]{{8,}})(-.*)?\.{suffix}", file) for name, suffix in suffixes.items()
+    )
+    return any(one is not None and int(one[1]) in rows for one in found)
