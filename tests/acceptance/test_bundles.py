@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -348,37 +347,6 @@ def test_a_version_that_was_killed_before_it_was_current_does_not_run(upgraded: 
     assert world.run("plan", bundle).code == 0  # as far as planned
     assert (world.run("apply", "@demo").code, world.version) == (0, 1)
     assert world.words() == ["left", "left", "right", "right"]
-
-
-_OPENED: list[str] = []
-_LISTENS = [False]
-
-
-def _note(event: str, arguments: tuple[object, ...]) -> None:
-    if _LISTENS[0] and event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)):
-        _OPENED.append(os.path.realpath(os.fsdecode(arguments[0])))
-
-
-def test_with_a_policy_nothing_but_policy_description_and_store_is_opened_before_trust(world: World) -> None:
-    allow(Signer().public)
-    made = world.home.parent / "demo-layout"
-    assert world.cli("bundle", world.home / "m.yaml", "-o", made, "--version", "1").code == 0
-    with open_bundle(made) as bundle:
-        files = {str((made / "blobs/sha256" / file.sha256).resolve()) for file in bundle.description.files}
-    sys.addaudithook(_note)
-    world.put("a", 0)
-    _LISTENS[0] = True
-    try:
-        refused = world.run("apply", made)
-    finally:
-        _LISTENS[0] = False
-    assert "wants a signature" in refused.err
-    own = {one for one in _OPENED if one.startswith(os.path.realpath(world.home.parent))}
-    assert not own & files
-    allowed = (os.path.realpath(Path(names.POLICY).parent), str(made.resolve()), str(world.device / ".ortdeploy"))
-    own -= {os.path.realpath(world.device)}  # whose new folder is made durable
-    assert [one for one in own if not one.startswith(allowed)] == []
-    assert own
 
 
 def test_a_bundle_that_was_cut_off_or_finds_no_room_leaves_nothing_of_itself(
