@@ -25,6 +25,7 @@ EXAMPLE = f"{PAGES}test_the_example_of_a_how_to_page_prints_what_it_says"
 WHOLE_PAGE = f"{PAGES}test_every_command_of_a_page_prints_what_it_says"
 TRANSLATION = f"{PAGES}test_a_translation_has_the_snippets_of_the_original"
 INSTALLS = f"{PAGES}test_what_a_page_does_not_run_installs_something"
+DEMO = "tests/acceptance/test_fleet_demo.py::"
 FLEET = "tests/acceptance/test_fleet.py::"
 YAML = f"{PAGES}test_yaml_of_a_page_is_a_manifest_or_a_part_of_one"
 TWO_COMMANDS = "tests/acceptance/test_docs.py::test_ci_runs_the_readmes_two_commands"
@@ -40,6 +41,7 @@ TESTS = {
     ("README.md", "bash"): TWO_COMMANDS,
     ("README.md", "console"): "tests/acceptance/test_docs.py::test_every_command_of_the_readme_prints_what_it_says",
     ("README.md", "sh"): f"{PAGES}test_a_model_of_your_own_runs_as_the_readme_says",
+    ("README.md", "text"): f"{DEMO}test_the_readme_shows_lines_of_the_page",
     ("README.md", "yaml"): "tests/acceptance/test_docs.py::test_the_readmes_manifest_is_the_example",
     ("README.zh-CN.md", "*"): TRANSLATION,
     ("deployments/gallery/README.md", "sh"): f"{OWN}test_a_model_of_the_gallery_runs_as_its_page_says",
@@ -61,6 +63,8 @@ TESTS = {
     ("docs/fleet.md", "json"): f"{FLEET}test_the_document_of_the_page_is_one",
     ("docs/fleet.md", "sh"): f"{FLEET}test_the_flags_of_the_page_exist",
     ("docs/fleet.md", "text"): "tests/acceptance/test_pull_signed.py::test_a_signed_commit_is_pulled_and_applied",
+    ("docs/fleet-demo.md", "sh"): f"{DEMO}test_the_demo_keeps_its_promises_and_prints_what_the_page_shows",
+    ("docs/fleet-demo.md", "text"): f"{DEMO}test_the_demo_keeps_its_promises_and_prints_what_the_page_shows",
     ("docs/expect.md", "yaml"): YAML,
     ("docs/plans.md", "sh"): f"{OWN}test_an_open_plan_runs_as_the_page_says",
     ("docs/python.md", "pycon"): "tests/test_api.py::test_the_examples_of_the_page_run",
