@@ -119,6 +119,7 @@ class JobRun:
     def _announce(self, position: Position, blocks: BlockMonitor) -> None:
         """Log and record that the job runs."""
         context, step = self._context, self._context.step
+        self._report.done_before = min(position.done, step.output.committed_rows)  # a crashed process is of this run
         if step.batching.auto:
             context.output.ledger.remember_batch_size(context.output.name, step.batching.run_size)
         log.info("job.started", rows=step.input.rows, done=position.done, output=step.output.shown)

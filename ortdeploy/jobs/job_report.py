@@ -30,6 +30,8 @@ class JobReport:
         self._memory_by_stage = dict(context.opened.memory)
         self.members = members
         self.statistics = statistics
+        self.done_before = 0
+        """The rows that were through when this run began."""
         self.gauges = Gauges(nvidia_devices() if _is_on_nvidia(members) else None)
 
     def note_first_rows(self) -> None:
@@ -80,6 +82,7 @@ class JobReport:
         return replace(
             result,
             failed=result.failed + pending,
+            ran=max(record.rows + result.kept - self.done_before, 0) if record is not None and self.done_before else 0,
             seconds=self.statistics.seconds,
             dropped=tuple(member.name for member in self.members if member.failure is not None),
         )

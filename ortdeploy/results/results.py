@@ -26,6 +26,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     these have failed is in `failed`. `dropped` names the sessions, each with its instance, whose provider failed while
     others went on. `stuck` are the rows of a run that nothing but the end of its process can end. `refused`: the job
     cannot run here, and running it again changes nothing. `shares` say which worker made what, if several did.
+    `ran` are the rows of this run, if earlier ones have committed rows too; else 0.
     """
 
     job: str
@@ -35,6 +36,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     failed: int = 0
     skipped: int = 0
     kept: int = 0
+    ran: int = 0
     seconds: float = 0.0
     reason: str | None = None
     provider_failed: bool = False

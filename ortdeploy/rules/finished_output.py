@@ -74,7 +74,14 @@ def _outdated(job: "ResolvedJob") -> str | None:
 def _changed(job: "ResolvedJob") -> tuple[str, ...]:
     """Return what has changed; providers that this machine does not have are the business of another rule."""
     here = all(model.usable for model in job.models)
-    return tuple(name for name in job.changed if here or name != "providers")
+    return tuple(_named(name, job) for name in job.changed if here or name != "providers")
+
+
+def _named(name: str, job: "ResolvedJob") -> str:
+    """Name the setting of an output that has changed, if its format and its columns have not."""
+    output = job.spec.output
+    is_same = job.output.layout is not None and layout_difference(job.output.layout, job.layout) is None
+    return "rows_per_part" if name == "output" and is_same and not output.recordings else name
 
 
 def _follow(job: "ResolvedJob") -> str:

@@ -5,13 +5,14 @@ Why: ONNX Runtime needs every input that has no default: "Required inputs are mi
 Example: a model with inputs a and b, and a CSV with the columns a and c.
 
 How to fix: say which column feeds which input: input: {columns: {b: c}}. If the header of a CSV is one name such as
-a;b, write delimiter: ";". A name that the header has twice says of no column which one is meant.
+a;b, write delimiter: ";". If a table has the elements of y as y.0 and y.1, name them "y.*". A name that the header has
+twice says of no column which one is meant.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.deployment.column_patterns import is_pattern
+from ortdeploy.deployment.column_patterns import is_pattern, matching
 from ortdeploy.deployment.delimiters import advice_on_delimiter
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.manifest.spec import ALWAYS_COLUMNS
@@ -56,6 +57,12 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 def _unknown(name: str, known: "Sequence[str]", source: "InputFacts", none: str = "no column") -> str:
     if name in source.repeated:
         return f'The data has the column "{name}" twice, and nothing says which one is meant. Rename one of the two.'
+    elements = f"{name}.*"
+    if matching(elements, known):  # as tables have an output of several numbers a row
+        return (
+            f'The data has {none} "{name}", and its elements as columns of their own, {elements}. '
+            f'Name all of them: "{elements}".'
+        )
     return f'The data has {none} "{name}". {_advice(name, known, source)}'
 
 

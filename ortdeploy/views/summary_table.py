@@ -32,7 +32,8 @@ def render_table(results: Sequence[JobResult], *, color: bool, width: int) -> st
 
 
 def _row(result: JobResult) -> Row:
-    """Return the cells of one job."""
+    """Return the cells of one job; its time is that of this run, and so is its rate."""
+    rows = result.ran or result.committed
     texts = {
         "job": printable(result.job),
         "rows": f"{result.committed:,}",
@@ -40,7 +41,7 @@ def _row(result: JobResult) -> Row:
         "failed": f"{result.failed:,}",
         "skipped": f"{result.skipped:,}",
         "time": f"{result.seconds:,.1f} s" if result.seconds else "",
-        "rows/s": f"{result.committed / result.seconds:,.0f}" if result.seconds and result.committed else "",
+        "rows/s": f"{rows / result.seconds:,.0f}" if result.seconds and rows else "",
         "output": printable(result.output),
     }
     state = Cell(text=result.status.replace("-", " "), code=_COLORS.get(result.status, RED))

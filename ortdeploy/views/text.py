@@ -131,7 +131,8 @@ def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
 
 def _render_result(result: "JobResult", paint: Paint) -> str:
     name = paint(f"job {result.job}", BOLD)
-    counts = f"{result.committed:,} rows committed, {result.failed:,} failed, {result.skipped:,} skipped"
+    counts = f"{count(result.committed, 'row')} committed, {result.failed:,} failed, {result.skipped:,} skipped"
+    counts += f"; {count(result.ran, 'row')} of this run" if result.ran else ""
     counts += f"; {more_rows(result.kept)} kept for the next run" if result.kept else ""
     match result.status:
         case "nothing-to-do":

@@ -1025,6 +1025,26 @@ def test_a_finished_output_of_other_steps_can_be_continued_or_started_over(cli: 
     ) in cli("plan", deployment / "m.yaml").words
 
 
+def test_parts_of_another_size_are_named_by_their_setting(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    changed = cli("plan", deployment / "m.yaml", "--set", "jobs.run.output.rows_per_part=5")
+    assert "made before these changed: rows_per_part. Under output:, on_upgrade: continue" in changed.words
+    changed = cli("plan", deployment / "m.yaml", "--set", "jobs.run.output.format=csv")
+    assert "made before these changed: output. Apply with" in changed.words
+
+
+def test_a_table_with_the_elements_of_a_column_says_how_they_are_named(cli: Cli, deployment: Path) -> None:
+    csv = MANIFEST.replace("format: jsonl", "format: csv")
+    (deployment / "m.yaml").write_text(csv)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    of_parts = csv.replace("data.npy, key: [row]", "outbox/run/part-*.csv, key: [row], columns: {x: y}")
+    (deployment / "n.yaml").write_text(of_parts.replace("path: outbox/run,", "path: outbox/again,"))
+    refused = cli("plan", deployment / "n.yaml")
+    assert 'no column "y", and its elements as columns of their own, y.*. Name all of them: "y.*".' in refused.words
+    (deployment / "n.yaml").write_text((deployment / "n.yaml").read_text().replace("{x: y}", '{x: "y.*"}'))
+    assert cli("plan", deployment / "n.yaml").code == 0
+
+
 def test_outputs_are_named_from_the_current_folder_for_people_and_from_the_manifest_for_programs(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1079,7 +1099,8 @@ def test_new_files_of_a_finished_job_are_run_and_only_they(cli: Cli, deployment:
     np.save(deployment / "in/a.npy", np.full((3, 4), 1, np.float32))
     (deployment / "in/b.npy").rename(deployment / "done.npy")
     assert "after 5 rows: 8 rows" in cli("plan", deployment / "m.yaml").out
-    assert "8 rows committed" in cli("apply", deployment / "m.yaml").out
+    second = cli("apply", deployment / "m.yaml").out
+    assert "8 rows committed, 0 failed, 0 skipped; 3 rows of this run, in" in second
     assert (deployment / "outbox/run/part-00000000.jsonl").read_bytes() == first
     assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(8))
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
