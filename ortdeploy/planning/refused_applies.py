@@ -41,7 +41,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The refusal as one sentence."""
         if self.good is None:
-            why = f"apply has failed since {self.since} ({self.reason})"
+            why = f"apply has failed since {self.since} ({self.reason.rstrip('.')})"
             return f"{self.manifest}: {why}; what did not run is as before"
         why = f"is refused since {self.since} ({self.reason})"
         return f"{self.manifest} {why}; what ran on {self.good} runs in its place"

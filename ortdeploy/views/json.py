@@ -163,13 +163,12 @@ def _refusal(one: "Refusal") -> dict[str, Any]:
 
 
 def _status(one: "JobStatus") -> dict[str, Any]:
-    known: dict[str, Any] = {"job": one.job, "output": one.output, "status": "never-run"}
+    known: dict[str, Any] = {"job": one.job, "output": one.output, "status": one.state}
     record = one.record
     if record is None:
         return {**known, **_shares(one.shares), **_unread(one)}
     return {
         **known,
-        "status": record.status,
         "run": record.run,
         "started": record.started,
         "ended": record.ended,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ortdeploy.facts.variants import Choice
     from ortdeploy.planning.refused_applies import Refusal
 
-_COLORS = {"done": GREEN, "running": GREEN, "paused": YELLOW, "never run": "", "stopped": YELLOW}
+_COLORS = {"done": GREEN, "running": GREEN, "paused": YELLOW, "never run": "", "stopped": YELLOW, "unfinished": YELLOW}
 _COLUMNS = (
     Column(name="DEPLOYMENT", rank=2, least=16),
     Column(name="JOB", least=12),
@@ -69,7 +69,7 @@ def render_status(
 def _row(one: JobStatus) -> Row:
     """Return the cells of a job: names, state, rows, and when its last run ended, or began if it has not."""
     record = one.record
-    state = record.status if record else "never run"
+    state = one.state.replace("-", " ")
     texts = {
         "DEPLOYMENT": one.deployment,
         "JOB": one.job,
@@ -88,6 +88,8 @@ def _lines(jobs: Sequence[JobStatus], *, verbose: bool) -> Iterator[str]:
     yield from (_render_live(one.job, one.live) for one in jobs if one.live)
     for one in jobs:
         yield from render_shares(one.job, one.shares)
+    finished = "all parts are there, and ortdeploy finish puts them into the ledger"
+    yield from (f"{one.job}: {finished}" for one in jobs if one.shares and not one.shares.left)
     yield from (f"{one.job}: how far shards are is not known: {one.unread}" for one in jobs if one.unread)
     yield from (f"{one.job}: {more_rows(one.kept)} kept for the next run" for one in jobs if one.kept)
     yield from (f"{one.job}: not as expected: {why}" for one in jobs for why in one.missed)

@@ -45,6 +45,13 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def state(self) -> str:
+        """How its last run ended or is; without one, `unfinished` if shards have made parts, else `never-run`."""
+        if self.record is not None:
+            return self.record.status
+        return "never-run" if self.shares is None else "unfinished"
+
+    @property
     def missed(self) -> Sequence[str]:
         """What was not as the manifest expects of the rows of the last run."""
         found: Sequence[str] = self.record.statistics.get("expected", {}).get("missed", ()) if self.record else ()

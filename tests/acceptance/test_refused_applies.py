@@ -39,7 +39,7 @@ def test_a_refused_apply_is_told_until_one_is_not_refused(cli: Cli, done: Path) 
     assert (first["manifest"], first["good"]) == (str(done), None)
     assert "double.onnx" in first["reason"]
     words = cli("status", done).words
-    assert f"apply has failed since {first['since']} ({first['reason']})" in words
+    assert f"apply has failed since {first['since']} ({first['reason'].rstrip('.')})" in words
     assert "done" in words
     assert "apply has failed since" in cli("status", done, "-q").words
     assert cli("apply", done).code == 1

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     refused = cli("apply", deployment / "m.yaml")
     assert refused.code == 1
     assert "error[unfinished-shards]" in refused.words
-    assert "never run" in (before := cli("status", deployment / "m.yaml")).out
+    before = cli("status", deployment / "m.yaml")
+    assert re.search(r"^run +unfinished +0 ", before.out, re.MULTILINE)
+    assert "all parts are there" not in before.out
     assert "run: 1 of 3 parts decided: 8 of 20 rows" in before.out
     missing = cli("finish", plan)
     assert missing.code == 1
@@ -54,6 +57,7 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     monkeypatch.setenv("ORTDEPLOY_SHARD", "auto")
     assert cli("apply", plan).code == 0
     monkeypatch.delenv("ORTDEPLOY_SHARD")
+    assert "run: all parts are there, and ortdeploy finish puts them into the ledger" in cli("status", deployment).out
     assert cli("finish", plan).code == 0
     assert parts(deployment) == parts(alone)
     report = json.loads((deployment / "outbox/run/_run.json").read_text())
