@@ -28,6 +28,7 @@ from ortdeploy.bundles.layout import open_bundle
 from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.commands import watch
 from ortdeploy.cli.main import main
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import content_store, names
 from ortdeploy.planning.versions import installed
 from ortdeploy.planning.versions.policy_file import read_policies
@@ -164,7 +165,7 @@ def test_numbers_only_rise_except_by_rollback(world: World) -> None:
     assert world.run("rollback", "@demo", "--unpin").code == 0
     done = world.run("apply", two)
     assert (done.code, world.version) == (0, 2), done.err
-    assert "no such older version" in world.run("rollback", "@demo", "--to", "7").err
+    assert "no such older version of demo here; those that are: 1." in world.run("rollback", "@demo", "--to", "7").err
     (world.home / "labels.txt").write_text("up\ndown\n")
     assert "is here already with the id" in world.run("apply", world.bundle(2)).err
     (world.home / "labels.txt").write_text("oben\nunten\n")
@@ -394,6 +395,12 @@ def test_a_file_of_an_installed_version_that_is_gone_comes_again_with_the_bundle
     assert (done.code, len(world.words())) == (0, 4), done.err
 
 
+def test_watch_names_the_bundle_that_it_watches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "apply_once", lambda *_: True)
+    bundle = world.bundle(1)
+    assert f'"paths": ["{bundle}"]' in world.run("watch", bundle).err
+
+
 def test_watch_takes_versions_and_rows_as_they_come_and_survives_what_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,6 +473,10 @@ def test_the_policy_of_the_page_is_one(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(text)
     found = read_policies(str(tmp_path / "policy.yaml"))[-1]
     assert (len(found.deployments["digits"].keys), found.keep, found.manifests) == (2, 3, ("/srv/line",))
+    (tmp_path / "keys/2027.pub").unlink()
+    with pytest.raises(OrtdeployError) as refused:
+        read_policies(str(tmp_path / "policy.yaml"))
+    assert (str(refused.value).count("so nothing runs"), "2027.pub: No such file" in str(refused.value)) == (1, True)
 
 
 def test_the_commands_of_the_page_have_flags_that_exist() -> None:
@@ -694,6 +705,7 @@ def test_an_installed_version_that_a_policy_stops_is_refused_in_the_document_too
     assert (refused.code, "may not run any more" in refused.err) == (1, True)
     told = said(world)
     assert (told["state"], told["refusal"]["summary"]) == ("refused", "What is installed may not run any more")
+    assert told["wanted"]["state_reached"] == "described"
     assert (told["version"]["number"], told["jobs"][0]["committed"]) == (1, 2)
     Path(names.POLICY).unlink()
     assert world.run("apply", "@demo").code == 0

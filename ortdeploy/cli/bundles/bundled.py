@@ -242,7 +242,9 @@ class _Desk:
 
         self._take(None, f"@{installed.name}", installed)
         (manifest,) = self._arguments.paths
-        ended = Outcome(manifest=manifest, state="current" if summary is None else "refused", summary=summary)
+        ended = Outcome(manifest=manifest, state="current")
+        if summary is not None:
+            ended = replace(ended, state="refused", summary=summary, reached=record.DESCRIBED)
         SelfReport(self._arguments).write([ended])
 
     def _take(

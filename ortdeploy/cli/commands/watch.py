@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         start_logging(arguments, stack)
         stack.enter_context(stopped.installed())
         heart = Heart(lambda: _progress_of(arguments))
-        log.info("watch.started", paths=arguments.paths, every=arguments.every)
+        log.info("watch.started", paths=_watched(arguments), every=arguments.every)
         notify(READY=1)
         told = AssignedParts(arguments)
         told.begin()
@@ -77,7 +77,7 @@ class AssignedParts:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Take the flags."""
-        self._paths = ", ".join(map(printable, arguments.paths))
+        self._paths = ", ".join(map(printable, _watched(arguments)))
         self._every = arguments.every
         self._is_shown = sys.stderr.isatty() and not arguments.quiet
 
@@ -243,5 +243,11 @@ def apply_arguments(arguments: argparse.Namespace) -> list[str]:
     switches = [f"--{name}" for name in _SWITCHES if given[name]]
     every = [] if given["every"] is None else [f"--every={given['every']:g}s"]
     taken = getattr(arguments, "taken", None)
-    paths, own = ([taken.path], taken.flags) if taken else (arguments.paths, ())
-    return ["apply", "--last-good", *every, *one, *several, *switches, *own, "--", *paths]
+    own = taken.flags if taken else ()
+    return ["apply", "--last-good", *every, *one, *several, *switches, *own, "--", *_watched(arguments)]
+
+
+def _watched(arguments: argparse.Namespace) -> list[str]:
+    """Return the paths that are applied: manifests, a bundle, or what is installed as @NAME."""
+    taken = getattr(arguments, "taken", None)
+    return [taken.path] if taken else arguments.paths

@@ -244,8 +244,8 @@ def rolled_back(installed: Installed, number: int | None) -> tuple[Installed, Ve
     wanted = number if number is not None else older[-1] if older else None
     target = next((one for one in ran if one.number == wanted), None)
     if target is None or target.id is None or wanted not in older:
-        known = ", ".join(map(str, older)) or "none"
-        raise OrtdeployError(f"there is no such older version of {installed.name} here; those that are: {known}")
+        known = f"those that are: {', '.join(map(str, older))}" if older else f"{current.number} is the oldest"
+        raise OrtdeployError(f"there is no such older version of {installed.name} here; {known}")
     reached = {**installed.reached, target.id: CURRENT}
     aside = max(installed.aside, installed.highest)
     return replace(installed, current=target.id, wanted=target.id, aside=aside, reached=reached), target

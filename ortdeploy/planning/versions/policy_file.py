@@ -88,8 +88,9 @@ def _read(path: str, *, belongs_to_root: bool) -> Policy:
 
 def _key(policy: str, name: str, *, belongs_to_root: bool) -> Key:
     path = os.path.join(os.path.dirname(policy), name)  # noqa: PTH118, PTH120  as text
+    raw = _bytes(path, _LARGEST_KEY, belongs_to_root=belongs_to_root)
     try:
-        return read_key(_bytes(path, _LARGEST_KEY, belongs_to_root=belongs_to_root), name)
+        return read_key(raw, name)
     except OrtdeployError as error:
         raise _unreadable(policy, f"{error}") from error
 
