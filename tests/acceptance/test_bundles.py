@@ -688,7 +688,7 @@ def test_a_first_version_that_is_refused_is_no_idle_device(world: World) -> None
     assert world.run("apply", world.bundle(1)).code == 1  # nothing to read is there
     told = said(world)
     assert (told["deployment"], told["state"], told["version"]["number"]) == ("demo", "refused", None)
-    assert told["refusal"]["summary"] == "Version 1 is not planned"
+    assert (told["refusal"]["summary"], told["refusal"]["rule"]) == ("Version 1 is not planned", "unmatched-input")
     assert told["jobs"] == []
     unknown = world.run("status", "@demo")
     assert (unknown.code, "Version 1 is not planned since" in unknown.err) == (1, True)

@@ -280,7 +280,9 @@ class _Report:
 def _refusal_of(bundle: "WantedBundle") -> Refused | None:
     """Return why a bundle is refused, without the words, which `status` has on the device."""
     found = bundle.refused
-    return None if found is None else Refused(summary=f"Version {found.number} is not {found.state}", since=found.since)
+    if found is None:
+        return None
+    return Refused(summary=f"Version {found.number} is not {found.state}", since=found.since, rule=found.rule)
 
 
 def _cut(facts: Mapping[str, Fact]) -> dict[str, Fact]:

@@ -61,6 +61,11 @@ class Refused(Struct, frozen=True, kw_only=True):
     since: str
     facts: str
 
+    @property
+    def rule(self) -> str | None:
+        """The rule that refuses its plan, with which the reason begins."""
+        return self.reason.partition(":")[0] if self.state == PLANNED else None
+
 
 class Installed(Struct, frozen=True, kw_only=True):
     """The versions of one deployment. By id, `reached` is the last state, and `passed` by which facts it was checked.
