@@ -14,7 +14,7 @@ from ortdeploy.views.table import Cell, Column, render_columns
 from ortdeploy.views.text import GREEN, RED, YELLOW, painter, wrapped
 
 FORMAT_VERSION = 1
-_LONGEST = 60
+_LONGEST, _WHY = 60, 200
 _COLUMNS = (
     Column(name="DEVICE", least=12),
     Column(name="DEPLOYMENT", least=12),
@@ -50,7 +50,12 @@ def _complaints(row: Row) -> list[tuple[str, str]]:
     name = row.device if row.document is None else f"{row.device}, {row.document.deployment}"
     damaged = sum(job.damaged_parts for job in row.document.jobs) if row.document else 0
     more = [f"{damaged} damaged part{'' if damaged == 1 else 's'}"] if damaged else []
-    return [(printable(name[:_LONGEST]), printable(why[:300])) for why in (*row.why, *more)]
+    return [(printable(_short(name)), printable(_short(why, _WHY))) for why in (*row.why, *more)]
+
+
+def _short(text: str, most: int = _LONGEST) -> str:
+    """Return a text of a stranger, cut if it is too long for a line."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def counts(rows: Sequence[Row]) -> Mapping[str, int]:
@@ -68,11 +73,11 @@ def cells_of(row: Row) -> dict[str, str]:
     said = row.document
     numbers = ("", "", "") if said is None else _numbers(said)
     return {
-        "DEVICE": row.device[:_LONGEST],
-        "DEPLOYMENT": said.deployment[:_LONGEST] if said else "-",
+        "DEVICE": _short(row.device),
+        "DEPLOYMENT": _short(said.deployment) if said else "-",
         "STATE": ", ".join(row.wrong) or _state(row),
         "VERSION": _version(said) if said else "-",
-        "PROFILE": said.profile.shown[:_LONGEST] if said else "-",
+        "PROFILE": _short(said.profile.shown) if said else "-",
         "COMMITTED": numbers[0],
         "FAILED": numbers[1],
         "WAITING": numbers[2],
@@ -85,7 +90,7 @@ def _version(said: Document) -> str:
     version = said.version
     number = None if version.number is None else str(version.number)
     digest = version.commit or version.bundle or version.text_digest or ""
-    return (version.label or number or digest.removeprefix("sha256:")[:_ID] or "-")[:_LONGEST]
+    return _short(version.label or number or digest.removeprefix("sha256:")[:_ID] or "-")
 
 
 def _numbers(said: Document) -> tuple[str, str, str]:

@@ -74,6 +74,15 @@ def test_names_of_strangers_move_no_cursor(inbox: Path, cli: Cli) -> None:
     assert "x\ny" not in out
 
 
+def test_long_words_of_strangers_are_cut(inbox: Path, cli: Cli) -> None:
+    long = "long " * 1000
+    refusal = Refused(summary=long, since=CURRENT.last_look, rule=long, path=long)
+    collected(inbox, "c", device=Device(name=long), deployment=long, state="refused", refusal=refusal)
+    lines = [line for line in cli("fleet", inbox).out.splitlines() if "long " in line]
+    assert len(lines) >= 2
+    assert all("…" in line and len(line) < 350 for line in lines)
+
+
 def test_expected_devices_are_named_by_device_files(inbox: Path, tmp_path: Path, cli: Cli) -> None:
     devices = tmp_path / "devices"
     devices.mkdir()
