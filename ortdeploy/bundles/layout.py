@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -81,7 +81,11 @@ class Bundle(Struct, frozen=True, kw_only=True):
 def open_bundle(path: Path, tag: str | None = None) -> Iterator[Bundle]:
     """Open a bundle, and read what it says of itself. Raises OrtdeployError, which says what is wrong with it."""
     try:
-        with open_carrier(path) as carrier:
+        with ExitStack() as stack:
+            try:
+                carrier = stack.enter_context(open_carrier(path))
+            except OrtdeployError as error:
+                raise OrtdeployError(f"{path} is no bundle: {error}") from error
             yield _describe(path, carrier, tag)
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be read: {error.strerror or error}") from error

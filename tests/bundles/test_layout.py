@@ -135,6 +135,16 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any], dict[str, Any
 }  # fmt: skip
 
 
+def test_an_archive_that_ends_early_is_named(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "digits.tar", tmp_path / "cut.tar"
+    write(whole)
+    for size in (1, 5000):
+        cut.write_bytes(whole.read_bytes()[:size])
+        with pytest.raises(OrtdeployError, match="the copy was cut off") as refused, open_bundle(cut):
+            pass
+        assert str(refused.value).startswith(f"{cut} is no bundle: the archive ")
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_layout_is_refused_in_words(tmp_path: Path, case: str) -> None:
     change, why = HOSTILE[case]
