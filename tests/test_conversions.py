@@ -34,7 +34,8 @@ EXACT = {
     "operations/places.py find_runs": "booleans",
     "operations/center_decode.py build": "places in a map, and numbers of classes",
     "operations/letters.py build": "ids of letters, which the file bounds",
-    "operations/masks.py _taps": "places in a picture",
+    "operations/resizing.py _placed": "places in a picture",
+    "operations/look_up.py build": "numbers of a file, in the element type that the manifest names",
     "operations/masks.py build": "places that are clipped to a picture",
     "operations/polygons.py _outline": "places in a picture",
     "operations/rle.py _runs": "booleans",
@@ -91,7 +92,7 @@ def test_nothing_else_converts() -> None:
     found = {
         f"{path.relative_to(package).as_posix()} {name}"
         for room in ROOMS
-        for path in sorted((package / room).glob("*.py"))
+        for path in sorted((package / room).rglob("*.py"))
         for name in converting(path)
     }
     assert not found - set(EXACT), "convert with ortdeploy.tensors.conversion, or say here why no value changes"

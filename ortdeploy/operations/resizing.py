@@ -42,7 +42,7 @@ def hold_size(solved: Solved, types: Types) -> None:  # noqa: ARG001  settings a
 
 
 def picture_size(how: Array) -> tuple[int, int]:
-    """Return the height and width of a picture by its `how`. Raises ValueError if it has none."""
+    """Return the height and width of a picture by its `how`, float32 [6] or [2]. Raises ValueError if it has none."""
     height, width = (int(side) for side in how[-_OF_SIZE:])
     if not (0 < height <= _LARGEST and 0 < width <= _LARGEST):
         raise ValueError(f"a picture of {height} x {width} pixels has no map")

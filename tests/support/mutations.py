@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-n", "--workers", type=int, default=2)
     asked = parser.parse_args()
-    paths = sorted((REPOSITORY / "ortdeploy" / asked.room).glob("*.py"))
+    paths = sorted((REPOSITORY / "ortdeploy" / asked.room).rglob("*.py"))
     possible = [one for path in paths if path.stem in (asked.modules or [path.stem]) for one in mutations(path)]
     drawn = random.Random(asked.seed).sample(possible, min(asked.count, len(possible)))  # noqa: S311  a draw
     survived = 0
