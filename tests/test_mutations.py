@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LIMIT = 64
 
+class One(Struct, frozen=True): ...
+
 def take(rows: "list[1]", most: int = 3) -> bool:
     if len(rows) < most and not rows[0]:
         return True
@@ -37,13 +39,13 @@ def test_every_kind_of_change_is_drawn_once_for_each_place(tmp_path: Path, monke
         assert source != SOURCE
     assert {one.removeprefix("m.py:") for one in found} == {
         "8 64 -> 640", "8 64 -> 6",
-        "10 3 -> 4", "10 3 -> 2",
-        "11 len(rows) < most -> len(rows) <= most",
-        "11 len(rows) < most and (not rows[0]) -> len(rows) < most or not rows[0]",
-        "11 without not: not rows[0]", "11 0 -> 1", "11 0 -> -1",
-        "12 True -> False", "12 without the branch of if len(rows) < most and (not rows[0])",
-        "13 without os.fsync(1)", "13 1 -> 2", "13 1 -> 0",
-        f"13 swapped: {['os.fsync(1)', CALL]}",
-        "14 without os.rename('a', 'b')",
-        "15 False -> True",
+        "12 3 -> 4", "12 3 -> 2",
+        "13 len(rows) < most -> len(rows) <= most",
+        "13 len(rows) < most and (not rows[0]) -> len(rows) < most or not rows[0]",
+        "13 without not: not rows[0]", "13 0 -> 1", "13 0 -> -1",
+        "14 True -> False", "14 without the branch of if len(rows) < most and (not rows[0])",
+        "15 without os.fsync(1)", "15 1 -> 2", "15 1 -> 0",
+        f"15 swapped: {['os.fsync(1)', CALL]}",
+        "16 without os.rename('a', 'b')",
+        "17 False -> True",
     }  # fmt: skip

@@ -73,7 +73,7 @@ def mutations(path: Path) -> Iterator[Mutation]:
 
 
 def _annotations(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a node has that is not run, or only shown: types, and bodies of `if TYPE_CHECKING`."""
+    """Yield what a node has that is not run, or only shown or forbidden: types, and whether a record is frozen."""
     for name in ("annotation", "returns"):
         if isinstance(one := getattr(node, name, None), ast.AST):
             yield one
@@ -81,6 +81,8 @@ def _annotations(node: ast.AST) -> Iterator[ast.AST]:
         yield node
     if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
         yield node
+    if isinstance(node, ast.ClassDef):
+        yield from node.keywords
 
 
 Change = tuple[Sequence["ast.expr | ast.stmt"], str, str]
