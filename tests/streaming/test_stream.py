@@ -44,7 +44,7 @@ from ortdeploy.jobs import job_context
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.results import Status
-from ortdeploy.results.rows import Block
+from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.sources.arrays import ArraySource
 from ortdeploy.streaming import stall_watch, stream
@@ -208,6 +208,25 @@ def test_an_input_that_hangs_is_named(tmp_path: Path, hang: threading.Event, mon
     hang.set()
     assert result.status is Status.FAILED
     assert "the input is read for" in (result.reason or "")
+
+
+def test_a_block_none_of_whose_rows_can_be_read_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(24))
+    real = ArraySource.blocks
+
+    def unreadable(self: ArraySource, start: int, sizes: Any) -> Iterator[Block]:
+        for block in real(self, start, sizes):
+            if block.start < 8:
+                bad = [FailedRow(row=row, source="a", stage="read", code="bad", message="bad") for row in block.rows]
+                none = {name: column[:0] for name, column in block.columns.items()}
+                yield Block(start=block.start, count=block.count, rows=[], columns=none, failed=bad)
+            else:
+                yield block
+
+    monkeypatch.setattr(ArraySource, "blocks", unreadable)
+    result = execute(tmp_path, plan_for(tmp_path, 24, max_failed=9), FakeRuntime(double))
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 16, 8)
+    assert [row for row, _ in rows(tmp_path)] == list(range(8, 24))
 
 
 def test_a_process_that_was_stopped_meanwhile_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
