@@ -1,14 +1,16 @@
 """The service of a deployment that comes in bundles: what its unit allows, and versions that need more."""
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Cli
+from conftest import REPOSITORY, Cli
 from support.bundle_worlds import MANIFEST, World, allow, sign
 from support.bundles import Signer
 
+from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.files import names
 
 ELSEWHERE = "  scale: {path: models/scale.onnx, providers: [CPU]"
@@ -137,3 +139,11 @@ def test_a_unit_counts_if_it_is_that_of_the_root(world: World, change: Callable[
     world.write(MANIFEST + PROFILES)
     refused = world.run("apply", world.bundle(2))
     assert ("denies its service" in refused.err, world.version) == (counts, 1 if counts else 2)
+
+
+def test_what_the_image_runs_are_commands_with_flags_that_exist() -> None:
+    lines = (REPOSITORY / "deployments/fleet/Containerfile").read_text(encoding="utf-8").splitlines()
+    (command,) = [json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
+    (health,) = [line.partition(" CMD ortdeploy ")[2] for line in lines if line.startswith("HEALTHCHECK ")]
+    words = shlex.split(health.partition(" || ")[0])
+    assert [build_parser(one[0]).parse_args(one).command for one in (command, words)] == ["watch", "status"]
