@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -189,3 +189,59 @@ def test_a_bundle_of_gibibytes_takes_no_memory_that_grows_with_it(
         peaks.append(found)
     small, huge = peaks
     assert max(now - before for before, now in zip(small, huge, strict=True)) < 32 * 1024
+
+
+class Disk:
+    """What of a device's files is durable: inodes whose bytes were synced, and names whose folder was."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.synced: set[int] = set()
+        self.waiting: set[str] = set()
+        self._real = {name: getattr(os, name) for name in ("fsync", "link", "replace")}
+        patch.setattr(os, "fsync", self._fsync)
+        for name in ("link", "replace"):
+            patch.setattr(os, name, partial(self._name, name))
+        self.before: Callable[[str, str], object] = lambda _source, _target: None
+
+    def _fsync(self, descriptor: int) -> None:
+        self._real["fsync"](descriptor)
+        path = os.path.realpath(f"/proc/self/fd/{descriptor}")
+        self.synced.add(os.fstat(descriptor).st_ino)
+        self.waiting = {one for one in self.waiting if str(Path(one).parent) != path}
+
+    def _name(self, how: str, source: str | Path, target: str | Path) -> None:
+        self.before(str(source), str(target))
+        self._real[how](source, target)
+        self.waiting.add(os.path.realpath(target))
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file would be there, whole, after a power cut."""
+        return path.stat().st_ino in self.synced and os.path.realpath(path) not in self.waiting
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what is synced")
+def test_a_state_is_written_only_when_all_that_it_rests_on_is_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = world.device / ".ortdeploy"
+    record, states = installed.record_of(state, "demo"), list[str]()
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    disk = Disk(monkeypatch)
+
+    def before(source: str, target: str) -> None:
+        if target != str(record):
+            return
+        assert Path(source).stat().st_ino in disk.synced
+        assert not states or disk.holds(record)  # the state before this one
+        told = json.loads(Path(source).read_text())
+        states.append(told["reached"].get(told["wanted"], ""))
+        for version in told["versions"]:
+            for digest in {*version["files"].values(), version["id"]}:
+                assert disk.holds(state / "store/files" / digest), (states, version["files"])
+            assert all(map(disk.holds, (state / "store/references").iterdir()))
+
+    disk.before = before
+    assert world.run("apply", bundle).code == 0
+    assert states == ["", "described", "trusted", "whole", "planned", "checked", "current"]
+    assert disk.holds(record)

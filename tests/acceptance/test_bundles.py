@@ -770,3 +770,21 @@ def test_a_rollback_leaves_out_what_never_ran(world: World) -> None:
         assert world.run(command, world.bundle(number)).code == 0
     assert "those that are: 1" in world.run("rollback", "@demo", "--to", "2").err
     assert (world.run("rollback", "@demo").code, world.version) == (0, 1)
+
+
+@pytest.mark.parametrize("part", range(effort(2, 20)))
+@pytest.mark.parametrize("command", ["plan", "rollback"])
+def test_a_kill_within_a_plan_or_a_rollback_leaves_a_version_that_runs(
+    upgraded: tuple[World, Path], command: str, part: int
+) -> None:
+    world, bundle = upgraded
+    if command == "rollback":
+        assert world.run("apply", bundle).code == 0
+    for event in (1 + 3 * part, 3 + 3 * part):
+        with burning_everywhere(event), suppress(Killed):
+            world.run(command, "@demo" if command == "rollback" else bundle)
+        assert world.version in ({1} if command == "plan" else {1, 2})
+    assert world.run("status", "@demo", "--versions").code == 0
+    assert world.run("rollback", "@demo", "--unpin").code == 0
+    done = world.run("apply", bundle)
+    assert (done.code, world.version) == (0, 2), done.err
