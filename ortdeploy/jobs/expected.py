@@ -57,9 +57,10 @@ def _count(counts: Counts, step: RunJob, path: Path) -> None:
 class Expected:
     """What is expected of one job.
 
-    `kept` is what the ledger keeps: the `rows` of the last good run, what was `missed`, the first row that the last
-    comparison looked at (`first`), the `end` of an input whose last rows wait, with the digest of its files, and
-    `since` which row the rows are those of a run that is not compared yet, however often it is interrupted.
+    `kept` is what the ledger keeps: the `rows` of the last good run and of the one `before`, what was `missed`, from
+    which row on the last comparison looked (`first`) and how many rows it has `counted`, the `end` of an input whose
+    last rows wait, with the digest of its files, and `since` which row the rows are those of a run that is not compared
+    yet, however often it is interrupted.
     """
 
     def __init__(self, step: RunJob, earlier: Mapping[str, Any]) -> None:
@@ -78,9 +79,11 @@ class Expected:
         """Return whether committed rows were never compared."""
         return bool(self) and record is not None and record.rows > self.kept["since"]
 
-    def was_compared(self, record: OutputRecord) -> bool:
-        """Return whether all committed rows were compared."""
-        return bool(self) and "first" in self.kept and record.rows == self.kept["since"]
+    def is_due_again(self, record: OutputRecord) -> bool:
+        """Return whether all rows were compared, and some of them have a result only since."""
+        if not self or "first" not in self.kept or record.rows != self.kept["since"]:
+            return False
+        return self.kept.get("counted") != _committed(_parts(record, self.kept["first"]))
 
     def judge(
         self,
@@ -96,15 +99,14 @@ class Expected:
         Their `last` part is waiting at a path for its name. `counted` are counts of parts, by number.
         """
         since = self.kept["first" if again else "since"]
-        # compact may have joined the first of them with rows before
-        parts = [part for part in record.parts if part.end > since] if record is not None else []
+        parts = _parts(record, since)
         counts = Counts(self._said)
         for part in parts:
             if not counts.join((counted or {}).get(part.number, {})):
                 self._read(counts, [one.file for one in part.files if one.file is not None], local)
         if last is not None and last[0].file is not None:
             _count(counts, self._step, last[1])
-        rows = sum(part.committed for part in [*parts, *([last[0]] if last else [])])
+        rows = self.kept["counted"] = _committed([*parts, *([last[0]] if last else [])])
         missed = [*counts.missed(), *filter(None, [changed_rows(self._said, rows, self._before(again=again))])]
         self.kept["missed"] = missed
         for one in missed:
@@ -137,6 +139,15 @@ class Expected:
                     f"{self._step.output.shown}/{file} is gone, and its rows are to be compared with expect:. Restore "
                     "it from a copy, or leave expect: out"
                 ) from error
+
+
+def _parts(record: OutputRecord | None, since: int) -> list[Part]:
+    """Return the parts with rows from one on; compact may have joined the first of them with rows before."""
+    return [] if record is None else [part for part in record.parts if part.end > since]
+
+
+def _committed(parts: Sequence[Part]) -> int:
+    return sum(part.committed for part in parts)
 
 
 def end_of_input(step: RunJob, earlier: Mapping[str, Any]) -> int | None:

@@ -117,8 +117,9 @@ class RetryRun:
         parts = [part for part in committed_parts(context.output) if wanted.get(part.number)]
         self._found = True  # a retry that was killed may have left a report from before
         if not parts:
+            self._compare()  # a retry that was killed may not have done it
             tried = any(self._was_tried(one) for failed in attempts.values() for one in failed.values())
-            return Status.DONE if tried else Status.NOTHING_TO_DO
+            return Status.DONE if tried or self._statistics is not None else Status.NOTHING_TO_DO
         self._places = RowLocator(context)
         self._left = self._places.left
         rows = [row for part in parts for row in wanted[part.number]]
@@ -134,7 +135,7 @@ class RetryRun:
         """Compare the rows of the last run again with what is expected of them, if they were. Raises OrtdeployError."""
         record = self._own_record()
         expected = Expected(self._step, record.statistics)
-        if not expected.was_compared(record):
+        if not expected.is_due_again(record):
             return
         try:
             expected.judge(record, in_folder(self._context.output.folder), again=True)

@@ -1,7 +1,9 @@
 """What a job expects of its rows: counted exactly, over interruptions, and compared before the last commit."""
 
+import itertools
 import json
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from conftest import Cli, Result, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import effort
+from support.fuse import killed_at
 from support.models import scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -325,3 +328,97 @@ def test_rows_that_shards_have_put_on_a_store_are_compared(tmp_path: Path, cli: 
     deploy(tmp_path, GOOD.replace("[18, 20]", "[8, 10]"), name="b", rows=10)
     done = in_shards(cli, on_store(path))
     assert done.code == 0, done.words
+
+
+FIXED = "    errors: {max_failed: 5}\n"
+SECOND = '{y: {mean: [0, 100]}, rows: {change: "<= 1%"}}'
+
+
+def kills(folder: Path, every: int) -> Iterator[tuple[Path, int]]:
+    """Yield a folder and the event before which what runs in it is killed, until it lives."""
+    for event in itertools.count(1, every):
+        (folder / str(event)).mkdir()
+        yield folder / str(event), event
+
+
+def check_next_run(path: Path, cli: Cli, rows: int) -> None:
+    """The next run is compared with so many rows, and with no others."""
+    deploy(path.parent, SECOND, name="z", rows=rows + 5)
+    with path.open("a") as file:
+        file.write(FIXED)
+    assert f"off the {rows:,} of the last good run" in cli("apply", path).words
+
+
+@pytest.mark.process
+@pytest.mark.quick("9")
+@pytest.mark.parametrize("every", [9, 1], ids=["9", "1"])
+def test_killed_at_every_step_all_rows_are_compared(tmp_path: Path, cli: Cli, every: int) -> None:
+    for folder, event in kills(tmp_path, every):
+        path = deploy(folder, "{y: {mean: [21, 21]}}", rows=22)
+        with killed_at(event) as fuse:
+            cli("apply", path)
+        done = cli("apply", path)
+        assert done.code == 0, (event, done.words)
+        assert [row["y"][0] for row in read_rows(folder / "out")] == [2.0 * at for at in range(22)]
+        check_next_run(path, cli, 22)
+        if not fuse.blew:
+            return
+
+
+@pytest.mark.process
+@pytest.mark.quick("60")
+@pytest.mark.parametrize("every", [60, 9], ids=["60", "9"])
+def test_shards_that_are_killed_at_every_step_are_compared(tmp_path: Path, cli: Cli, every: int) -> None:
+    for folder, event in kills(tmp_path, every):
+        path = deploy(folder, "{y: {mean: [21, 21]}}", rows=22)
+        with killed_at(event) as fuse:
+            in_shards(cli, path)
+        done = in_shards(cli, path) if not (folder / "plan.json").exists() else finished(cli, folder / "plan.json")
+        assert done.code == 0, (event, done.words)
+        assert [row["y"][0] for row in read_rows(folder / "out")] == [2.0 * at for at in range(22)]
+        check_next_run(path, cli, 22)
+        if not fuse.blew:
+            return
+
+
+def finished(cli: Cli, plan: Path) -> Result:
+    for shard in range(2):
+        done = cli("apply", plan, "--shard", f"{shard}/2")
+        assert done.code == 0, done.words
+    return cli("finish", plan)
+
+
+@pytest.mark.process
+@pytest.mark.quick("5")
+@pytest.mark.parametrize("every", [5, 1], ids=["5", "1"])
+def test_a_retry_that_is_killed_at_every_step_is_compared_at_last(tmp_path: Path, cli: Cli, every: int) -> None:
+    for folder, event in kills(tmp_path, every):
+        path = broken(folder, "{y: {mean: [19.5, 19.6]}}")
+        assert cli("apply", path).code == 0
+        deploy(folder, "{y: {mean: [19.5, 19.6]}}")
+        with path.open("a") as file:
+            file.write(FIXED)
+        with killed_at(event) as fuse:
+            cli("retry", path, "--job", "run")
+        cli("retry", path, "--job", "run")
+        missed = ["y: the mean is 19, and 19.5 to 19.6 is expected"]
+        assert json.loads((folder / "out/_run.json").read_text())["expectations_missed"] == missed, event
+        assert "the mean is 19" in cli("status", path).words
+        assert len(read_rows(folder / "out")) == 20
+        if not fuse.blew:
+            return
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_compacted_parts_are_compared(tmp_path: Path, cli: Cli, known: bool) -> None:
+    """Rows of runs that were compared may be joined; those of the next run are compared alone."""
+    path = broken(tmp_path, "{y: {mean: [0, 40]}}")
+    assert cli("apply", path).code == 0
+    deploy(tmp_path, "{y: {mean: [0, 40]}}", name="b", rows=3)
+    with path.open("a") as file:
+        file.write(FIXED)
+    assert cli("apply", path).code == 0
+    path.write_text(path.read_text().replace("rows_per_part: 8", "rows_per_part: 64") if known else path.read_text())
+    assert cli("compact", path, "--job", "run").code == 0
+    deploy(tmp_path, "{y: {mean: [0, 40]}}", name="b", rows=3)
+    check_next_run(path, cli, 3)
