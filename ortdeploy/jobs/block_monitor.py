@@ -23,6 +23,34 @@ if TYPE_CHECKING:
     from ortdeploy.results.rows import FailedRow
 
 
+class _Ahead(Iterator[Finished]):
+    """Blocks, of which the next one is made before it is asked for where it must be known whether there is one.
+
+    It is counted when it is asked for: its failed rows and its state are those of a part that is not written yet.
+    """
+
+    def __init__(self, blocks: Iterator[Finished]) -> None:
+        self._blocks = blocks
+        self._next: list[Finished] = []
+        self._error: Exception | None = None
+
+    def __next__(self) -> Finished:
+        if self._error is not None:
+            raise self._error
+        return self._next.pop() if self._next else next(self._blocks)
+
+    def is_at_end(self) -> bool:
+        """Return whether there is no further block; an error is raised in its turn."""
+        if self._error is None and not self._next:
+            try:
+                self._next.append(next(self._blocks))
+            except StopIteration:
+                return True
+            except Exception as error:  # noqa: BLE001  `__next__` raises it
+                self._error = error
+        return False
+
+
 class BlockMonitor:
     """Counts the blocks of one job. `done` is the number of finished rows, `state` what the last of them passes on.
 
@@ -45,14 +73,16 @@ class BlockMonitor:
         self.vouched = InputVerifier(FileStates.of(context.step.input.files))
         self.budget = ErrorBudget(context.step, position.failed, position.failed_last)
         self.live: Live | None = None
+        self._ahead = _Ahead(iter(()))
 
     def count(self, finished: Iterator[Finished]) -> Generator[Finished]:
         """Yield blocks and count them. Raises what ends the job before its input does.
 
         A block whose failed rows are too many for the budget is not passed on: the next run tries it again.
         """
+        self._ahead = _Ahead(finished)
         try:
-            for one in finished:
+            for one in self._ahead:
                 self._note(one)
                 yield one
                 del one  # its memory is for other blocks
@@ -63,6 +93,10 @@ class BlockMonitor:
             finished.close()  # type: ignore[attr-defined]  # it is a generator
         if self._stream.stopped:
             raise StoppedError
+
+    def is_at_end(self) -> bool:
+        """Return whether the input ends behind the blocks so far."""
+        return self._ahead.is_at_end() and not self._stream.stopped
 
     def _note(self, finished: Finished) -> None:
         """Count a block. Raises BudgetError if its failed rows are too many."""

@@ -96,7 +96,8 @@ class Expected:
     ) -> None:
         """Look at the rows of this run, or `again` at those of the one that was compared last. Raises OrtdeployError.
 
-        Their `last` part is waiting at a path for its name. `counted` are counts of parts, by number.
+        Their `last` part is waiting at a path for its name, so what was found counts once that is `committed`.
+        `counted` are counts of parts, by number.
         """
         since = self.kept["first" if again else "since"]
         parts = _parts(record, since)
@@ -107,22 +108,19 @@ class Expected:
         if last is not None and last[0].file is not None:
             _count(counts, self._step, last[1])
         rows = self.kept["counted"] = _committed([*parts, *([last[0]] if last else [])])
-        missed = [*counts.missed(), *filter(None, [changed_rows(self._said, rows, self._before(again=again))])]
+        before = self.kept.get("before" if again else "rows")
+        missed = [*counts.missed(), *filter(None, [changed_rows(self._said, rows, before)])]
         self.kept["missed"] = missed
+        end = last[0].end if last is not None else max((part.end for part in parts), default=since)
+        self._then = {"since": end, "first": since, "rows": before if missed else rows, "before": before}
+        if again:
+            self.committed()
         for one in missed:
             log.warning("rows.unexpected", reason=one)
         if missed and self._said.get(OTHERWISE, "fail") == "fail":
             if last is not None:
                 self.kept["end"] = [last[0].end, _digest(self._step)]
             raise OrtdeployError(f"the rows of this run are not as expected: {'; '.join(missed)}. {_advice(last)}")
-        end = last[0].end if last is not None else max((part.end for part in parts), default=since)
-        good = {} if missed else {"rows": rows, "before": self._before(again=again)}
-        self._then = {"since": end, "first": since} | good
-
-    def _before(self, *, again: bool) -> int | None:
-        """Return the rows of the last good run before the one that is compared."""
-        found: int | None = self.kept.get("before" if again else "rows")
-        return found
 
     def committed(self) -> None:
         """Keep that the rows of this run are compared, with the commit of their last part."""

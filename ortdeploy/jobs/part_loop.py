@@ -46,31 +46,6 @@ _CARRIED_AWAY = (
 )
 
 
-class _Ahead(Iterator[Finished]):
-    """Blocks, of which the next one is made before it is asked for where it must be known whether there is one."""
-
-    def __init__(self, blocks: Iterator[Finished]) -> None:
-        self._blocks = blocks
-        self._next: list[Finished] = []
-        self._error: Exception | None = None
-
-    def __next__(self) -> Finished:
-        if self._error is not None:
-            raise self._error
-        return self._next.pop() if self._next else next(self._blocks)
-
-    def is_at_end(self) -> bool:
-        """Return whether there is no further block; an error is raised in its turn."""
-        if self._error is None and not self._next:
-            try:
-                self._next.append(next(self._blocks))
-            except StopIteration:
-                return True
-            except Exception as error:  # noqa: BLE001  `__next__` raises it
-                self._error = error
-        return False
-
-
 class PartLoop:
     """Writes the parts of one job, one after the other."""
 
@@ -100,7 +75,6 @@ class PartLoop:
         self._taken = TakenBytes(context.output)
         self._doubt: dict[str, int] | None = None
         self._expected = Expected(context.step, position.statistics)
-        self._ahead = _Ahead(iter(()))
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -134,11 +108,10 @@ class PartLoop:
 
     def _write_parts(self, blocks: Generator[Finished]) -> None:
         begun = self._begun_part.now
-        ahead = self._ahead = _Ahead(blocks)
         if begun is not None:
-            self._write_part(self._remaining_blocks(begun.part.start, begun.end, ahead))
-        for first in ahead:
-            of_part = self._part_from([first], ahead)
+            self._write_part(self._remaining_blocks(begun.part.start, begun.end, blocks))
+        for first in blocks:
+            of_part = self._part_from([first], blocks)
             del first  # the memory of what is written is for other blocks
             self._write_part(of_part)
 
@@ -187,7 +160,7 @@ class PartLoop:
             totals.part(self._part, name), deployment=self._context.made_by.digest, revision=begun_part.revision
         )
         self._check_disk(part, name)
-        if self._expected and self._ahead.is_at_end():
+        if self._expected and self._blocks.is_at_end():
             self._judge(part, name, totals)
         if self._step.output.removable and part.file is not None:
             begun_part.publish(part, name, totals, self._blocks.pending, begun_part.origin(self._writer.origin))

@@ -139,7 +139,6 @@ class RetryRun:
             return
         try:
             expected.judge(record, in_folder(self._context.output.folder), again=True)
-            expected.committed()
         finally:
             self._statistics = {**record.statistics, EXPECTED: expected.kept}
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli, Result, read_rows
-from hypothesis import given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.fuse import killed_at
@@ -422,3 +422,103 @@ def test_compacted_parts_are_compared(tmp_path: Path, cli: Cli, known: bool) -> 
     assert cli("compact", path, "--job", "run").code == 0
     deploy(tmp_path, "{y: {mean: [0, 40]}}", name="b", rows=3)
     check_next_run(path, cli, 3)
+
+
+LIFE = """\
+version: 1
+models: {m: {path: m.onnx}}
+jobs:
+  run:
+    model: m
+    input: {path: "*.jsonl", columns: {x: x}, key: [label]}
+    batch: {size: 2}
+    output: {path: out, rows_per_part: 4}
+    expect: {y: {mean: [0, 20], quantile: {0.5: "<= 12"}}, rows: {change: "<= 60%"}, otherwise: warn}
+    errors: {max_failed: 100%}
+"""
+ROWS = st.lists(st.tuples(st.integers(-10, 20), st.sampled_from([False, False, True])), min_size=1, max_size=7)
+MOVE = st.one_of(
+    st.tuples(st.just("one"), ROWS),
+    st.tuples(st.just("shards"), ROWS),
+    st.tuples(st.just("mend"), st.integers(0, 3)),
+    st.tuples(st.just("compact"), st.integers(0, 9)),
+)
+
+
+class Life:
+    """An output that one machine and shards make in turn; what the last run should have been is worked out here."""
+
+    def __init__(self, folder: Path, cli: Cli) -> None:
+        self.folder, self.cli = folder, cli
+        self.path = folder / "m.yaml"
+        scale_model(folder / "m.onnx", width=1)
+        self.path.write_text(LIFE)
+        self.runs: list[dict[str, list[tuple[int, bool]]]] = []
+        self.good: list[int | None] = [None]
+
+    def run(self, rows: list[tuple[int, bool]], way: str) -> None:
+        name = f"{sum(map(len, self.runs)):02d}.jsonl"
+        self.write(name, rows)
+        self.runs.append({name: rows})
+        done = in_shards(self.cli, self.path) if way == "shards" else self.cli("apply", self.path)
+        assert done.code == 0, done.words
+        self.good.append(self.good[-1])
+        self.check()
+
+    def write(self, name: str, rows: list[tuple[int, bool]]) -> None:
+        lines = [json.dumps({"x": ["?" if is_broken else x], "label": name}) for x, is_broken in rows]
+        (self.folder / name).write_text("\n".join(lines))
+
+    def mend(self, place: int) -> None:
+        """Mend a file of any run; only the last run is compared again."""
+        broken = [(run, name) for run in self.runs for name, rows in run.items() if any(bad for _, bad in rows)]
+        if not broken:
+            return
+        run, name = broken[place % len(broken)]
+        run[name] = [(x, False) for x, _ in run[name]]
+        self.write(name, run[name])
+        done = self.cli("retry", self.path, "--job", "run")
+        assert done.code == 0, done.words
+        self.check()
+
+    def check(self) -> None:
+        """Compare what the report says with the values of the last run."""
+        values = sorted(2 * x for rows in self.runs[-1].values() for x, bad in rows if not bad)
+        before = self.good[-2]
+        missed = [] if values and 0 <= sum(values) / len(values) <= 20 else ["y: the mean"]
+        if not values or values[math.ceil(len(values) / 2) - 1] > 12:
+            missed.append("y:")
+        if before and abs(len(values) - before) > 0.6 * before:
+            missed.append(f"{len(values)} rows")
+        self.good[-1] = before if missed else len(values)
+        told = json.loads((self.folder / "out/_run.json").read_text())["expectations_missed"]
+        assert len(told) == len(missed), (told, missed)
+        assert all(one.startswith(other) for one, other in zip(told, missed, strict=True)), (told, missed)
+        made = sorted(2.0 * x for run in self.runs for rows in run.values() for x, bad in rows if not bad)
+        assert sorted(row["y"][0] for row in read_rows(self.folder / "out")) == made
+
+
+@pytest.mark.process
+@settings(
+    max_examples=effort(3, 60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(moves=st.lists(MOVE, min_size=2, max_size=6))
+@example(moves=[("one", [(0, False)] * 4), ("one", [(0, False)] * 5 + [(0, True), (0, False)]), ("one", [(0, False)])])
+@example(moves=[("one", [(5, False), (30, True)]), ("mend", 0), ("one", [(5, False)])])
+@example(moves=[("shards", [(5, False), (30, True)]), ("one", [(1, True)]), ("mend", 0), ("compact", 9), ("mend", 0)])
+def test_in_any_life_the_last_run_is_compared(
+    tmp_path_factory: pytest.TempPathFactory, cli: Cli, moves: list[tuple[str, Any]]
+) -> None:
+    life = Life(tmp_path_factory.mktemp("life"), cli)
+    for what, more in moves:
+        if what in WAYS:
+            life.run(more, what)
+        elif what == "mend":
+            life.mend(more)
+        elif life.runs:
+            assert cli("compact", life.path, "--job", "run").code == 0
+
+
+WAYS = ("one", "shards")
