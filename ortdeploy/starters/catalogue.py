@@ -13,6 +13,7 @@ from ortdeploy.starters import (
     magika,
     recordings,
     segmenter,
+    series,
     tables,
     text_detector,
     text_recogniser,
@@ -47,6 +48,7 @@ FAMILIES: tuple[Family, ...] = (
     listener,
     recordings,
     classifier,
+    series,
     any_model,
 )
 

@@ -130,8 +130,7 @@ def _postprocess(subject: Subject, output: str, labels: Labels | None, made: Map
 
 def prepared(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
     """Return the steps, and where they are from: a file beside the model, ultralytics' ways, or nothing but custom."""
-    beside = subject.beside("preprocessor_config.json")
-    settings: Mapping[str, Any] = subject.settings("preprocessor_config.json")
+    settings, beside = subject.preprocessor("image_processor")
     if settings:
         of, told = _as_the_file_says, f"as {beside} says"
     elif is_ultralytics(subject):
@@ -187,8 +186,19 @@ def _resized(settings: Mapping[str, Any], picture: PictureInput, of: _Origin) ->
     if crops and before:
         yield f"{{resize: {of('size', flow(before))}, method: {method}}}"
         yield f"{{center_crop: {taken}}}"
+    elif keeps_proportions(settings, picture):
+        edges = {"shortest": shortest, "longest": settings["size"].get("longest_edge")}
+        kept = {name: side for name, side in edges.items() if isinstance(side, int)}
+        yield f"{{resize: {of('size', flow(kept))}, method: {method}}}"
     else:
         yield f"{{resize: {taken}, method: {method}}}"
+
+
+def keeps_proportions(settings: Mapping[str, Any], picture: PictureInput) -> bool:
+    """Return whether pictures are fed in their own proportions, so that those of a batch may differ in size."""
+    size = settings.get("size")
+    edges = size if isinstance(size, dict) else {}
+    return picture.open and not settings.get("do_center_crop") and isinstance(edges.get("shortest_edge"), int)
 
 
 def _size(named: list[int] | None, picture: PictureInput) -> Given:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import provenance, yaml_text
-from ortdeploy.starters.classifier import prepared
+from ortdeploy.starters.classifier import keeps_proportions, prepared
 from ortdeploy.starters.labels import Labels, find_labels
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_path, sample_pictures, size_of
@@ -85,13 +85,17 @@ def _of_queries(subject: Subject, picture: PictureInput, logits: str, boxes: str
         *_scores(by_sigmoid=by_sigmoid),
         str(provenance.convention("boxes by center and size, from 0 to 1", raw, "DETR's")),
         f"{{do: nms, in: {{boxes: $boxes, scores: $scores, score: {least}, {_NOT_SUPPRESSED}, "
+        f"max: {provenance.graph('max', subject.ran_shape(boxes)[1])}, "
         f"labels: {provenance.convention('labels', 'all' if by_sigmoid else 'best', _OF)}}}, "
         "out: [there, sure, classes]}",
     ]
     prepare, told = prepared(subject, picture)
+    batch = 1 if keeps_proportions(subject.preprocessor("image_processor")[0], picture) else _BATCH
     kind = "a relative of DETR that takes a sigmoid of each class" if by_sigmoid else "DETR"
     intro = f"A detector like {kind}: {count} scores and a box for each of {subject.ran_shape(logits)[1]} queries."
-    return _starter(subject, picture, _Told(intro, "a detector like DETR", told), [*lines], prepare, labels)
+    return _starter(
+        subject, picture, _Told(intro, "a detector like DETR", told), [*lines], prepare, labels, batch=batch
+    )
 
 
 def _scores(*, by_sigmoid: bool) -> Iterator[str]:
@@ -171,6 +175,7 @@ def _starter(
     labels: Labels | None,
     *,
     uses_sizes: bool = True,
+    batch: int = _BATCH,
 ) -> Starter:
     result = {"boxes": "$there", "scores": "$sure", "classes": "$classes"}
     if labels is not None:
@@ -185,7 +190,7 @@ def _starter(
         + yaml_text.input_section(subject, sample_path(subject), f"columns: {{image: pixels{sizes}}}", "key: [path]")
         + f"    prepare:\n      image:  {yaml_text.comment(told.prepared)}\n"
         + yaml_text.steps(prepare, 8)
-        + yaml_text.batch(picture.batch, _BATCH)
+        + yaml_text.batch(picture.batch, batch, "pictures differ in size" if batch == 1 else "")
         + yaml_text.output(subject)
     )
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})

@@ -120,7 +120,10 @@ def _classes(subject: Subject, name: str, shape: Shape) -> _Reading | None:
 def _best(subject: Subject, name: str) -> Iterator[str]:
     """Yield the steps from scores to the best class and its probability."""
     scores = "out"
-    if subject.operator_of(name) != "Softmax":
+    if subject.settings("config.json").get("problem_type") == "multi_label_classification":
+        yield str(provenance.beside("each label by itself", "{do: sigmoid, in: {x: $out}, out: scores}"))
+        scores = "scores"
+    elif subject.operator_of(name) != "Softmax":
         yield "{do: softmax, in: {x: $out}, out: scores}"
         scores = "scores"
     yield f"{{do: argmax, in: {{x: ${scores}}}, out: [class, probability]}}"

@@ -114,7 +114,7 @@ def _starter(
         + yaml_text.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + yaml_text.recordings_section(subject, samples.RATE, "samples")
+        + yaml_text.recordings_section(subject, "samples")
         + yaml_text.batch(None, _BATCH)
         + yaml_text.output(subject, "explode: [start, speech]", note=_LINES)
     )

@@ -102,6 +102,18 @@ class Subject(Struct, frozen=True, kw_only=True):
         beside = self.beside(*names)
         return json_mapping(self.folder / beside) if beside is not None else {}
 
+    def preprocessor(self, part: str) -> tuple[Mapping[str, Any], str | None]:
+        """Return how rows are prepared, as transformers has it, and the file that says so.
+
+        That is preprocessor_config.json, or the `part` of processor_config.json: image_processor, feature_extractor.
+        """
+        for name in ("preprocessor_config.json", "processor_config.json"):
+            found = self.settings(name)
+            found = found if name.startswith("pre") else found.get(part, {})
+            if found and isinstance(found, dict):
+                return found, self.beside(name)
+        return {}, None
+
     def lines(self, path: str) -> tuple[str, ...]:
         """Return the lines of a file that `beside` has found; none if it cannot be read, or is no UTF-8 text."""
         try:

@@ -48,7 +48,7 @@ KNOWN = dict.fromkeys(RATES, 16_000)
 _LENGTH_OF = re.compile(r"(?:^|_)(?:len|lens|length|lengths)\Z", re.IGNORECASE)
 """Names of inputs that say how long others are."""
 
-_SOUND = re.compile(r"wav|audio|speech|sound|signal|pcm|samples", re.IGNORECASE)
+_SOUND = re.compile(r"wav|audio|speech|sound|signal|pcm|samples|input_values", re.IGNORECASE)
 
 
 def is_sound(value: ValueFacts) -> bool:

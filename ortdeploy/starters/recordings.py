@@ -7,6 +7,7 @@ from msgspec import Struct
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import provenance, samples, yaml_text
+from ortdeploy.starters.labels import Labels, find_labels
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import is_length, is_sound, synthetic_tensor
 from ortdeploy.starters.provenance import Page
@@ -79,35 +80,110 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
     name, heard = scalar(subject.name), scalar(inputs.heard.name)
     fed = {inputs.heard.name: "$samples"} | {one.name: "$" + _after(one) for one in inputs.lengths}
     made = {one.name: f"y{number}" for number, one in enumerate(subject.facts.outputs) if one.kind == "tensor"}
-    lines = [
-        f"{{op: Shape, by_row: {provenance.graph('by_row', 'true')}, in: {{data: $samples}}, out: counted}}",
-        f"{{do: squeeze, in: {{x: $counted, squeeze: {provenance.graph('squeeze', 0)}}}, out: length}}",
-        *(
-            f"{{do: cast, in: {{x: $length, cast: {provenance.graph('cast', one.tensor.dtype)}}}, out: {_after(one)}}}"
-            for one in inputs.lengths
-            if one.tensor.dtype != "int64"
-        ),
-        f"{{run: {name}, in: {{{_fed(subject, inputs, fed)}}}, out: {flow(made)}}}",
-    ]
+    run = f"{{run: {name}, in: {{{_fed(subject, inputs, fed)}}}, out: {flow(made)}}}"
     results = {name if name.isidentifier() else value: f"${value}" for name, value in made.items()}
     values = _values(subject, inputs)
-    if inputs.lengths:
-        section, job = yaml_text.pipeline("hear", lines, results), "pipeline: hear"
-        columns, taken = [], "samples"
+    said = _said(subject, made)
+    if inputs.lengths or said is not None:
+        lines = [*_counted(inputs), run, *(said.steps if said is not None else ())]
+        section = yaml_text.pipeline("hear", lines, results if said is None else said.result)
+        job, columns, taken = "pipeline: hear", [], "samples"
     else:
         section, job = "", f"model: {name}"
         columns, taken = [f"columns: {{{heard}: samples}}"], inputs.heard.name
         columns += ["values:", *(f"  {value}" for value in values)] if values else []
     text = (
-        yaml_text.head(f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.")
+        yaml_text.head(
+            f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.",
+            *((said.told,) if said is not None else ()),
+        )
         + yaml_text.models(subject)
         + section
         + f"jobs:\n  run:\n    {job}\n"
-        + yaml_text.recordings_section(subject, samples.RATE, taken, *columns)
+        + yaml_text.recordings_section(subject, taken, *columns)
         + yaml_text.batch(inputs.rows, 1, "recordings differ in length")
         + yaml_text.output(subject)
     )
-    return Starter(family=FAMILY, page=Page(marked=text), files=_sample(subject))
+    files = _sample(subject) | dict(said.files if said is not None else {})
+    return Starter(family=said.family if said is not None else FAMILY, page=Page(marked=text), files=files)
+
+
+def _counted(inputs: _Inputs) -> Iterator[str]:
+    """Yield the steps that count the samples of each recording, if the model asks for that."""
+    if inputs.lengths:
+        yield f"{{op: Shape, by_row: {provenance.graph('by_row', 'true')}, in: {{data: $samples}}, out: counted}}"
+        yield f"{{do: squeeze, in: {{x: $counted, squeeze: {provenance.graph('squeeze', 0)}}}, out: length}}"
+    for one in inputs.lengths:
+        if one.tensor.dtype != "int64":
+            dtype = provenance.graph("cast", one.tensor.dtype)
+            yield f"{{do: cast, in: {{x: $length, cast: {dtype}}}, out: {_after(one)}}}"
+
+
+class _Said(Struct, frozen=True, kw_only=True):
+    """What files beside a model say of its output: its letters or its classes, and the steps that follow from it."""
+
+    family: str
+    told: str
+    steps: tuple[str, ...]
+    result: Mapping[str, str]
+    files: Mapping[str, bytes]
+
+
+def _said(subject: Subject, made: Mapping[str, str]) -> _Said | None:
+    """Return what is said of the first output that is scores of letters along a recording, or of classes."""
+    for name, value in made.items():
+        shape = subject.shape_of(name)
+        size = shape[-1] if shape else None
+        if not isinstance(size, int):
+            continue
+        labels = find_labels(subject, size) if len(shape) == _RANK else None
+        if labels is not None:
+            return _classes(subject, name, value, labels)
+        letters = _letters(subject, size) if len(shape) == _RANK + 1 else None
+        if letters is not None:
+            return _reading(subject, value, *letters)
+    return None
+
+
+def _classes(subject: Subject, name: str, value: str, labels: Labels) -> _Said:
+    given = subject.operator_of(name) == "Softmax"
+    steps = () if given else (f"{{do: softmax, in: {{x: ${value}}}, out: scores}}",)
+    return _Said(
+        family="a classifier of recordings",
+        told=f"Its classes have labels: {labels.told}.",
+        steps=(
+            *steps,
+            f"{{do: argmax, in: {{x: ${value if given else 'scores'}}}, out: [class, probability]}}",
+            f"{{do: labels, in: {{x: $class, from: {labels.written}}}, out: label}}",
+        ),
+        result={"label": "$label", "probability": "$probability"},
+        files=labels.files,
+    )
+
+
+def _letters(subject: Subject, classes: int) -> tuple[list[str], int] | None:
+    """Return the letters that vocab.json numbers, without the blank, and the number of the blank."""
+    numbers = subject.settings("vocab.json")
+    if sorted(map(str, numbers.values())) != sorted(map(str, range(classes))):
+        return None
+    letters = sorted(numbers, key=lambda letter: int(numbers[letter]))
+    settings = subject.settings("tokenizer_config.json")
+    blank, between = settings.get("pad_token", "<pad>"), settings.get("word_delimiter_token", "|")
+    if blank not in letters:
+        return None
+    return [" " if letter == between else letter for letter in letters if letter != blank], letters.index(blank)
+
+
+def _reading(subject: Subject, value: str, letters: list[str], blank: int) -> _Said:
+    path = f"{subject.stem}-letters.txt"
+    given = f"from: {provenance.beside('letters', scalar(path))}, blank: {provenance.beside('blank', blank)}"
+    return _Said(
+        family="a model that writes down what is said (CTC)",
+        told=f"It scores letters along the recording; {subject.beside('vocab.json')} numbers them.",
+        steps=(f"{{do: ctc_greedy, in: {{logits: ${value}, {given}}}, out: [text, confidence]}}",),
+        result={"text": "$text", "confidence": "$confidence"},
+        files={path: "".join(f"{letter}\n" for letter in letters).encode()},
+    )
 
 
 def _after(one: ValueFacts) -> str:
@@ -139,11 +215,11 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
         + yaml_text.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + yaml_text.recordings_section(subject, samples.RATE, "samples")
+        + yaml_text.recordings_section(subject, "samples")
         + yaml_text.batch(None, _BATCH)
         + yaml_text.output(subject, "explode: [start, found]", note=_LINES)
     )
-    seconds = max(2.0, 2.5 * window / samples.RATE)
+    seconds = max(2.0, 2.5 * window / int(yaml_text.rate_of(subject).text))
     return Starter(family=FAMILY, page=Page(marked=text), files=_sample(subject, seconds), explodes=True)
 
 
@@ -152,4 +228,5 @@ def _because(subject: Subject, inputs: _Inputs) -> str:
 
 
 def _sample(subject: Subject, seconds: float = 2.0) -> dict[str, bytes]:
-    return {} if subject.data else {yaml_text.recording_path(subject): samples.recording(seconds)}
+    rate = int(yaml_text.rate_of(subject).text)
+    return {} if subject.data else {yaml_text.recording_path(subject): samples.recording(seconds, rate)}

@@ -18,8 +18,11 @@ _RANK, _LEAST, _MOST = 4, 2, 256
 _OF_TORCHVISION = "out"
 _TASK = "ForSemanticSegmentation"
 _BATCH = 4
+_LARGE = (
+    "{op: Resize, by_row: true, in: {X: $scores, sizes: $sizes}, attributes: {mode: linear, axes: [1, 2]}, out: large}"
+)
 _BEST = (
-    "{op: ArgMax, in: {data: $scores}, attributes: {axis: 1, keepdims: 0}, out: best}",
+    "{op: ArgMax, by_row: true, in: {data: $large}, attributes: {axis: 0, keepdims: 0}, out: best}",
     "{do: cast, in: {x: $best, cast: uint8}, out: classes}",
 )
 
@@ -55,6 +58,7 @@ def _starter(subject: Subject, picture: PictureInput, output: str, classes: int)
     steps, told = prepared(subject, picture)
     lines = [
         f"{{run: {scalar(subject.name)}, in: {{{scalar(picture.name)}: $image}}, out: {{{scalar(output)}: scores}}}}",
+        str(provenance.convention("scores as large as the picture that is read", _LARGE, "transformers'")),
         *(str(provenance.graph("the best class of each pixel", step)) for step in _BEST),
     ]
     named = f"; the lines of {labels.path} name them" if labels else ""
@@ -65,7 +69,9 @@ def _starter(subject: Subject, picture: PictureInput, output: str, classes: int)
         + yaml_text.models(subject)
         + yaml_text.pipeline("segment", lines, {"classes": "$classes"})
         + "jobs:\n  run:\n    pipeline: segment\n"
-        + yaml_text.input_section(subject, sample_path(subject), "columns: {image: pixels}", "key: [path]")
+        + yaml_text.input_section(
+            subject, sample_path(subject), "columns: {image: pixels, sizes: [height, width]}", "key: [path]"
+        )
         + f"    prepare:\n      image:  {yaml_text.comment(told)}\n"
         + yaml_text.steps(steps, 8)
         + yaml_text.batch(picture.batch, _BATCH)

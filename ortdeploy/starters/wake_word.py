@@ -47,7 +47,7 @@ def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) 
         + "\n"
         + _pipeline(subject, heard, length)
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + yaml_text.recordings_section(subject, samples.RATE, "samples")
+        + yaml_text.recordings_section(subject, "samples")
         + yaml_text.batch(None, _BATCH, "recordings differ in length")
         + yaml_text.output(subject, "explode: [at, score]")
     )

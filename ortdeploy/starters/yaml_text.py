@@ -13,6 +13,8 @@ from ortdeploy.starters import provenance
 from ortdeploy.starters.model_info import Subject
 from ortdeploy.starters.open_sizes import KNOWN
 from ortdeploy.starters.pictures import sample_path
+from ortdeploy.starters.provenance import Given
+from ortdeploy.starters.samples import RATE
 from ortdeploy.tensors.types import TensorType
 
 _NAME = re.compile(r"[\w.-]+\Z")
@@ -155,13 +157,23 @@ def input_section(subject: Subject, sample: str, *further: str, note: str = "mad
     return "    input:\n" + "".join(f"      {line}\n" for line in (path, *written, *further))
 
 
-def recordings_section(subject: Subject, rate: int, taken: str, *further: str) -> str:
+def recordings_section(subject: Subject, taken: str, *further: str) -> str:
     """Return where the job of a starter reads recordings, and that `taken` gets one channel of each of them."""
-    told = provenance.convention(f"rate {rate}", rate, "nothing in the files tells how many samples a second it wants")
-    lines = (f"rate: {told}", *further, "key: [path]")
-    mono = provenance.convention("the mean of several channels", "[{mono: true}]")
-    prepare = f"    prepare: {{{scalar(taken)}: {mono}}}  # of several channels, the mean\n"
+    mono = provenance.convention("the mean of several channels", "{mono: true}")
+    settings, _ = subject.preprocessor("feature_extractor")
+    of_file = provenance.beside("standardize", "{standardize: true}")
+    standard = f", {of_file}" if settings.get("do_normalize") is True else ""
+    prepare = f"    prepare: {{{scalar(taken)}: [{mono}{standard}]}}  # of several channels, the mean\n"
+    lines = (f"rate: {rate_of(subject)}", *further, "key: [path]")
     return input_section(subject, recording_path(subject), *lines) + prepare
+
+
+def rate_of(subject: Subject) -> Given:
+    """Return how many samples a second a model takes: as a file beside it says, or the usual number."""
+    said = subject.preprocessor("feature_extractor")[0].get("sampling_rate")
+    if isinstance(said, int) and said > 0:
+        return provenance.beside("rate", said)
+    return provenance.convention(f"rate {RATE}", RATE, "nothing in the files tells how many samples a second it wants")
 
 
 def recording_path(subject: Subject) -> str:

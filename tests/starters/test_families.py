@@ -362,6 +362,69 @@ def test_recordings_of_one_and_of_several_channels_feed_what_hears(
     assert all(one == first for one in others)
 
 
+def test_what_is_said_is_written_down_with_the_letters_of_vocab_json(cli: Cli, tmp_path: Path) -> None:
+    families.speller(tmp_path / "m.onnx")
+    (tmp_path / "vocab.json").write_text(json.dumps({"B": 2, "<pad>": 0, "A": 1, "|": 4, "<unk>": 3}))
+    loud = np.repeat(np.array([0, 0.2, 0.2, 0, 0.2, 0.8, 0.4, 0], np.float32), 160)
+    with wave.open(str(tmp_path / "mine.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes((loud * 32767).astype("<i2").tobytes())
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "mine.wav")
+    assert "a model that writes down what is said (CTC)" in said
+    assert steps_of(manifest) == ["m", "ctc_greedy"]
+    assert rows(cli, tmp_path)[0]["text"] == "AA B"
+
+
+def test_recordings_are_prepared_and_classified_as_files_beside_the_model_say(cli: Cli, tmp_path: Path) -> None:
+    families.sound_classifier(tmp_path / "m.onnx")
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "loud", "1": "quiet", "2": "none"}}))
+    extractor = {"do_normalize": True, "sampling_rate": 8000}
+    (tmp_path / "processor_config.json").write_text(json.dumps({"feature_extractor": extractor}))
+    manifest, said = made(cli, tmp_path)
+    assert "a classifier of recordings" in said
+    assert "rate" not in said
+    job = manifest["jobs"]["run"]
+    assert job["input"]["rate"] == 8000
+    assert job["prepare"]["samples"] == [{"mono": True}, {"standardize": True}]
+    (row,) = rows(cli, tmp_path)
+    assert row["label"] == "loud"  # the variance is 1
+    assert row["probability"] == pytest.approx(np.e / (np.e + 2 * np.exp(0.5)), abs=1e-3)
+
+
+@pytest.mark.quick("lines first")
+@pytest.mark.parametrize(
+    ("shape", "columns"),
+    [(["n", 4, 2], 2), (["n", 2, 4], 2), (["n", 4, 1], 1), (["n", 1, 4], 1), (["n", 4], 1)],
+    ids=["lines first", "columns first", "one column", "one row", "alone"],
+)
+def test_lines_of_a_table_are_windows_of_a_series(cli: Cli, tmp_path: Path, shape: list[Any], columns: int) -> None:
+    families.forecaster(tmp_path / "m.onnx", shape)
+    numbers = np.arange(20 * columns, dtype=np.float32).reshape(20, columns)
+    lines = [f"2026-01-01T00:{n:02d},pump{n // 10}," + ",".join(map(str, one)) for n, one in enumerate(numbers)]
+    names = ["time", "device", *("flow", "heat")[:columns]]
+    (tmp_path / "log.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "log.csv")
+    assert "a model of series" in said
+    window = manifest["jobs"]["run"]["input"]["window"]
+    assert window == {"rows": 4, "hop": 4, "by": ["device"], "order": "time"}
+    found = rows(cli, tmp_path)
+    assert [(row["device"], row["first_line"]) for row in found] == [
+        ("pump0", 0), ("pump0", 4), ("pump1", 10), ("pump1", 14),
+    ]  # fmt: skip
+    wanted = numbers[14:18] if shape[1] == 4 else numbers[14:18].T
+    np.testing.assert_array_equal(np.squeeze(found[-1]["y"]), np.squeeze(wanted))
+
+
+@pytest.mark.slow
+def test_how_many_lines_a_series_has_is_made_up_if_the_graph_takes_any(cli: Cli, tmp_path: Path) -> None:
+    families.forecaster(tmp_path / "m.onnx", ["n", "lines", 2])
+    (tmp_path / "log.csv").write_text("a,b\n" + "1,2\n" * 40)
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / "log.csv")
+    assert said.code == 1
+    assert "rows in line" in said.out
+    assert "how many it was trained on" in said.out
+
+
 @pytest.mark.slow
 def test_a_fixed_length_is_that_of_windows(cli: Cli, tmp_path: Path) -> None:
     families.hearer(tmp_path / "m.onnx", samples=800)
@@ -843,6 +906,17 @@ def test_a_model_that_ends_every_process_is_told_and_not_run_in_this_one(
     assert "running it ends the process" in said.out
 
 
+@pytest.mark.slow
+def test_each_of_several_labels_is_sure_by_itself(cli: Cli, tmp_path: Path) -> None:
+    families.encoder(tmp_path / "m.onnx", output="logits", width=3)
+    families.tokenizer_file(tmp_path / "tokenizer.json")
+    config = {"id2label": {"0": "a", "1": "b", "2": "c"}, "problem_type": "multi_label_classification"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest) == ["tokenize", "m", "sigmoid", "argmax", "labels"]
+    assert len(rows(cli, tmp_path)) == 4
+
+
 def test_a_detector_like_detr_gives_boxes_in_the_picture(cli: Cli, tmp_path: Path) -> None:
     families.detr(tmp_path / "m.onnx")
     (tmp_path / "labels.txt").write_text("cat\ndog\nowl\n")
@@ -863,6 +937,18 @@ def test_a_relative_of_detr_that_config_json_names_has_no_class_for_none(cli: Cl
     assert steps_of(manifest) == ["m", "sigmoid", "boxes", "nms"]
 
 
+def test_pictures_keep_their_proportions_if_the_file_of_the_processor_says_so(cli: Cli, tmp_path: Path) -> None:
+    families.detr(tmp_path / "m.onnx", open_sizes=True)
+    size = {"shortest_edge": 80, "longest_edge": 90}
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {"size": size, "resample": 3}}))
+    manifest, _ = made(cli, tmp_path)
+    (resize,) = [one for one in manifest["jobs"]["run"]["prepare"]["image"] if "resize" in one]
+    assert resize == {"resize": {"shortest": 80, "longest": 90}, "method": "bicubic"}
+    assert manifest["jobs"]["run"]["batch"] == {"size": 1}, "pictures of several sizes are no batch"
+    assert manifest["pipelines"]["find"]["steps"][4]["in"]["max"] == 5, "as many boxes as queries"
+    assert len(rows(cli, tmp_path)) == 2
+
+
 @pytest.mark.quick("True")
 @pytest.mark.parametrize("with_rows", [True, False])
 def test_a_detector_like_torchvisions_runs_picture_by_picture(cli: Cli, tmp_path: Path, *, with_rows: bool) -> None:
@@ -880,8 +966,8 @@ def test_a_segmenter_gives_a_picture_of_classes(cli: Cli, tmp_path: Path) -> Non
     families.segmenter(tmp_path / "m.onnx")
     manifest, said = made(cli, tmp_path)
     assert "a segmenter of pictures" in said
-    assert steps_of(manifest) == ["m", "ArgMax", "cast"]
-    first, _ = rows(cli, tmp_path)
-    picture = np.asarray(Image.open(tmp_path / "outbox/m" / first["classes"]))
-    assert picture.shape == (32, 48)
-    assert set(np.unique(picture)) <= {0, 1, 2}
+    assert steps_of(manifest) == ["m", "Resize", "ArgMax", "cast"]
+    for row, shape in zip(rows(cli, tmp_path), [(32, 48), (72, 112)], strict=True):  # as large as the samples
+        picture = np.asarray(Image.open(tmp_path / "outbox/m" / row["classes"]))
+        assert picture.shape == shape
+        assert set(np.unique(picture)) <= {0, 1, 2}

@@ -39,6 +39,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "table": families.table,
     "detr": families.detr,
     "segmenter": families.segmenter,
+    "sound classifier": families.sound_classifier,
     "tags": families.token_classifier,
     "torchvision": families.torchvision_detector,
     "text classifier": partial(families.encoder, output="logits", width=3),
@@ -116,7 +117,9 @@ def test_each_value_of_some_families_has_an_origin(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["band", "hearer", "hearer of lengths", "hearer of windows", "listener", "wake word"])
+@pytest.mark.parametrize(
+    "model", ["band", "sound classifier", "hearer", "hearer of lengths", "hearer of windows", "listener", "wake word"]
+)
 def test_each_value_that_is_written_for_recordings_of_the_user_has_an_origin(tmp_path: Path, model: str) -> None:
     (tmp_path / "mine.wav").write_bytes(recording())
     found = pages(model, tmp_path, data=tmp_path / "mine.wav")

@@ -249,6 +249,42 @@ def hearer(path: Path, *, samples: int | None = None, lengths: bool = False) -> 
     return save_model(path, nodes, inputs, {"y": (FLOAT, ["n", 1])}, {"one": np.array([1], np.int64)})
 
 
+def speller(path: Path, classes: int = 5) -> Path:
+    """The class of each hundredth of a second, [rows, frames, classes]: 0 where it is quiet, else its loudness."""
+    nodes = [
+        Node("Reshape", ["input_values", "frames"], ["framed"]),
+        Node("ReduceMax", ["framed"], ["peak"], axes=[2], keepdims=1),
+        Node("Sub", ["peak", "levels"], ["far"]),
+        Node("Abs", ["far"], ["near"]),
+        Node("Neg", ["near"], ["logits"]),
+    ]
+    weights: Weights = {
+        "frames": np.array([0, -1, 160], np.int64),
+        "levels": np.arange(classes, dtype=np.float32) / classes,
+    }
+    outputs: Tensors = {"logits": (FLOAT, ["n", None, classes])}
+    return save_model(path, nodes, {"input_values": (FLOAT, ["n", "length"])}, outputs, weights)
+
+
+def sound_classifier(path: Path, classes: int = 3) -> Path:
+    """Logits of a recording, [rows, classes]: its mean square for the first class, and 0.5 for the others."""
+    nodes = [
+        Node("Mul", ["input_values", "input_values"], ["square"]),
+        Node("ReduceMean", ["square"], ["power"], axes=[1]),
+        Node("Mul", ["power", "first"], ["some"]),
+        Node("Add", ["some", "others"], ["logits"]),
+    ]
+    first = np.eye(1, classes, dtype=np.float32)
+    weights: Weights = {"first": first, "others": (1 - first) / 2}
+    inputs: Tensors = {"input_values": (FLOAT, ["n", "length"])}
+    return save_model(path, nodes, inputs, {"logits": (FLOAT, ["n", classes])}, weights)
+
+
+def forecaster(path: Path, shape: Shape) -> Path:
+    """What it takes, as it is: lines of a table."""
+    return save_model(path, [Node("Identity", ["x"], ["y"])], {"x": (FLOAT, shape)}, {"y": (FLOAT, shape)})
+
+
 def file_typer(path: Path) -> Path:
     """Which of two types a file is, by the mean of its bytes: in the form of Magika, with its settings beside it."""
     nodes = [
@@ -393,7 +429,7 @@ def fixed_batch(path: Path, rows: int = 8) -> Path:
     return save_model(path, nodes, {"x": (FLOAT, [rows, 4])}, {"y": (FLOAT, [rows, 4])})
 
 
-def detr(path: Path, classes: int = 3) -> Path:
+def detr(path: Path, classes: int = 3, *, open_sizes: bool = False) -> Path:
     """Five boxes with scores of some classes and none, the third of them sure of the second class, as DETR has them."""
     logits, boxes = np.zeros((1, 5, classes + 1), np.float32), np.full((1, 5, 4), 0.5, np.float32)
     logits[..., classes] = 9
@@ -406,7 +442,8 @@ def detr(path: Path, classes: int = 3) -> Path:
     ]
     weights: Weights = {**_NOTHING, "axes": np.array([1, 2], np.int64), "scores": logits, "places": boxes}
     outputs: Tensors = {"logits": (FLOAT, ["n", 5, classes + 1]), "pred_boxes": (FLOAT, ["n", 5, 4])}
-    return save_model(path, nodes, {"pixel_values": (FLOAT, ["n", 3, 64, 64])}, outputs, weights)
+    sides: Shape = ["h", "w"] if open_sizes else [64, 64]
+    return save_model(path, nodes, {"pixel_values": (FLOAT, ["n", 3, *sides])}, outputs, weights)
 
 
 def torchvision_detector(path: Path, *, rows: bool = True) -> Path:
