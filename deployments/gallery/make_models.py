@@ -3,6 +3,8 @@
 Each function writes models/NAME.onnx and, where it trains, rows that it held out to inbox/NAME/. fetch.py calls them.
 """
 
+import json
+import re
 import string
 import wave
 from pathlib import Path
@@ -262,3 +264,188 @@ def text_direction_int8(folder: Path) -> None:
     source = file_of("rapidocr", "rapidocr", "models/ch_ppocr_mobile_v2.0_cls_mobile.onnx")
     target = folder / "models/text-direction-int8.onnx"
     quantize_static(source, target, Lines(), per_channel=True, activation_type=QuantType.QInt8)
+
+
+YEARS, AHEAD = 33, 5
+"""How many years a forecast of sunspots is made from, and how many it is for: three cycles, and half of one."""
+
+
+def fitted_forecast() -> tuple[Any, Array, Array]:
+    """Return a ridge regression from 33 years of sunspots to the next five, years from 1700, and their sunspots."""
+    from sklearn.linear_model import Ridge  # noqa: PLC0415
+    from statsmodels.datasets import sunspots  # noqa: PLC0415
+
+    table = sunspots.load_pandas().data
+    spots = table["SUNACTIVITY"].to_numpy(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(spots[:200], YEARS + AHEAD)
+    model = Ridge(alpha=100.0).fit(windows[:, :YEARS], windows[:, YEARS:])
+    return model, table["YEAR"].to_numpy(np.int64), spots
+
+
+def forecast(folder: Path) -> None:
+    """Write forecast.onnx and the sunspots of each year."""
+    model, years, spots = fitted_forecast()
+    save(folder, "forecast", converted(model, YEARS))
+    lines = [f"{year}-01-01,{count!r}" for year, count in zip(years, spots.tolist(), strict=True)]
+    (inbox(folder, "forecast") / "sunspots.csv").write_text("\n".join(["date,spots", *lines]) + "\n", encoding="utf-8")
+
+
+def fitted_search() -> tuple[Any, Array, Array, Array]:
+    """Return what makes vectors of handwritten digits [n, 64], vectors and names of a catalogue, and other digits."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.decomposition import PCA  # noqa: PLC0415
+
+    data = load_digits()
+    seen, answers, held = halves(data.data, data.target)
+    model = PCA(16, random_state=SEED).fit(seen)
+    names = np.array([f"digit {answer}, number {number}" for number, answer in enumerate(answers)])
+    return model, model.transform(seen).astype(np.float32), names, held[:50]
+
+
+def search(folder: Path) -> None:
+    """Write search.onnx, the catalogue search.npz and digits that are not in it."""
+    model, known, names, held = fitted_search()
+    save(folder, "search", converted(model, held.shape[1]))
+    np.savez(folder / "models/search.npz", vectors=known, names=names)
+    write_table(inbox(folder, "search") / "digits.csv", [f"p{number:02}" for number in range(held.shape[1])], held)
+
+
+STAINS = ("ground", "nuclei", "stain")
+"""What the pixels of stained tissue show."""
+
+
+def patches(picture: Array) -> Array:
+    """Return for each pixel of a picture uint8 [h, w, 3] the nine around it from 0 to 1, [h * w, 27], black outside."""
+    padded = np.pad(picture.astype(np.float32) / 255, ((1, 1), (1, 1), (0, 0)))
+    around = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(0, 1))
+    return np.asarray(around.reshape(-1, 27))
+
+
+def fitted_stain() -> tuple[Any, Array]:
+    """Return a classifier of the pixels of tissue by the nine around each, and the half of a picture it did not see."""
+    from skimage.color import rgb2hed  # noqa: PLC0415
+    from skimage.data import immunohistochemistry  # noqa: PLC0415
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+
+    picture = immunohistochemistry()
+    seen, held = picture[:, :256], picture[:, 256:]
+    blue, _, brown = np.moveaxis(rgb2hed(seen), 2, 0)
+    answers = np.where(brown > 0.06, 2, np.where(blue > 0.05, 1, 0)).ravel()
+    return LogisticRegression(max_iter=500).fit(patches(seen)[::7], answers[::7]), held
+
+
+def stain(folder: Path) -> None:
+    """Write stain.onnx, a convolution with the classifier's weights, and a picture."""
+    model, held = fitted_stain()
+    kinds = onnx.TensorProto.FLOAT
+    weights = model.coef_.reshape(len(STAINS), 3, 3, 3).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Conv", ["image", "weights", "bias"], ["out"], pads=[1, 1, 1, 1])],
+        "stain",
+        [onnx.helper.make_tensor_value_info("image", kinds, ["n", 3, "height", "width"])],
+        [onnx.helper.make_tensor_value_info("out", kinds, ["n", len(STAINS), "height", "width"])],
+        [
+            onnx.numpy_helper.from_array(weights, "weights"),
+            onnx.numpy_helper.from_array(model.intercept_.astype(np.float32), "bias"),
+        ],
+    )
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.helper.set_model_props(made, {"classes": repr(list(STAINS))})
+    save(folder, "stain", made)
+    Image.fromarray(held).save(inbox(folder, "stain") / "tissue.png")
+
+
+TAGS = ("O", "B-PART", "I-PART", "B-MACHINE", "I-MACHINE")
+AROUND = 5
+"""How many words a tag is chosen by: the word itself and two on each side."""
+
+_PARTS = ("bearing", "seal", "belt", "filter", "drive shaft", "coupling", "oil filter", "fan belt", "pressure valve")
+_MACHINES = ("pump", "press", "mixer", "feed pump", "conveyor", "cooling fan", "boiler")
+_NOTES = (
+    "Replaced the {part} of {machine} {number}.",
+    "{machine} {number} makes noise, {part} is worn",
+    "The {part} at {machine} {number} leaks again!",
+    "Checked {machine} {number}: {part} and {second} are fine.",
+    "Ordered a new {part} and a {second}",
+    "Nothing found. {machine} {number} runs again.",
+)
+
+
+def tagged_notes(number: int) -> list[tuple[str, list[str]]]:
+    """Return notes with a tag for each of their words and signs."""
+    random = np.random.default_rng(number)
+    return [_tagged_note(random) for _ in range(300)]
+
+
+def _tagged_note(random: np.random.Generator) -> tuple[str, list[str]]:
+    note = str(random.choice(_NOTES))
+    named = {
+        "part": (str(random.choice(_PARTS)), "PART"),
+        "second": (str(random.choice(_PARTS)), "PART"),
+        "machine": (str(random.choice(_MACHINES)), "MACHINE"),
+        "number": (str(random.integers(1, 40)), ""),
+    }
+    words: list[str] = []
+    tags: list[str] = []
+    for piece in re.findall(r"\{\w+\}|\w+|[^\w\s]", note):
+        text, tag = named.get(piece.strip("{}"), (piece, "")) if piece.startswith("{") else (piece, "")
+        parts = text.split()
+        words += parts
+        first = "I-" if piece == "{number}" and tags and tags[-1].endswith("MACHINE") else "B-"
+        tag = "MACHINE" if first == "I-" else tag
+        tags += [f"{first if place == 0 else 'I-'}{tag}" if tag else "O" for place in range(len(parts))]
+    return " ".join(words), tags
+
+
+def fitted_parts() -> tuple[Any, Any, list[str]]:
+    """Return a tokenizer of words, a classifier of their tags by the words around, and notes that it did not see."""
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
+
+    seen = tagged_notes(1)
+    words = sorted({word for note, _ in seen for word in note.split()})
+    known = models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]")  # noqa: S106  of a tokenizer
+    tokenizer = Tokenizer(known)
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    size = tokenizer.get_vocab_size()
+    rows = np.concatenate([around(tokenizer.encode(note).ids, size) for note, _ in seen])
+    tags = [TAGS.index(tag) for _, tags in seen for tag in tags]
+    return tokenizer, LogisticRegression(max_iter=300).fit(rows, tags), [note for note, _ in tagged_notes(2)[:20]]
+
+
+def around(ids: list[int], size: int) -> Array:
+    """Return for each word which words stand around it, [words, 5 * size]: a one for each, zeros outside."""
+    ones = np.pad(np.eye(size, dtype=np.float32)[ids], ((AROUND // 2, AROUND // 2), (0, 0)))
+    return np.stack([ones[place : place + AROUND].ravel() for place in range(len(ids))])
+
+
+def parts(folder: Path) -> None:
+    """Write parts/parts.onnx with its tokenizer.json, config.json and tags, and notes."""
+    tokenizer, model, held = fitted_parts()
+    made = folder / "models/parts"
+    made.mkdir(parents=True, exist_ok=True)
+    size, helper = tokenizer.get_vocab_size(), onnx.helper
+    weights = model.coef_.reshape(len(TAGS), AROUND, size).transpose(0, 2, 1).astype(np.float32)
+    constants = {
+        "size": np.array([size], np.int64),
+        "values": np.array([0, 1], np.float32),
+        "weights": weights,
+        "bias": model.intercept_.astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("OneHot", ["input_ids", "size", "values"], ["ones"], axis=1),
+            helper.make_node("Conv", ["ones", "weights", "bias"], ["scores"], pads=[AROUND // 2, AROUND // 2]),
+            helper.make_node("Transpose", ["scores"], ["logits"], perm=[0, 2, 1]),
+        ],
+        "parts",
+        [helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["batch", "words"])],
+        [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", "words", len(TAGS)])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), made / "parts.onnx")
+    tokenizer.save(str(made / "tokenizer.json"))
+    config = {"architectures": ["WordsForTokenClassification"], "id2label": dict(enumerate(TAGS))}
+    (made / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (made / "tags.txt").write_text("\n".join(TAGS) + "\n", encoding="utf-8")
+    (inbox(folder, "parts") / "notes.txt").write_text("\n".join(held) + "\n", encoding="utf-8")

@@ -35,6 +35,7 @@ class Family(Protocol):
 FAMILIES: tuple[Family, ...] = (
     diffusion,
     writer,
+    series,
     tables,
     encoder,
     ultralytics,
@@ -48,7 +49,6 @@ FAMILIES: tuple[Family, ...] = (
     listener,
     recordings,
     classifier,
-    series,
     any_model,
 )
 

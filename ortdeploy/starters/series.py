@@ -60,14 +60,16 @@ def _axis_of_lines(value: ValueFacts, columns: int) -> int | None:
     shape = value.tensor.shape or ()
     if len(shape) == _OF_SEVERAL and columns in shape[1:]:
         return 1 if shape[2] == columns else 2
-    return 1 if len(shape) == _OF_ONE and columns == 1 and shape[1] != 1 else None
+    several = len(shape) == _OF_ONE and isinstance(shape[1], int) and shape[1] > 1
+    return 1 if several and columns == 1 else None
 
 
 def _starter(subject: Subject, value: ValueFacts, columns: _Columns, axis: int) -> Starter:
     fed = columns.fed[0] if len(columns.fed) == 1 else columns.fed
     order = columns.time and provenance.convention("order", scalar(columns.time), "by its name, the time of a line")
     whose = provenance.convention("by", flow(columns.whose), "columns of text say whose lines they are")
-    key = ["path", *columns.whose, "first_line", "last_line", *(["first_time", "last_time"] if order else [])]
+    times = [f"first_{columns.time}", f"last_{columns.time}"] if columns.time else []
+    key = ["path", *columns.whose, "first_line", "last_line", *times]
     lines = _lines(subject, value, axis)
     window = ", ".join(
         [

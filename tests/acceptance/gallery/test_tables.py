@@ -80,3 +80,25 @@ def test_windows_of_motors_are_as_usual_as_scikit_learn_says(cli: Cli, tmp_path:
         np.testing.assert_allclose(found, expected, atol=1e-3)
     later = len(usual["worn"]) // 2 + 1
     assert max(usual["worn"][later:]) < 0 < np.median(usual["healthy"])
+
+
+def test_sunspots_are_forecast_as_by_scikit_learn(cli: Cli, tmp_path: Path) -> None:
+    manifest, _ = deployed("forecast", tmp_path)
+    rows = applied(cli, manifest)
+    model, years, spots = made().fitted_forecast()
+    windows = np.lib.stride_tricks.sliding_window_view(spots, made().YEARS)
+    assert len(rows) == len(windows)
+    np.testing.assert_allclose([row["variable"] for row in rows], model.predict(windows), rtol=1e-4, atol=1e-3)
+    assert str(rows[0]["last_date"]).startswith(str(years[made().YEARS - 1]))
+
+
+def test_digits_are_like_those_that_scikit_learn_finds(cli: Cli, tmp_path: Path) -> None:
+    from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415  where it is installed
+
+    manifest, _ = deployed("search", tmp_path)
+    rows = applied(cli, manifest)
+    model, known, names, held = made().fitted_search()
+    nearest = NearestNeighbors(n_neighbors=5, metric="cosine").fit(known)
+    far, places = nearest.kneighbors(model.transform(held).astype(np.float32))
+    assert [row["names"] for row in rows] == names[places].tolist()
+    np.testing.assert_allclose([row["scores"] for row in rows], 1 - far, atol=1e-5)
