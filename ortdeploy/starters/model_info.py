@@ -22,6 +22,7 @@ class Data(Struct, frozen=True, kw_only=True):
 
     `texts` are columns of a CSV file whose first cell is no number. `left_out` says which files of a folder `patterns`
     do not name, though their formats could be read. `delimiter` is what stands between cells, if that is no comma.
+    `rates` are the sample rates of recordings in Hz.
     """
 
     patterns: tuple[str, ...]
@@ -30,6 +31,7 @@ class Data(Struct, frozen=True, kw_only=True):
     texts: frozenset[str] = frozenset()
     left_out: str = ""
     delimiter: str | None = None
+    rates: frozenset[int] = frozenset()
 
     @property
     def path(self) -> str:

@@ -36,7 +36,7 @@ _LENGTHS = (1, 16, 8, 64, 80, 128, 100, 256, 400, 512, 576, 1000, 1024, 1280, 16
 """Lengths of sequences, spectra and recordings."""
 
 _MOST_OF_WEIGHTS = 24
-_IMAGE_RANK = 4
+_IMAGE_RANK, _SOUND_RANK = 4, 3
 _MOST = 200
 _COUNTS = ("int32", "int64")
 RATES = ("sr", "sample_rate", "sampling_rate")
@@ -53,9 +53,15 @@ _SOUND = re.compile(r"wav|audio|speech|sound|signal|pcm|samples|input_values", r
 
 def is_sound(value: ValueFacts) -> bool:
     """Return whether an input takes recordings, by its type and name."""
-    return (
-        value.tensor.dtype == "float32" and len(value.tensor.shape or ()) in {1, 2} and bool(_SOUND.search(value.name))
-    )
+    flat = len(value.tensor.shape or ()) in {1, 2} or channel_axis(value) is not None
+    return value.tensor.dtype == "float32" and flat and bool(_SOUND.search(value.name))
+
+
+def channel_axis(value: ValueFacts) -> int | None:
+    """Return the axis of one channel that an input [rows, 1, samples] or [rows, samples, 1] has; None for others."""
+    shape = value.tensor.shape or ()
+    ones = [axis for axis in (1, 2) if len(shape) == _SOUND_RANK and shape[axis] == 1]
+    return ones[0] if len(ones) == 1 else None
 
 
 def run_on_synthetic(facts: ModelFacts) -> Ran:

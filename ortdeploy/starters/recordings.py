@@ -9,8 +9,8 @@ from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import provenance, samples, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
 from ortdeploy.starters.model_info import Starter, Subject
-from ortdeploy.starters.open_sizes import is_length, is_sound, synthetic_tensor
-from ortdeploy.starters.provenance import Page
+from ortdeploy.starters.open_sizes import channel_axis, is_length, is_sound, synthetic_tensor
+from ortdeploy.starters.provenance import Given, Origin, Page
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a model of recordings"
@@ -21,7 +21,10 @@ _BATCH, _WINDOWS = 4, 256
 
 
 class _Inputs(Struct, frozen=True, kw_only=True):
-    """The input that takes samples [rows, samples], those of lengths [rows], and those of one number for all rows."""
+    """The input that takes samples, those of lengths [rows], and those of one number for all rows.
+
+    Samples are [rows, samples], or have an axis of one channel before or behind the samples.
+    """
 
     heard: ValueFacts
     lengths: Sequence[ValueFacts]
@@ -30,8 +33,19 @@ class _Inputs(Struct, frozen=True, kw_only=True):
     @property
     def window(self) -> int | None:
         """The number of samples that the graph fixes."""
-        size = (self.heard.tensor.shape or (None, None))[1]
+        shape = self.heard.tensor.shape or (None, None)
+        size = shape[2 if self.channel == 1 else 1]
         return size if isinstance(size, int) else None
+
+    @property
+    def channel(self) -> int | None:
+        """The axis of the one channel; None if there is none."""
+        return channel_axis(self.heard)
+
+    @property
+    def expanded(self) -> str | None:
+        """The setting that gives a row of samples that axis."""
+        return None if self.channel is None else str(provenance.graph("expand", self.channel - 1))
 
     @property
     def rows(self) -> int | None:
@@ -57,12 +71,24 @@ def _inputs(subject: Subject) -> _Inputs | None:
     lengths = [one for one in subject.inputs if is_length(one)]
     numbers = [one for one in subject.inputs if one.tensor.shape == () and one not in lengths]
     rest = [one for one in subject.inputs if one not in lengths and one not in numbers]
-    if len(rest) != 1 or len(rest[0].tensor.shape or ()) != _RANK or rest[0].tensor.dtype != "float32":
+    if len(rest) != 1 or rest[0].tensor.dtype != "float32":
+        return None
+    if len(rest[0].tensor.shape or ()) != _RANK and channel_axis(rest[0]) is None:
         return None
     by_name = subject.data is None and is_sound(rest[0])
     if not by_name and (subject.data is None or subject.data.format not in _SOUND):
         return None
     return _Inputs(heard=rest[0], lengths=lengths, numbers=numbers)
+
+
+def _rate(subject: Subject) -> Given:
+    """Return the sample rate: as a file beside the model says, or that of the user's recordings, or the usual one."""
+    known = yaml_text.rate_of(subject)
+    rates = subject.data.rates if subject.data is not None else frozenset()
+    if known.origin is Origin.FILE or len(rates) != 1 or int(known.text) in rates:
+        return known
+    because = "the recordings have it, and nothing tells which one the model wants"
+    return provenance.made_up("rate", next(iter(rates)), because, "the rate that it was trained on")
 
 
 def _values(subject: Subject, inputs: _Inputs) -> list[str]:
@@ -100,7 +126,7 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
         + yaml_text.models(subject)
         + section
         + f"jobs:\n  run:\n    {job}\n"
-        + yaml_text.recordings_section(subject, taken, *columns)
+        + yaml_text.recordings_section(subject, taken, *columns, expand=inputs.expanded, rate=_rate(subject))
         + yaml_text.batch(inputs.rows, 1, "recordings differ in length")
         + yaml_text.output(subject)
     )
@@ -195,8 +221,10 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
     name = scalar(subject.name)
     shape = subject.shape_of(output)
     single = len(shape) == _RANK and shape[1] == 1
-    fed = _fed(subject, inputs, {inputs.heard.name: "$x"})
-    steps = [f"{{run: {name}, in: {{{fed}}}, out: {flow({output: 'y' if single else 'found'})}}}"]
+    expanded = inputs.expanded
+    fed = _fed(subject, inputs, {inputs.heard.name: "$x" if expanded is None else "$one"})
+    steps = [] if expanded is None else [f"{{do: expand, in: {{x: $x, expand: {expanded}}}, out: one}}"]
+    steps += [f"{{run: {name}, in: {{{fed}}}, out: {flow({output: 'y' if single else 'found'})}}}"]
     steps += (
         [f"{{do: squeeze, in: {{x: $y, squeeze: {provenance.graph('squeeze', 0)}}}, out: found}}"] if single else []
     )
@@ -215,7 +243,7 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
         + yaml_text.models(subject)
         + pipeline
         + "jobs:\n  run:\n    pipeline: listen\n"
-        + yaml_text.recordings_section(subject, "samples")
+        + yaml_text.recordings_section(subject, "samples", rate=_rate(subject))
         + yaml_text.batch(None, _BATCH)
         + yaml_text.output(subject, "explode: [start, found]", note=_LINES)
     )

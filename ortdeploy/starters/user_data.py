@@ -48,6 +48,7 @@ def look_at_data(path: Path, folder: Path) -> Data:
         texts=texts,
         left_out=left_out,
         delimiter=delimiter,
+        rates=frozenset(facts.rates),
     )
 
 

@@ -157,14 +157,20 @@ def input_section(subject: Subject, sample: str, *further: str, note: str = "mad
     return "    input:\n" + "".join(f"      {line}\n" for line in (path, *written, *further))
 
 
-def recordings_section(subject: Subject, taken: str, *further: str) -> str:
-    """Return where the job of a starter reads recordings, and that `taken` gets one channel of each of them."""
+def recordings_section(
+    subject: Subject, taken: str, *further: str, expand: str | None = None, rate: Given | None = None
+) -> str:
+    """Return where the job of a starter reads recordings, and that `taken` gets one channel of each of them.
+
+    `expand` is where that channel becomes an axis of its own, `rate` the sample rate if it is not the usual one.
+    """
     mono = provenance.convention("the mean of several channels", "{mono: true}")
     settings, _ = subject.preprocessor("feature_extractor")
     of_file = provenance.beside("standardize", "{standardize: true}")
     standard = f", {of_file}" if settings.get("do_normalize") is True else ""
-    prepare = f"    prepare: {{{scalar(taken)}: [{mono}{standard}]}}  # of several channels, the mean\n"
-    lines = (f"rate: {rate_of(subject)}", *further, "key: [path]")
+    axis = f", {{expand: {expand}}}" if expand is not None else ""
+    prepare = f"    prepare: {{{scalar(taken)}: [{mono}{standard}{axis}]}}  # of several channels, the mean\n"
+    lines = (f"rate: {rate or rate_of(subject)}", *further, "key: [path]")
     return input_section(subject, recording_path(subject), *lines) + prepare
 
 

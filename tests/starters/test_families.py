@@ -391,6 +391,29 @@ def test_recordings_are_prepared_and_classified_as_files_beside_the_model_say(cl
     assert row["probability"] == pytest.approx(np.e / (np.e + 2 * np.exp(0.5)), abs=1e-3)
 
 
+def test_a_rate_that_only_the_recordings_tell_is_made_up_and_runs(cli: Cli, tmp_path: Path) -> None:
+    families.hearer(tmp_path / "m.onnx")
+    (tmp_path / "mine.wav").write_bytes(recording(0.1, 22_050))
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / "mine.wav")
+    assert said.code == 1
+    assert "the recordings have it, and nothing tells which one the model wants" in said.out
+    assert yaml.safe_load((tmp_path / "m.yaml").read_text())["jobs"]["run"]["input"]["rate"] == 22_050
+    assert len(rows(cli, tmp_path)) == 1
+
+
+@pytest.mark.quick("channel last, windows")
+@pytest.mark.parametrize(
+    ("shape", "lines"),
+    [(["n", 800, 1], 40), (["n", 1, 800], 40), (["n", "length", 1], 1), (["n", 1, "length"], 1)],
+    ids=["channel last, windows", "channel first, windows", "channel last", "channel first"],
+)
+def test_one_channel_may_be_an_axis_of_a_recording(cli: Cli, tmp_path: Path, shape: list[Any], lines: int) -> None:
+    families.channel_hearer(tmp_path / "m.onnx", shape)
+    _, said = made(cli, tmp_path)
+    assert "a model of recordings" in said
+    assert len(rows(cli, tmp_path)) == lines
+
+
 @pytest.mark.quick("lines first")
 @pytest.mark.parametrize(
     ("shape", "columns"),

@@ -280,6 +280,12 @@ def sound_classifier(path: Path, classes: int = 3) -> Path:
     return save_model(path, nodes, inputs, {"logits": (FLOAT, ["n", classes])}, weights)
 
 
+def channel_hearer(path: Path, shape: Shape, name: str = "wav") -> Path:
+    """The largest sample of a recording that has an axis of one channel, [rows, 1]."""
+    nodes = [Node("ReduceMax", [name], ["most"], axes=[1, 2], keepdims=0), Node("Unsqueeze", ["most", "one"], ["y"])]
+    return save_model(path, nodes, {name: (FLOAT, shape)}, {"y": (FLOAT, ["n", 1])}, {"one": np.array([1], np.int64)})
+
+
 def forecaster(path: Path, shape: Shape) -> Path:
     """What it takes, as it is: lines of a table."""
     return save_model(path, [Node("Identity", ["x"], ["y"])], {"x": (FLOAT, shape)}, {"y": (FLOAT, shape)})
