@@ -131,6 +131,8 @@ def _postprocess(subject: Subject, output: str, labels: Labels | None, made: Map
 def prepared(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
     """Return the steps, and where they are from: a file beside the model, ultralytics' ways, or nothing but custom."""
     settings, beside = subject.preprocessor("image_processor")
+    if not settings:
+        settings, beside = _of_timm(subject)
     if settings:
         of, told = _as_the_file_says, f"as {beside} says"
     elif is_ultralytics(subject):
@@ -166,6 +168,26 @@ def _ultralytics_settings(picture: PictureInput) -> Mapping[str, Any]:
     """Return what classify_transforms of ultralytics does, as a preprocessor_config.json would say it."""
     size = min(picture.height, picture.width)
     return {"size": {"shortest_edge": size}, "do_center_crop": True, "do_normalize": False, "resample": 2}
+
+
+def _of_timm(subject: Subject) -> tuple[Mapping[str, Any], str | None]:
+    """Return what the config.json of timm says of pictures, as a preprocessor_config.json would, and its path."""
+    said = subject.settings("config.json").get("pretrained_cfg")
+    size = said.get("input_size") if isinstance(said, dict) else None
+    if not isinstance(said, dict) or not isinstance(size, list) or len(size) != 3:  # noqa: PLR2004  channels first
+        return {}, None
+    share = said.get("crop_pct")
+    numbers = {name: method for method, name in _METHODS.items()}
+    around = int(size[1] / share) if isinstance(share, int | float) and 0 < share <= 1 else size[1]
+    settings = {
+        "size": {"shortest_edge": around},
+        "do_center_crop": True,
+        "crop_size": {"height": size[1], "width": size[2]},
+        "resample": numbers.get(str(said.get("interpolation"))),
+        "image_mean": said.get("mean"),
+        "image_std": said.get("std"),
+    }
+    return {name: value for name, value in settings.items() if value is not None}, subject.beside("config.json")
 
 
 def _colors(channels: int, of: _Origin) -> str:

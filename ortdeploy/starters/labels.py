@@ -68,6 +68,9 @@ def _named(subject: Subject) -> Iterator[tuple[str, Origin, list[Any]]]:
     if isinstance(found, dict):
         told = f"id2label in {subject.beside('config.json')}"
         yield told, Origin.FILE, parsed_names(json.dumps(found))
+    listed = subject.settings("config.json").get("label_names")
+    if isinstance(listed, list):
+        yield f"label_names in {subject.beside('config.json')}", Origin.FILE, listed
 
 
 def _count(lines: Sequence[str]) -> int:

@@ -144,6 +144,20 @@ def test_labels_of_another_number_of_classes_are_not_taken(
     assert ("label" in rows(cli, tmp_path)[0]) == are_taken
 
 
+def test_a_classifier_of_timm_is_prepared_as_its_config_json_says(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    of_pictures = {"input_size": [3, 32, 32], "crop_pct": 0.875, "interpolation": "bicubic", "mean": [0.5, 0.4, 0.3]}
+    config = {"pretrained_cfg": {**of_pictures, "std": [0.2, 0.2, 0.2]}, "label_names": ["cat", "dog", "owl"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    manifest, said = made(cli, tmp_path)
+    assert "results depend on it" not in said
+    steps = manifest["jobs"]["run"]["prepare"]["x"]
+    assert {"resize": {"shortest": 36}, "method": "bicubic"} in steps
+    assert {"center_crop": [32, 32]} in steps
+    assert {"normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.2]}} in steps
+    assert rows(cli, tmp_path)[0]["label"] in config["label_names"]
+
+
 def test_names_of_classes_that_are_no_text_are_not_taken(cli: Cli, tmp_path: Path) -> None:
     families.with_metadata(families.classifier(tmp_path / "m.onnx"), classes=r"['cat', '\ud800', 'owl']")
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "\ud800", "1": "dog", "2": "owl"}}))
