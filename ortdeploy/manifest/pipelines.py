@@ -23,21 +23,28 @@ COMPONENTS = ("text_encoder", "unet", "vae_decoder")
 KNOWN_COMPONENTS = {
     TEXT_TO_IMAGE: COMPONENTS,
     DIFFUSION: (*COMPONENTS, "text_encoder_2", "text_encoder_3", "transformer", "vae_encoder"),
-    GENERATE: ("decoder",),
+    GENERATE: ("encoder", "decoder"),
 }
 
-RESULTS = {GENERATE: ("text", "tokens", "finish_reason", "input_tokens")}
-"""What a preset gives for a row, if that is no image."""
+_TEXTS = ("text", "tokens", "finish_reason", "input_tokens")
+_SEGMENTS = ("segments", "begin", "end")
+"""What is said between two time stamps of a recording, and when it begins and ends."""
+
+SPEECH = "speech"
+"""The task of a folder that hears recordings; those of others say what goes through a chat template."""
 
 SEARCH = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "num_beams", "seed", "stop")
 """The keys that say how a text is written."""
+
+OF_SPEECH = ("language", "translate", "timestamps")
+"""The keys that say how a recording is written down."""
 
 _OF_IMAGES = ("steps", "guidance_scale", "height", "width", "latents")
 
 OWN_KEYS = {
     TEXT_TO_IMAGE: _OF_IMAGES,
     DIFFUSION: (*_OF_IMAGES, "task", "arguments"),
-    GENERATE: (*SEARCH, "chat", "system", "json_schema"),
+    GENERATE: (*SEARCH, "chat", "system", "json_schema", *OF_SPEECH),
 }
 """The keys of presets that not all of them have."""
 
@@ -99,8 +106,9 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
     """A folder and how images or texts are made with it; `parts` are the models of its components by their names.
 
     `kind` is the preset's name. `adapters` are those of components; `sha256` pins the whole folder. `task` is what a
-    pipeline of optimum-onnx does, or what goes through a chat template. `arguments` are more of its call's, or say how
-    a text is written. `row_by_row`: rows do not run together.
+    pipeline of optimum-onnx does, or what goes through a chat template; or SPEECH. `arguments` are more of its call's,
+    or say how a text is written. `row_by_row`: rows do not run together. `files` are those of its models by their
+    parts, if GenAI opens them, or else those that the manifest names in vain.
     """
 
     kind: str
@@ -116,6 +124,15 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
     task: str = TEXT_TO_IMAGE
     arguments: Mapping[str, Any] = field(default_factory=dict)
     row_by_row: bool = True
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What it gives for a row."""
+        if self.kind != GENERATE:
+            return ("image",)
+        heard = ("language", *(_SEGMENTS if self.arguments.get("timestamps") else ())) if self.task == SPEECH else ()
+        return (*_TEXTS, *heard)
 
     @property
     def known_parts(self) -> tuple[str, ...]:
@@ -152,7 +169,12 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
     @property
     def writer(self) -> str | None:
         """The model that writes its texts, whose adapters a job may choose by row."""
-        return self.preset.parts["decoder"] if self.preset is not None and self.preset.kind == GENERATE else None
+        preset = self.preset
+        return (
+            preset.parts["decoder"]
+            if preset is not None and preset.kind == GENERATE and preset.task != SPEECH
+            else None
+        )
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -184,7 +206,7 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     definition = json.dumps(kept, sort_keys=True)
     if "preset" in data:
         preset = _preset(name, data)
-        outputs = {result: result for result in RESULTS.get(preset.kind, ("image",))}
+        outputs = {result: result for result in preset.results}
         return PipelineSpec(
             name=name,
             steps=(),
@@ -231,21 +253,37 @@ def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
         adapters={
             part: _names(own["adapter"]) for part, own in data.get("components", {}).items() if "adapter" in (own or {})
         },
+        files={
+            part: _file(data, part) for part in _parts(data) if data["preset"] == GENERATE or _names_file(data, part)
+        },
     )
 
 
+def _names_file(data: Mapping[str, Any], part: str) -> bool:
+    return "file" in (data.get("components", {}).get(part) or {})
+
+
+def _file(data: Mapping[str, Any], part: str) -> str:
+    """Return the file of a model of a folder of GenAI: as its model builder names it, if the manifest does not."""
+    alone = "model.onnx" if _parts(data) == ["decoder"] else f"{part}.onnx"
+    return str((data.get("components", {}).get(part) or {}).get("file", alone))
+
+
 def _chat(data: Mapping[str, Any]) -> str:
+    if "encoder" in data.get("components", {}) and "chat" not in data:
+        return SPEECH
     return str(data.get("chat", "prompt" if "system" in data else "none"))
 
 
 def _writing(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: data[key] for key in (*SEARCH, "system", "json_schema") if key in data}
+    return {key: data[key] for key in (*SEARCH, *OF_SPEECH, "system", "json_schema") if key in data}
 
 
 def _parts(data: Mapping[str, Any]) -> Sequence[str]:
-    """Return the components that a preset runs: all that it has, or of diffusion those that the manifest names."""
+    """Return the components that a preset runs: those that the manifest names, and those that every folder has."""
     known = KNOWN_COMPONENTS[data["preset"]] if "preset" in data else ()
-    return [part for part in known if part in data.get("components", {}) or data["preset"] != DIFFUSION]
+    always = {TEXT_TO_IMAGE: COMPONENTS, GENERATE: ("decoder",)}.get(data.get("preset", ""), ())
+    return [part for part in known if part in data.get("components", {}) or part in always]
 
 
 def _names(adapter: Any) -> tuple[str, ...]:
@@ -263,10 +301,11 @@ def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, 
     folder = data["from"].rstrip("/") if "preset" in data else ""
     for part in _parts(data):
         own = data.get("components", {}).get(part)
-        settings = {key: value for key, value in (own or {}).items() if key != "adapter"}
+        settings = {key: value for key, value in (own or {}).items() if key not in {"adapter", "file"}}
         generates = data["preset"] == GENERATE
-        path = f"{folder}/model.onnx" if generates else f"{folder}/{part}/model.onnx"
-        model = {**shared, **settings, "path": path, "generates": generates}
+        path = f"{folder}/{_file(data, part)}" if generates else f"{folder}/{part}/model.onnx"
+        together = generates and len(_parts(data)) > 1
+        model = {**shared, **settings, "path": path, "generates": generates, "together": together}
         here: Path = (*at, "components", part)
         yield f"{name}.{part}", model, here if own else at, here if "providers" in settings else at
 

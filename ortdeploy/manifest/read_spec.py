@@ -149,6 +149,7 @@ def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> 
         checks_rows=data.get("row_independence") is not False,
         row_tolerance=_row_tolerance(data.get("row_independence")),
         generates=data.get("generates", False),
+        together=data.get("together", False),
     )
 
 

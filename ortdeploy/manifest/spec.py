@@ -89,7 +89,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     of that, and a rule decides. `unchecked`: the manifest says that there
     are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
     None: by element type, if `checks_rows`. `external_data` are the digests of the files beside a model by URL.
-    `generates`: ONNX Runtime GenAI opens it, and calls it token by token.
+    `generates`: ONNX Runtime GenAI opens it, and calls it token by token; `together` with other models of its folder.
     """
 
     name: str
@@ -117,6 +117,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     row_tolerance: tuple[float, float] | None = None
     external_data: Mapping[str, str] = field(default_factory=dict)
     generates: bool = False
+    together: bool = False
 
     @property
     def sessions_at_once(self) -> int:

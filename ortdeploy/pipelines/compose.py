@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from ortdeploy.pipelines.component import Component, ComposedSession
-from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset
 from ortdeploy.plan.steps import PlannedProvider, PlannedSession
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 
 _Build = Callable[[PlannedPipeline, Mapping[str, Component]], ComposedSession]
 
 
-def _session_of(preset: str | None) -> _Build:
+def _session_of(preset: PlannedPreset | None) -> _Build:
     """Return the class that runs a preset, or steps if there is none; it is imported only if it is used."""
-    match preset:
+    match None if preset is None else preset.kind:
         case None:
             from ortdeploy.pipelines.steps import StepsSession  # noqa: PLC0415
 
@@ -25,6 +25,10 @@ def _session_of(preset: str | None) -> _Build:
             from ortdeploy.pipelines.optimum import OptimumSession  # noqa: PLC0415
 
             return OptimumSession
+        case "generate" if preset is not None and preset.task == "speech":
+            from ortdeploy.pipelines.transcribe import TranscribeSession  # noqa: PLC0415
+
+            return TranscribeSession
         case "generate":
             from ortdeploy.pipelines.generate import GenerateSession  # noqa: PLC0415
 
@@ -43,7 +47,7 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
     different = len({tuple(provider.name for provider in chain) for chain in chains})
     count = 1 if pipeline.state else max([1, min(different, 2), *map(len, shared.values())])
     candidate = PlannedSession(name=pipeline.name, providers=_all_providers(chains), count=count)
-    build = _session_of(pipeline.preset.kind if pipeline.preset else None)
+    build = _session_of(pipeline.preset)
     sessions = []
     for index in range(count):
         components = {name: some[index % len(some)] for name, some in shared.items()}

@@ -43,12 +43,16 @@ class GenerateSession(ComposedSession):
         if pipeline.preset is None:
             raise TypeError("the pipeline has no preset")
         preset = pipeline.preset
-        self._component = components[preset.sessions["decoder"]]
-        self._session = cast("GenaiSession", self._component.opened.session)
+        parts = {part: cast("GenaiSession", components[name].opened.session) for part, name in preset.sessions.items()}
+        self._session = parts["decoder"]
+        if len(parts) > 1:
+            self._session.open_with(parts)
         self._counts: Counter[str] = Counter()
         self._always = tuple(preset.adapters.get("decoder", ()))
         said = dict(preset.arguments)
         self._system, self._chat, self._template = said.pop("system", None), preset.task, ""
+        self._language, self._translate = said.pop("language", None), said.pop("translate", False)
+        self._timestamps = said.pop("timestamps", False)
         schema = said.pop("json_schema", None)
         self._how = Writing(
             context=said.pop("context_length"), max_new_tokens=said.pop("max_new_tokens", None),
@@ -56,7 +60,7 @@ class GenerateSession(ComposedSession):
         )  # fmt: skip
         if schema is not None:
             self._session.check(self._how)
-        if self._chat != "none":
+        if self._chat in {"prompt", "messages"}:
             try:
                 self._template = read_chat_template(Path(preset.folder))
             except (TemplateError, OSError) as error:
@@ -66,9 +70,7 @@ class GenerateSession(ComposedSession):
         """Return the named results, [rows] each. Raises OrtdeployError."""
         texts = feeds["messages" if self._chat == "messages" else "prompt"]
         prompts = [self._prompt(str(text)) for text in texts]
-        hows = [
-            self._how_of({name: feeds[name][row] for name in _LIMITS if name in feeds}) for row in range(len(texts))
-        ]
+        hows = [self._how_of_row(feeds, row) for row in range(len(texts))]
         written: list[Written | None] = [None] * len(prompts)
         for places in self._groups(prompts, hows):
             found = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))
@@ -104,8 +106,9 @@ class GenerateSession(ComposedSession):
         messages = _messages(text) if self._chat == "messages" else [{"role": "user", "content": text}]
         return self._session.render(self._template, [*first, *messages])
 
-    def _how_of(self, said: Mapping[str, Any]) -> Writing:
-        """Return how a row is written, of whose columns `said` are. Raises OrtdeployError."""
+    def _how_of_row(self, feeds: Mapping[str, Array], row: int) -> Writing:
+        """Return how a row is written, by its columns. Raises OrtdeployError."""
+        said = {name: feeds[name][row] for name in _LIMITS if name in feeds}
         if not said:
             return self._how
         for name, value in said.items():

@@ -84,7 +84,7 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     of a file; one with op steps in the model's graph has a `fusion`. `shapes` are of inputs, by name, in place of those
     of the graph. `computes` says in which number
     formats its providers compute that are coarser than the graph's. `generates`: ONNX Runtime GenAI opens the folder of
-    the model, and calls it token by token.
+    the model, and calls it token by token; `together` with other models of the folder.
     """
 
     session: str
@@ -110,6 +110,7 @@ class OpenSession(Struct, frozen=True, kw_only=True):
     shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
     computes: tuple[str, ...] = ()
     generates: bool = False
+    together: bool = False
 
 
 class LoadAdapter(Struct, frozen=True, kw_only=True):

@@ -22,6 +22,10 @@ PROMPTS = (
 """The columns of every job that makes images; only the prompt must be there."""
 
 
+class FolderError(Exception):
+    """Why a folder cannot be used, in full sentences."""
+
+
 def missing_folder(root: Path, preset: PresetSpec) -> Problem | None:
     """Say that the folder itself is not there; its files and models need not be spoken of then."""
     if is_folder(root / preset.folder):

@@ -16,9 +16,11 @@ from msgspec.structs import asdict
 
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.manifest.pipelines import RESULTS, PresetSpec
+from ortdeploy.manifest.pipelines import OF_SPEECH, SPEECH, PresetSpec
 from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
-from ortdeploy.presets.folder import PresetFiles, folder_digest, missing_folder
+from ortdeploy.presets.folder import FolderError, PresetFiles, folder_digest, missing_folder
+from ortdeploy.presets.speech import WINDOW
+from ortdeploy.presets.speech_folder import read_speech
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -40,8 +42,8 @@ _GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "r
 
 
 _KNOWN = (
-    "ortdeploy runs models that turn text into text with one model.onnx; images, audio, Whisper and models in several "
-    "parts are not supported"
+    "ortdeploy runs models that turn text into text with one model, and Whisper's, which turn speech into text with an "
+    "encoder and a decoder; images, speech beside text and decoders in several parts are not supported"
 )
 _SHARED = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena", "enable_mem_pattern")
 _Count = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -60,8 +62,8 @@ class _SessionOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     provider_options: tuple[dict[str, dict[str, Any]], ...] = ()
 
 
-class _Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The decoder of a config: its file, and the names and sizes of what goes through it."""
+class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model of a config: its file, and the names and sizes of what goes through it."""
 
     filename: str
     session_options: _SessionOptions = _SessionOptions()
@@ -81,33 +83,40 @@ class _Vocabulary(Struct, frozen=True):
     vocab: dict[str, Annotated[int, Meta(ge=0)]] | list[Any]
 
 
+class _Added(Struct, frozen=True):
+    """A token that is no text, or none that was learned."""
+
+    id: Annotated[int, Meta(ge=0)]
+    content: str
+
+
 class _Tokenizer(Struct, frozen=True):
     """What is looked at of tokenizer.json; tokens that were added to fill rows up may be beyond the model's."""
 
     model: _Vocabulary
-
-
-class _FolderError(Exception):
-    """Why a folder cannot be used, in full sentences."""
+    added_tokens: tuple[_Added, ...] = ()
 
 
 def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
     """Return what goes in and comes out, what genai_config.json says, and the digest of what lies beside the model."""
     inputs, outputs = tuple(_inputs(preset)), tuple(_outputs(preset))
     parts = {part: models[name] for part, name in preset.parts.items()}
-    problem = missing_folder(root, preset) or next((one.problem for one in parts.values() if one.problem), None)
+    problem = missing_folder(root, preset)
     if problem is not None:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
     files = PresetFiles(root / preset.folder)
     try:
         digest = _read_files(files, preset.folder)
-        about = _about(_config(files, preset.folder), preset.folder, parts["decoder"])
-        _check_tokenizer(files, preset.folder, about["vocabulary"])
-        if preset.task != "none":
+        about = _about(_config(files, preset.folder), preset, parts)
+        added = _added_tokens(files, preset.folder, about["vocabulary"])
+        problem = next((one.problem for one in parts.values() if one.problem), None)
+        if problem is None and preset.task == SPEECH:
+            about["speech"] = read_speech(files, preset, added, about["vocabulary"], parts["encoder"])
+        elif preset.task != "none":
             read_chat_template(root / preset.folder)
     except TemplateError as error:
         problem = Problem(kind="preset", detail=f"{preset.folder} cannot chat: {error}. Leave chat and system out.")
-    except (_FolderError, OSError) as error:
+    except (FolderError, OSError) as error:
         problem = Problem(kind="preset", detail=str(error))
     if problem is not None:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
@@ -137,27 +146,36 @@ def search_of(preset: PresetSpec, facts: DiffusionFacts) -> dict[str, Any]:
 
 def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
     rows = (1,) if preset.row_by_row else (ROWS,)
-    text = ValueFacts(
-        name="messages" if preset.task == "messages" else "prompt", kind="tensor", tensor=TensorType("string", rows)
-    )
+    name = {"messages": "messages", SPEECH: "audio"}.get(preset.task, "prompt")
+    taken = TensorType("float32", (*rows, "samples")) if name == "audio" else TensorType("string", rows)
+    columns = {**_COLUMNS, **({"language": "string"} if name == "audio" else {})}
     of_rows = [
         ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, rows), default=())
-        for name, dtype in _COLUMNS.items()
+        for name, dtype in columns.items()
     ]
-    return [text, *of_rows]
+    return [ValueFacts(name=name, kind="tensor", tensor=taken), *of_rows]
+
+
+_OF_TIME = {"begin": "float64", "end": "float64", "segments": "string"}
 
 
 def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
-    kinds = {name: "int64" if name.endswith("tokens") else "string" for name in RESULTS[preset.kind]}
-    return [ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, (ROWS,))) for name, dtype in kinds.items()]
+    return [
+        ValueFacts(name=name, kind="tensor", tensor=TensorType(_OF_TIME[name], (ROWS, None)))
+        if name in _OF_TIME
+        else ValueFacts(
+            name=name, kind="tensor", tensor=TensorType("int64" if name.endswith("tokens") else "string", (ROWS,))
+        )
+        for name in preset.results
+    ]
 
 
 def _read_files(files: PresetFiles, shown: str) -> str:
-    """Read the small files of the folder, and return the digest of all of them. Raises OSError, _FolderError."""
+    """Read the small files of the folder, and return the digest of all of them. Raises OSError, FolderError."""
     names = sorted(one.name for one in files.folder.iterdir() if one.suffix in _BESIDE and one.is_file())
     size = sum((files.folder / name).stat().st_size for name in names)
     if len(names) > _MOST_FILES or size > _MOST_BYTES:
-        raise _FolderError(f"{shown} has {len(names)} files of {size} bytes beside its model, which are too many.")
+        raise FolderError(f"{shown} has {len(names)} files of {size} bytes beside its model, which are too many.")
     digest = hashlib.sha256()
     for name in names:
         digest.update(f"{name}\0".encode())
@@ -171,11 +189,11 @@ def _config(files: PresetFiles, shown: str) -> Mapping[str, Any]:
         found = json.loads(files.read(CONFIG).decode("utf-8"), object_pairs_hook=_once)
     except OSError as error:
         why = f"cannot be read: {error.strerror}. Provide a folder that ONNX Runtime GenAI's model builder wrote."
-        raise _FolderError(f"{shown}/{CONFIG} {why}") from error
+        raise FolderError(f"{shown}/{CONFIG} {why}") from error
     except (ValueError, RecursionError) as error:
-        raise _FolderError(f"{shown}/{CONFIG} is no JSON text: {error}.") from error
+        raise FolderError(f"{shown}/{CONFIG} is no JSON text: {error}.") from error
     if not isinstance(found, dict):
-        raise _FolderError(f"{shown}/{CONFIG} is no JSON object.")
+        raise FolderError(f"{shown}/{CONFIG} is no JSON object.")
     return found
 
 
@@ -186,56 +204,98 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _about(config: Mapping[str, Any], shown: str, model: ModelFacts) -> dict[str, Any]:
-    """Return what of the config counts; raise _FolderError for what ortdeploy does not know."""
+def _about(config: Mapping[str, Any], preset: PresetSpec, models: Mapping[str, ModelFacts]) -> dict[str, Any]:
+    """Return what of the config counts; raise FolderError for what ortdeploy does not know."""
+    where = f"{preset.folder}/{CONFIG}"
     said, search = config.get("model"), config.get("search", {})
     if not isinstance(said, dict) or not isinstance(search, dict):
-        raise _FolderError(f"{shown}/{CONFIG} has no object model: it is no config of ONNX Runtime GenAI.")
-    strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {"decoder", "type"}
-    for key in sorted((set(config) - {"model", "search"}) | strange):
-        raise _FolderError(f"{shown}/{CONFIG} has {key}, which ortdeploy does not know. {_KNOWN}")
-    try:
-        decoder = convert(said.get("decoder"), _Decoder)
-    except ValidationError as error:
-        raise _FolderError(f"{shown}/{CONFIG}, model.decoder: {error}. {_KNOWN}") from error
-    if decoder.filename != "model.onnx":
-        raise _FolderError(f"{shown}/{CONFIG} names the model {decoder.filename}. Only model.onnx is known.")
+        raise FolderError(f"{where} has no object model: it is no config of ONNX Runtime GenAI.")
+    _check_keys(config, said, preset, where)
+    parts = {part: _part(said.get(part), part, preset, where) for part in preset.parts}
     length = said.get("context_length")
     if type(length) is not int or not 0 < length < 2**31:
-        raise _FolderError(f"{shown}/{CONFIG}: model.context_length is {length}, which is no length.")
+        raise FolderError(f"{where}: model.context_length is {length}, which is no length.")
     search = {key: value for key, value in search.items() if key in _GREEDY}
     for key, value in search.items():
         if type(value) not in {int, float, bool} or not math.isfinite(value) or value < 0:
-            raise _FolderError(f"{shown}/{CONFIG}: search.{key} is {value}, which is no number.")
-    session = asdict(decoder.session_options)
+            raise FolderError(f"{where}: search.{key} is {value}, which is no number.")
+    cached = length + (WINDOW // 2 if preset.task == SPEECH else 0)
     return {
         "context_length": length,
         "vocabulary": said.get("vocab_size"),
-        "cache_bytes": length * _cache_bytes(decoder, model),
+        "cache_bytes": cached * _cache_bytes(parts["decoder"], models["decoder"]),
         "search": search,
-        "session": {key: one for key, one in session.items() if key in _SHARED and one is not None},
-        "providers": [name for one in decoder.session_options.provider_options for name in one],
+        "parts": {part: _said(one.session_options) for part, one in parts.items()},
     }
 
 
-def _check_tokenizer(files: PresetFiles, shown: str, vocabulary: Any) -> None:
-    """Raise _FolderError if tokenizer.json, where it is, has no tokens, or some that the model does not know."""
+def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: PresetSpec, where: str) -> None:
+    """Raise FolderError for a key that ortdeploy does not know, or of a model that the manifest does not name."""
+    strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {*preset.parts, "type"}
+    speech = said.get("type") == "whisper"
+    if speech and "encoder" not in preset.parts:
+        named = {
+            part: said[part].get("filename") for part in ("encoder", "decoder") if isinstance(said.get(part), dict)
+        }
+        files = [f"{part}: {{file: {file}}}" for part, file in named.items()]
+        raise FolderError(f"{where} is of a model that hears. Name both parts: components: {{{', '.join(files)}}}.")
+    if speech and preset.task != SPEECH:
+        raise FolderError(f"{where} is of a model that hears and does not chat. Leave chat out.")
+    unheard = ", ".join(sorted({*OF_SPEECH} & {*preset.arguments})) if not speech else ""
+    if unheard:
+        raise FolderError(f"{where} is of a model that reads, so {unheard} has no effect. Leave it out.")
+    if not speech and "encoder" in preset.parts:
+        raise FolderError(f"{where} is of a model of type {said.get('type')}, which has no encoder. {_KNOWN}.")
+    for key in sorted((set(config) - {"model", "search"}) | strange):
+        raise FolderError(f"{where} has {key}, which ortdeploy does not know. {_KNOWN}.")
+
+
+def _part(said: Any, part: str, preset: PresetSpec, where: str) -> _Part:
+    """Return what a config says of a model. Raises FolderError."""
+    try:
+        found = convert(said, _Part)
+    except ValidationError as error:
+        raise FolderError(f"{where}, model.{part}: {error}. {_KNOWN}.") from error
+    if found.filename != preset.files[part]:
+        own = preset.files[part]
+        raise FolderError(
+            f"{where} names the {part} {found.filename}, and the manifest {own}. If that is the model, write "
+            f"components: {{{part}: {{file: {found.filename}}}}}."
+        )
+    return found
+
+
+def _said(options: _SessionOptions) -> dict[str, Any]:
+    """Return what a config says of the session of a part that a manifest may say too."""
+    said = asdict(options)
+    return {
+        "session": {key: one for key, one in said.items() if key in _SHARED and one is not None},
+        "providers": [name for one in options.provider_options for name in one],
+    }
+
+
+def _added_tokens(files: PresetFiles, shown: str, vocabulary: Any) -> Mapping[str, int]:
+    """Return the tokens of tokenizer.json, where it is, that are not learned.
+
+    Raise FolderError if it has no tokens, or some that the model does not know.
+    """
     if not (files.folder / _TOKENIZER).is_file():
-        return
+        return {}
     try:
         found = convert(json.loads(files.read(_TOKENIZER)), _Tokenizer)
     except (ValueError, RecursionError) as error:
-        raise _FolderError(f"{shown}/{_TOKENIZER} is no tokenizer: {error}.") from error
+        raise FolderError(f"{shown}/{_TOKENIZER} is no tokenizer: {error}.") from error
     tokens = found.model.vocab
     highest = max([len(tokens) - 1, *(tokens.values() if isinstance(tokens, dict) else ())])
     if not tokens:
-        raise _FolderError(f"{shown}/{_TOKENIZER} has no tokens.")
+        raise FolderError(f"{shown}/{_TOKENIZER} has no tokens.")
     if isinstance(vocabulary, int) and highest >= vocabulary:
         why = f"has tokens beyond the {vocabulary} of {CONFIG}, so it belongs to another model."
-        raise _FolderError(f"{shown}/{_TOKENIZER} {why}")
+        raise FolderError(f"{shown}/{_TOKENIZER} {why}")
+    return {one.content: one.id for one in found.added_tokens}
 
 
-def _cache_bytes(decoder: _Decoder, model: ModelFacts) -> int:
+def _cache_bytes(decoder: _Part, model: ModelFacts) -> int:
     """Return the bytes that keys and values of one token take, in all layers."""
     first = decoder.inputs.get("past_key_names", "past_key_values.%d.key").replace("%d", "0")
     kept = next((one.tensor.dtype for one in model.inputs if one.name == first), None)

@@ -9,16 +9,18 @@ Example: providers: [CPU] in the manifest, and provider_options: [{"cuda": {}}] 
 How to fix: change the manifest or the file, so that both say the same.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Severity
+from ortdeploy.manifest.pipelines import GENERATE
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.genai import PROVIDERS
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.manifest.spec import ModelSpec
 
 RULE = Rule(
     id="contradictory-genai-config", summary="genai_config.json asks for something else", severity=Severity.WARNING
@@ -28,20 +30,26 @@ RULE = Rule(
 def check(deployment: "Deployment") -> Iterator[Finding]:
     models = {model.spec.name: model.spec for model in deployment.models}
     for pipeline in deployment.spec.pipelines:
-        said = deployment.facts.diffusion[pipeline.name].ports if pipeline.writer else {}
-        model = models.get(pipeline.writer or "")
-        if model is None or not said:
+        preset = pipeline.preset
+        if preset is None or preset.kind != GENERATE:
             continue
-        chain = deployment.spec.chain_of(model.sessions[0])
-        names = [provider.name if (provider := find_provider(one.name)) else one.name for one in chain]
-        asked = {PROVIDERS[name].lower() for name in names if name in PROVIDERS}
-        folder = [name for name in said.get("providers", ()) if name.lower() not in {*asked, "cpu"}]
-        if folder:
-            own = ", ".join(names) or CPU
-            detail = f"It names the provider {', '.join(folder)}, and the manifest {own}, which runs."
-            yield Finding(at=(*pipeline.at, "from"), detail=detail, model=model.name)
-        for name, value in said.get("session", {}).items():
-            own = model.session.get(name, value)
-            if own != value:
-                detail = f"It says {name} {value}, and the manifest {own}, which counts."
-                yield Finding(at=(*pipeline.at, "from"), detail=detail, model=model.name)
+        for part, said in deployment.facts.diffusion[pipeline.name].ports.get("parts", {}).items():
+            model = models.get(preset.parts[part])
+            if model is None:
+                continue
+            for detail in _contradictions(deployment, model, said):
+                yield Finding(at=(*pipeline.at, "from"), detail=f"Of the {part}, it {detail}", model=model.name)
+
+
+def _contradictions(deployment: "Deployment", model: "ModelSpec", said: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what genai_config.json says of a model and the manifest does not."""
+    chain = deployment.spec.chain_of(model.sessions[0])
+    names = [provider.name if (provider := find_provider(one.name)) else one.name for one in chain]
+    asked = {PROVIDERS[name].lower() for name in names if name in PROVIDERS}
+    folder = [name for name in said.get("providers", ()) if name.lower() not in {*asked, "cpu"}]
+    if folder:
+        yield f"names the provider {', '.join(folder)}, and the manifest {', '.join(names) or CPU}, which runs."
+    for name, value in said.get("session", {}).items():
+        own = model.session.get(name, value)
+        if own != value:
+            yield f"says {name} {value}, and the manifest {own}, which counts."

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.manifest.pipelines import OWN_KEYS
+from ortdeploy.manifest.pipelines import GENERATE, OWN_KEYS
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -33,3 +33,6 @@ def check(spec: "Spec") -> Iterator[Finding]:
                 owners = " and ".join(name for name, keys in OWN_KEYS.items() if key in keys)
                 detail = f'"{key}" is a key of {owners}, and "{pipeline.name}" has {kind or "steps"}. Remove it.'
                 yield Finding(at=(*pipeline.at, key), detail=detail, key=True)
+        for part in pipeline.preset.files if pipeline.preset and kind != GENERATE else ():
+            detail = f'"file" is a key of components of {GENERATE}, and "{pipeline.name}" has {kind}. Remove it.'
+            yield Finding(at=(*pipeline.at, "components", part, "file"), detail=detail, key=True)

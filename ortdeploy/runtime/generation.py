@@ -7,7 +7,7 @@ the plan take their place. A text is written alone unless the plan lets rows run
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
+from ortdeploy.files.opening import read_text
+from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.plan.steps import OpenSession, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.genai import LEVELS, PROVIDERS
@@ -23,6 +25,7 @@ from ortdeploy.runtime.library import preload
 from ortdeploy.tensors.columns import Array
 
 _ERRORS_ONLY = 3
+CONFIG = "genai_config.json"
 
 
 class Writing(Struct, frozen=True, kw_only=True):
@@ -68,31 +71,34 @@ class GenaiSession:
     """A model that writes. One thread uses it at a time. `progressed` is when it wrote its last token."""
 
     def __init__(self, step: OpenSession, candidate: PlannedSession) -> None:
-        """Open the folder in which the step's model lies. Raises OrtdeployError."""
-        library = genai()
-        if any(provider.name != CPU for provider in candidate.providers):
-            preload()
-        try:
-            config = library.Config(str(Path(step.path).parent))
-            config.overlay(json.dumps(_overlay(step, candidate)))
-            config.clear_providers()
-            for provider in candidate.providers:
-                if provider.name != CPU:
-                    name = PROVIDERS[provider.name]
-                    config.append_provider(name)
-                    for key, value in provider.options.items():
-                        config.set_provider_option(name, key, value)
-            self._model = library.Model(config)
-            self._tokenizer = library.Tokenizer(self._model)
-        except Exception as error:  # every error of the binding derives from Exception
-            raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
-        self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
+        """Open the folder in which the step's model lies, or wait for the other models. Raises OrtdeployError."""
+        self._step, self._candidate = step, candidate
         self._adapters: Any = None
         self._early = threading.Event()
         self.progressed = 0.0
+        if not step.together:
+            self.open_with({"decoder": self})
         self.placement: Mapping[str, int] = candidate.predicted or {}
         self.cpu_operators: Sequence[str] = ()
         self.cache: str | None = None
+
+    def open_with(self, parts: "Mapping[str, GenaiSession]") -> None:
+        """Open the folder, each part of it as it was planned. Raises OrtdeployError."""
+        library = genai()
+        if any(provider.name != CPU for part in parts.values() for provider in part._candidate.providers):  # noqa: SLF001  of the same class
+            preload()
+        folders = dict.fromkeys(Path(one._step.path).parent.resolve() for one in (self, *parts.values()))  # noqa: SLF001  as above
+        options = {part: _session_options(one._step, one._candidate) for part, one in parts.items()}  # noqa: SLF001  as above
+        runs = {part: dict(one._step.run_options.get("config", {})) for part, one in parts.items()}  # noqa: SLF001  as above
+        try:
+            self._beside = scratch_folder("genai")  # GenAI reads in it as long as it writes
+            beside = self._beside.__enter__().path
+            write_config(tuple(folders), beside, options, runs)
+            self._model = library.Model(library.Config(str(beside)))
+            self._tokenizer = library.Tokenizer(self._model)
+        except Exception as error:  # every error of the binding derives from Exception
+            raise OrtdeployError(f'Model "{self._step.model}" cannot be opened: {_first_line(error)}') from error
+        self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:  # noqa: ARG002  as a session has it
         """Refuse: what writes is no graph that runs once."""
@@ -133,6 +139,34 @@ class GenaiSession:
         except Exception as error:
             raise _translated(error) from error
 
+    def hear(
+        self,
+        bands: Array,
+        first: Sequence[int],
+        then: Callable[[Array], Sequence[int]] | None,
+        hold: Callable[[Array, Sequence[int]], None],
+        how: Writing,
+    ) -> tuple[list[int], str]:
+        """Return the tokens that are written of a window of sound, float32 [1, bands, frames], and why they ended.
+
+        The text begins with the tokens `first`, and with those that `then` makes of the scores [vocabulary] that follow
+        them. `hold` takes tokens out of the scores [..., vocabulary] that may not follow what was written. Raises
+        OrtdeployError.
+        """
+        try:
+            return self._hear(bands, first, then, hold, how)
+        except (MemoryError, OrtdeployError):
+            raise
+        except Exception as error:
+            raise _translated(error) from error
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens. Raises OrtdeployError."""
+        try:
+            return str(self._tokenizer.decode(np.array(tokens, np.int32))) if tokens else ""
+        except Exception as error:
+            raise _translated(error) from error
+
     def check(self, how: Writing) -> None:
         """Raise OrtdeployError if texts cannot be written so."""
         try:
@@ -166,6 +200,39 @@ class GenaiSession:
             return np.asarray(self._tokenizer.encode(prompt), dtype=np.int32)
         except Exception as error:
             raise _translated(error) from error
+
+    def _hear(
+        self,
+        bands: Array,
+        first: Sequence[int],
+        then: Callable[[Array], Sequence[int]] | None,
+        hold: Callable[[Array, Sequence[int]], None],
+        how: Writing,
+    ) -> tuple[list[int], str]:
+        library = genai()
+        given, new = len(first), how.max_new_tokens or how.context
+        most = how.context if then is not None else min(how.context, given + new)
+        generator, tensors = library.Generator(self._model, self._params(how, 1, most)), library.NamedTensors()
+        tensors["audio_features"], tensors["input_ids"] = bands, np.array([first], np.int32)
+        generator.set_inputs(tensors)
+        if then is not None:
+            more = then(np.array(generator.get_logits())[0, -1])
+            generator.append_tokens(np.array(more, np.int32))
+            given += len(more)
+        written: list[int] = []
+        while not generator.is_done() and len(written) < new:
+            if self._early.is_set():
+                raise OrtdeployError("the text was ended")
+            scores = np.array(generator.get_logits(), np.float32)
+            hold(scores[0, 0] if how.num_beams == 1 else scores, written)
+            generator.set_logits(scores)
+            generator.generate_next_token()
+            self.progressed = time.perf_counter()
+            written.append(int(generator.get_next_tokens()[0]))
+        if how.num_beams > 1:
+            written = [int(one) for one in generator.get_sequence(0)[given:]]
+        end = next((place for place, one in enumerate(written) if one in self._ends), None)
+        return written[:end], "end" if end is not None else "length" if len(written) == new else "context"
 
     def _write(self, prompts: Sequence[str], how: Writing, adapters: Sequence[str]) -> list[Written]:
         library = genai()
@@ -245,8 +312,8 @@ def _check_length(given: int, context: int) -> None:
         )
 
 
-def _overlay(step: OpenSession, candidate: PlannedSession) -> dict[str, Any]:
-    """Return the session and run options of a plan as GenAI's config has them: it writes out config entries."""
+def _session_options(step: OpenSession, candidate: PlannedSession) -> dict[str, Any]:
+    """Return session options and providers of a plan as GenAI's config has them: it writes out config entries."""
     options = {"log_severity_level": _ERRORS_ONLY} | {k: one for k, one in step.options.items() if k != "config"}
     if "logid" in options:
         options["log_id"] = options.pop("logid")
@@ -255,7 +322,34 @@ def _overlay(step: OpenSession, candidate: PlannedSession) -> dict[str, Any]:
     options |= step.options.get("config", {})
     if step.cpu_fallback == "forbid" or CPU not in {provider.name for provider in candidate.providers}:
         options["session.disable_cpu_ep_fallback"] = "1"
-    return {"model": {"decoder": {"session_options": options, "run_options": dict(step.run_options.get("config", {}))}}}
+    chain = [{PROVIDERS[one.name]: dict(one.options)} for one in candidate.providers if one.name != CPU]
+    return {**options, "provider_options": chain}
+
+
+def write_config(
+    folders: Sequence[Path],
+    beside: Path,
+    options: Mapping[str, Mapping[str, Any]],
+    runs: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Write genai_config.json with these session and run options of each part, beside links to all other files.
+
+    GenAI takes providers of a part but the decoder only from the file itself, not from what is laid over it. A store
+    keeps each part in a folder of its own: of `folders`, that of the decoder is the first.
+    """
+    config = json.loads(read_text(folders[0] / CONFIG))
+    for part, said in options.items():
+        model = config["model"][part]
+        model["session_options"] = {**model.get("session_options", {}), **said}
+        model["run_options"] = runs[part]
+    files = {file.name: file for folder in reversed(folders) for file in folder.iterdir() if file.is_file()}
+    for name, file in files.items():
+        if name != CONFIG:
+            try:
+                (beside / name).symlink_to(file)
+            except OSError:  # Windows lets few users make them
+                (beside / name).hardlink_to(file)
+    (beside / CONFIG).write_text(json.dumps(config), encoding="utf-8")
 
 
 def _translated(error: Exception) -> OrtdeployError:

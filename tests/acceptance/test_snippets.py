@@ -77,6 +77,7 @@ TESTS = {
     ("docs/results-of-jobs.md", "yaml"): YAML,
     ("docs/sound.md", "yaml"): YAML,
     ("docs/text.md", "yaml"): YAML,
+    ("docs/transcripts.md", "yaml"): YAML,
     ("docs/tutorial.md", "*"): WHOLE_PAGE,
     ("docs/tutorial.zh-CN.md", "*"): TRANSLATION,
     ("docs/upstream.md", "yaml"): YAML,

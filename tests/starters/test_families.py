@@ -619,6 +619,25 @@ def test_a_folder_of_a_model_that_writes_writes(cli: Cli, tmp_path: Path) -> Non
     assert rows(cli, tmp_path)[0]["text"] == '{"part": "pump", "fault": "none"}'
 
 
+def test_a_folder_of_a_model_that_writes_may_call_its_model_otherwise(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    folder = Path(shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer"))
+    (folder / "model.onnx").rename(folder / "phi-int4.onnx")
+    config = folder / "genai_config.json"
+    config.write_text(config.read_text().replace("model.onnx", "phi-int4.onnx"))
+    manifest, _ = made(cli, tmp_path, model="writer")
+    assert manifest["pipelines"]["write"]["components"] == {"decoder": {"file": "phi-int4.onnx"}}
+    assert rows(cli, tmp_path)[0]["text"] == '{"part": "pump", "fault": "none"}'
+
+
+def test_a_folder_of_a_model_that_hears_writes_down_recordings(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    shutil.copytree(Path(__file__).parents[2] / "deployments/models/listener", tmp_path / "listener")
+    manifest, _ = made(cli, tmp_path, model="listener")
+    assert list(manifest["pipelines"]["hear"]["components"]) == ["encoder", "decoder"]
+    assert rows(cli, tmp_path)[0]["text"] == ""  # the sample is a hum
+
+
 def test_a_folder_of_something_else_is_told(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     said = cli("init", tmp_path / "other")

@@ -86,6 +86,7 @@ def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying
         files=model.facts.files,
         option_files=model.option_files,
         generates=model.spec.generates,
+        together=model.spec.together,
     )
 
 
