@@ -27,16 +27,20 @@ def render_tryout(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color
 
 
 def render_texts(job: str, prompt: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
-    """Return each prompt of a job that writes with its text, then the failed rows with their reasons."""
+    """Return each prompt or recording of a job that writes with its text, then the failed rows with their reasons."""
     paint = painter(color=color)
     lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
     for row in rows:
         ended = f"{row.get('tokens')} tokens, {row.get('finish_reason')}"
+        given = row.get(prompt)
+        read = row.get("path") or cell(given) if isinstance(given, list) else given
         lines += [
-            f"  row {row.get('row')}: {printable(str(row.get(prompt)))}",
+            f"  row {row.get('row')}: {printable(str(read))}",
             f"    -> {printable(str(row.get('text')))}",
         ]
         lines[-1] += f" ({ended})"
+        times = (row.get(name) or () for name in ("begin", "end", "segments"))
+        lines += [f"       {begin} to {end} s: {printable(str(text))}" for begin, end, text in zip(*times, strict=False)]
     return "\n".join(lines) + "\n" + render_failed(failed)
 
 

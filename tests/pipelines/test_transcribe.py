@@ -72,6 +72,13 @@ def test_the_example_writes_down_its_calls(cli: Cli, folder: Path) -> None:
     assert [json.loads(line)["text"] for line in lines] == ["0800 5550199", "112", "*21# 42"]
 
 
+def test_try_shows_what_each_recording_says_and_when(cli: Cli, folder: Path) -> None:
+    shutil.copy(REPOSITORY / "deployments/listener.yaml", folder)
+    said = cli("try", folder / "listener.yaml").out
+    heard = "    -> 0800 5550199 (15 tokens, end)\n       0.3 to 1.0 s: 0800\n       1.8 to 3.1 s: 5550199\n"
+    assert f"row 0: calls/desk.wav\n{heard}" in said
+
+
 def test_without_time_stamps_there_is_the_text_alone(cli: Cli, folder: Path) -> None:
     assert apply(cli, folder, "max_new_tokens: 3").code == 0
     assert [row["text"] for row in results(folder)] == ["080", "112", "*21"]
