@@ -40,7 +40,9 @@ def render_texts(job: str, prompt: str, rows: Sequence[Row], failed: Sequence[Ro
         ]
         lines[-1] += f" ({ended})"
         times = (row.get(name) or () for name in ("begin", "end", "segments"))
-        lines += [f"       {begin} to {end} s: {printable(str(text))}" for begin, end, text in zip(*times, strict=False)]
+        lines += [
+            f"       {begin} to {end} s: {printable(str(text))}" for begin, end, text in zip(*times, strict=False)
+        ]
     return "\n".join(lines) + "\n" + render_failed(failed)
 
 

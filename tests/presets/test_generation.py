@@ -118,6 +118,22 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, text: str, why:
         "{{ 'x' * 1000000000 }}",
         "{% for a in m %}{% for b in m %}{% for c in m %}{% for d in m %}x" + "{% endfor %}" * 4,
         "{% include '/etc/passwd' %}",
+        "{{ '{#' }}{% for i in range(1000000000) %}x{% endfor %}{{ '#}' }}",
+        "{% for a in m %}{% for b in m %}{{ '{% endfor %}' }}{% for c in m %}x" + "{% endfor %}" * 3,
+        "{% for a in m %}{# {% endfor %} #}{% for b in m %}x{% endfor %}{% endfor %}",
+        "{{ 'x }}",
+        "{% set a = 'ab' %}{% set a = a + a %}{{ a }}",
+        "{% set ns = namespace(x='ab') %}{% for m in messages %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        "{% set a = 'a' %}{% set b = a ~ 'b' %}{% set a = b ~ a %}",
+        "{% set a = '\"' %}{% set a = a|tojson %}",
+        "{% set a = 'a' %}{% set a = [a, a] %}{{ a }}",
+        "{% set a = 'a' %}{% for b in [a] %}{% set a = b ~ b %}{% endfor %}",
+        "{% set a = [] %}{% set b = a.append(a) %}{{ a }}",
+        "{{ messages[0]['content']|indent(100000000) }}",
+        "{% for a in messages[0].content %}{% for b in messages[0].content %}x{% endfor %}{% endfor %}",
+        "{% for tools in messages %}{% for a in tools.content %}{% for b in tools %}x" + "{% endfor %}" * 3,
+        "{% set s_messages = messages[0].content %}{% for a in s_messages %}{% for b in s_messages %}x"
+        + "{% endfor %}" * 2,
         "x" * 100_000,
     ],
 )
@@ -125,6 +141,28 @@ def test_a_template_that_may_run_for_ever_is_refused(tmp_path: Path, template: s
     (tmp_path / "chat_template.jinja").write_text(template)
     with pytest.raises(TemplateError, match="template"):
         read_chat_template(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [  # what the templates of Llama 3.1, Qwen 3, Mistral, Gemma and DeepSeek do
+        "{%- set system_message = messages[0]['content']|trim %}{%- set messages = messages[1:] %}"
+        "{%- for message in messages %}{%- for tool_call in message.tool_calls %}{{- message['content'] }}"
+        "{%- for name, value in tool_call.arguments | items %}{{- name ~ value }}" + "{%- endfor %}" * 3,
+        "{%- set ns = namespace(many=true, last=messages|length - 1) %}{%- for message in messages[::-1] %}"
+        "{%- set ns.last = ns.last - 1 %}{%- endfor %}{%- for message in messages %}{%- set content = message.content %}"
+        "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{{- content }}{%- endfor %}",
+        "{%- set loop_messages = messages[1:] %}{% for message in loop_messages %}"
+        "{%- set content = message['role'] + ': ' + message['content'] %}{{ content }}{% endfor %}",
+        "{%- for message in messages %}{%- for item in message['content'] %}{{ item['text'] | trim }}{%- endfor %}"
+        "{%- endfor %}",
+        "{%- set ns = namespace(system='', first=true) %}{%- for message in messages %}"
+        "{%- set ns.system = ns.system + '\\n\\n' + message['content'] %}{%- endfor %}{{ ns.system }}",
+    ],
+)
+def test_a_template_as_models_have_it_is_read(tmp_path: Path, template: str) -> None:
+    (tmp_path / "chat_template.jinja").write_text(template)
+    assert read_chat_template(tmp_path) == template
 
 
 def test_a_template_may_loop_over_messages(tmp_path: Path) -> None:
