@@ -115,6 +115,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, text: str, why:
     [
         "{% for i in range(1000000000) %}x{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% call f() %}{% endcall %}",
         "{{ 'x' * 1000000000 }}",
         "{% for a in m %}{% for b in m %}{% for c in m %}{% for d in m %}x" + "{% endfor %}" * 4,
         "{% include '/etc/passwd' %}",
@@ -122,6 +123,12 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, text: str, why:
         "{% for a in m %}{% for b in m %}{{ '{% endfor %}' }}{% for c in m %}x" + "{% endfor %}" * 3,
         "{% for a in m %}{# {% endfor %} #}{% for b in m %}x{% endfor %}{% endfor %}",
         "{{ 'x }}",
+        "{% set a0 = 'ab' %}" + "".join(f"{{% set a{n + 1} = a{n} + a{n} %}}" for n in range(30)) + "{{ a30 }}",
+        "".join(f"{{% set a{n + 1} = a{n} %}}" for n in reversed(range(2000))),
+        "{# " * 20_000,
+        "{% set a = 'x' %}{% set b = a %}{% set a = b + 'x' %}",
+        "{% set ns = namespace(x='a') %}{% set o = ns %}{% set o.x = o.x ~ ns.x %}",
+        "{% for m in messages %}{% for c in m %}{% for d in m.content %}x" + "{% endfor %}" * 3,
         "{% set a = 'ab' %}{% set a = a + a %}{{ a }}",
         "{% set ns = namespace(x='ab') %}{% for m in messages %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{% set a = 'a' %}{% set b = a ~ 'b' %}{% set a = b ~ a %}",
@@ -154,8 +161,17 @@ def test_a_template_that_may_run_for_ever_is_refused(tmp_path: Path, template: s
         "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{{- content }}{%- endfor %}",
         "{%- set loop_messages = messages[1:] %}{% for message in loop_messages %}"
         "{%- set content = message['role'] + ': ' + message['content'] %}{{ content }}{% endfor %}",
+        "{%- for message in messages %}{%- for call in message.tool_calls -%}{%- set fn = call.function if call.function "
+        "is defined else call -%}{{- fn.arguments | tojson -}}{%- endfor -%}{%- endfor -%}",
         "{%- for message in messages %}{%- for item in message['content'] %}{{ item['text'] | trim }}{%- endfor %}"
         "{%- endfor %}",
+        "{%- set system = 'Be ' + 'brief' %}{%- set more = 'With tools.' %}{%- set system = more + '\\n' + system %}"
+        "{%- if not tools is defined %}{%- set tools = none %}{%- endif %}{%- set loop_messages = messages %}"
+        "{%- set kept = [] %}{%- for message in loop_messages %}{%- set kept = kept + [message] %}{%- endfor %}"
+        "{%- for message in loop_messages %}{%- for tool in tools %}{%- set tool = tool.function %}"
+        "{%- for key, val in tool.items() if key != 'x' %}{{ val|tojson }}{%- endfor %}{%- endfor %}"
+        "{%- set tool_calls = message.content %}{%- for tool_call in tool_calls %}"
+        "{%- set out = tool_call.function|tojson %}{{- out[:-1] }}{%- endfor %}{%- endfor %}",
         "{%- set ns = namespace(system='', first=true) %}{%- for message in messages %}"
         "{%- set ns.system = ns.system + '\\n\\n' + message['content'] %}{%- endfor %}{{ ns.system }}",
     ],
