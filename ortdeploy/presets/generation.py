@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import asdict
 
@@ -282,7 +283,7 @@ def _added_tokens(files: PresetFiles, shown: str, vocabulary: Any) -> Mapping[st
     if not (files.folder / _TOKENIZER).is_file():
         return {}
     try:
-        found = convert(json.loads(files.read(_TOKENIZER)), _Tokenizer)
+        found = msgspec.json.decode(files.read(_TOKENIZER), type=_Tokenizer)
     except (ValueError, RecursionError) as error:
         raise FolderError(f"{shown}/{_TOKENIZER} is no tokenizer: {error}.") from error
     tokens = found.model.vocab
