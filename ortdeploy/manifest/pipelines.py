@@ -136,8 +136,8 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def known_parts(self) -> tuple[str, ...]:
-        """The components that such a folder may have."""
-        return KNOWN_COMPONENTS[self.kind]
+        """The components that such a folder may have; parts of a decoder have names of their own."""
+        return (*KNOWN_COMPONENTS[self.kind], *self.files)
 
 
 class PipelineSpec(Struct, frozen=True, kw_only=True):
@@ -169,12 +169,9 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
     @property
     def writer(self) -> str | None:
         """The model that writes its texts, whose adapters a job may choose by row."""
-        preset = self.preset
-        return (
-            preset.parts["decoder"]
-            if preset is not None and preset.kind == GENERATE and preset.task != SPEECH
-            else None
-        )
+        if self.preset is None or self.preset.kind != GENERATE or self.preset.task == SPEECH:
+            return None
+        return self.preset.parts.get("decoder")
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -249,7 +246,7 @@ def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
         width=data.get("width", DEFAULT_SIZE),
         latents=data.get("latents"),
         sha256=data.get("sha256"),
-        row_by_row=(data.get("components", {}).get("decoder") or {}).get("row_independence") is not False,
+        row_by_row=all((one or {}).get("row_independence") is not False for one in data.get("components", {}).values()),
         adapters={
             part: _names(own["adapter"]) for part, own in data.get("components", {}).items() if "adapter" in (own or {})
         },
@@ -280,10 +277,15 @@ def _writing(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(data: Mapping[str, Any]) -> Sequence[str]:
-    """Return the components that a preset runs: those that the manifest names, and those that every folder has."""
-    known = KNOWN_COMPONENTS[data["preset"]] if "preset" in data else ()
-    always = {TEXT_TO_IMAGE: COMPONENTS, GENERATE: ("decoder",)}.get(data.get("preset", ""), ())
-    return [part for part in known if part in data.get("components", {}) or part in always]
+    """Return the components that a preset runs: those that the manifest names, and those that every folder has.
+
+    A decoder may be in several parts of any names.
+    """
+    kind, named = data.get("preset", ""), data.get("components", {})
+    known = KNOWN_COMPONENTS.get(kind, ())
+    stages = [part for part in named if part not in known] if kind == GENERATE else []
+    always = {TEXT_TO_IMAGE: COMPONENTS, GENERATE: () if stages else ("decoder",)}.get(kind, ())
+    return [*(part for part in known if part in named or part in always), *stages]
 
 
 def _names(adapter: Any) -> tuple[str, ...]:

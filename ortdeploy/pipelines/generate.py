@@ -44,7 +44,7 @@ class GenerateSession(ComposedSession):
             raise TypeError("the pipeline has no preset")
         preset = pipeline.preset
         parts = {part: cast("GenaiSession", components[name].opened.session) for part, name in preset.sessions.items()}
-        self._session = parts["decoder"]
+        self._session = parts.get("decoder") or next(iter(parts.values()))  # any part of a decoder opens all
         if len(parts) > 1:
             self._session.open_with(parts)
         self._counts: Counter[str] = Counter()

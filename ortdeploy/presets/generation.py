@@ -43,8 +43,8 @@ _GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "r
 
 
 _KNOWN = (
-    "ortdeploy runs models that turn text into text with one model, and Whisper's, which turn speech into text with an "
-    "encoder and a decoder; images, speech beside text and decoders in several parts are not supported"
+    "ortdeploy runs models that turn text into text, and Whisper's, which turn speech into text with an encoder and a "
+    "decoder; images, and speech beside text, are not supported"
 )
 _SHARED = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena", "enable_mem_pattern")
 _Count = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -64,9 +64,13 @@ class _SessionOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model of a config: its file, and the names and sizes of what goes through it."""
+    """A model of a config: its file, and the names and sizes of what goes through it.
 
-    filename: str
+    A decoder without a file is a `pipeline` of several models, by their names.
+    """
+
+    filename: str = ""
+    pipeline: tuple[dict[str, "_Stage"], ...] = ()
     session_options: _SessionOptions = _SessionOptions()
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
@@ -76,6 +80,21 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_attention_heads: _Count = 0
     num_hidden_layers: _Count = 0
     num_key_value_heads: _Count = 0
+
+
+class _Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a decoder: its file, and when it runs."""
+
+    filename: str
+    session_options: _SessionOptions = _SessionOptions()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    output_names_forwarder: dict[str, str] = field(default_factory=dict)
+    run_on_prompt: bool = True
+    run_on_token_gen: bool = True
+    is_lm_head: bool = False
+    inherit_session_options: bool = False
+    reset_session_idx: int = -1
 
 
 class _Vocabulary(Struct, frozen=True):
@@ -212,7 +231,8 @@ def _about(config: Mapping[str, Any], preset: PresetSpec, models: Mapping[str, M
     if not isinstance(said, dict) or not isinstance(search, dict):
         raise FolderError(f"{where} has no object model: it is no config of ONNX Runtime GenAI.")
     _check_keys(config, said, preset, where)
-    parts = {part: _part(said.get(part), part, preset, where) for part in preset.parts}
+    decoder = _part(said.get("decoder"), "decoder", where)
+    parts = _parts(said, decoder, preset, where)
     length = said.get("context_length")
     if type(length) is not int or not 0 < length < 2**31:
         raise FolderError(f"{where}: model.context_length is {length}, which is no length.")
@@ -224,7 +244,7 @@ def _about(config: Mapping[str, Any], preset: PresetSpec, models: Mapping[str, M
     return {
         "context_length": length,
         "vocabulary": said.get("vocab_size"),
-        "cache_bytes": cached * _cache_bytes(parts["decoder"], models["decoder"]),
+        "cache_bytes": cached * _cache_bytes(decoder, models),
         "search": search,
         "parts": {part: _said(one.session_options) for part, one in parts.items()},
     }
@@ -232,7 +252,7 @@ def _about(config: Mapping[str, Any], preset: PresetSpec, models: Mapping[str, M
 
 def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: PresetSpec, where: str) -> None:
     """Raise FolderError for a key that ortdeploy does not know, or of a model that the manifest does not name."""
-    strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {*preset.parts, "type"}
+    strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {*preset.parts, "decoder", "type"}
     speech = said.get("type") == "whisper"
     if speech and "encoder" not in preset.parts:
         named = {
@@ -251,19 +271,33 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
         raise FolderError(f"{where} has {key}, which ortdeploy does not know. {_KNOWN}.")
 
 
-def _part(said: Any, part: str, preset: PresetSpec, where: str) -> _Part:
+def _part(said: Any, part: str, where: str) -> _Part:
     """Return what a config says of a model. Raises FolderError."""
     try:
-        found = convert(said, _Part)
+        return convert(said, _Part)
     except ValidationError as error:
         raise FolderError(f"{where}, model.{part}: {error}. {_KNOWN}.") from error
-    if found.filename != preset.files[part]:
-        own = preset.files[part]
-        raise FolderError(
-            f"{where} names the {part} {found.filename}, and the manifest {own}. If that is the model, write "
-            f"components: {{{part}: {{file: {found.filename}}}}}."
-        )
-    return found
+
+
+def _parts(said: Mapping[str, Any], decoder: _Part, preset: PresetSpec, where: str) -> dict[str, _Part | _Stage]:
+    """Return the models of a config by their names, which are those of the manifest. Raises FolderError."""
+    stages: dict[str, _Part | _Stage] = {name: one for some in decoder.pipeline for name, one in some.items()}
+    if stages and set(stages) != set(preset.parts):
+        named = ", ".join(f"{name}: {{file: {one.filename}}}" for name, one in stages.items())
+        raise FolderError(f"{where} has a decoder in several parts. Name them all: components: {{{named}}}.")
+    if stages and preset.adapters:
+        raise FolderError(f"{where} has a decoder in several parts, and adapters are for one model. Leave them out.")
+    parts = stages or {"decoder": decoder}
+    for part in preset.parts:
+        if part not in parts:
+            parts[part] = _part(said.get(part), part, where)
+        own, file = preset.files[part], parts[part].filename
+        if file != own:
+            raise FolderError(
+                f"{where} names the {part} {file or 'nowhere'}, and the manifest {own}. If that is the model, write "
+                f"components: {{{part}: {{file: {file}}}}}."
+            )
+    return parts
 
 
 def _said(options: _SessionOptions) -> dict[str, Any]:
@@ -296,9 +330,10 @@ def _added_tokens(files: PresetFiles, shown: str, vocabulary: Any) -> Mapping[st
     return {one.content: one.id for one in found.added_tokens}
 
 
-def _cache_bytes(decoder: _Part, model: ModelFacts) -> int:
+def _cache_bytes(decoder: _Part, models: Mapping[str, ModelFacts]) -> int:
     """Return the bytes that keys and values of one token take, in all layers."""
     first = decoder.inputs.get("past_key_names", "past_key_values.%d.key").replace("%d", "0")
-    kept = next((one.tensor.dtype for one in model.inputs if one.name == first), None)
+    inputs = (value for one in models.values() for value in one.inputs)
+    kept = next((one.tensor.dtype for one in inputs if one.name == first), None)
     size = 4 if kept is None else numpy_dtype(kept).itemsize
     return 2 * size * decoder.num_hidden_layers * decoder.num_key_value_heads * decoder.head_size

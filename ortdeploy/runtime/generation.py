@@ -338,8 +338,13 @@ def write_config(
     keeps each part in a folder of its own: of `folders`, that of the decoder is the first.
     """
     config = json.loads(read_text(folders[0] / CONFIG))
+    decoder = config["model"]["decoder"]
+    stages = {name: stage for one in decoder.get("pipeline", ()) for name, stage in one.items()}
+    if stages:
+        decoder["session_options"] = {"provider_options": []}
     for part, said in options.items():
-        model = config["model"][part]
+        model = stages.get(part) or config["model"][part]
+        model.pop("inherit_session_options", None)
         model["session_options"] = {**model.get("session_options", {}), **said}
         model["run_options"] = runs[part]
     files = {file.name: file for folder in reversed(folders) for file in folder.iterdir() if file.is_file()}

@@ -28,6 +28,9 @@ def _files(subject: Subject) -> dict[str, str]:
     with suppress(OSError, ValueError, RecursionError, AttributeError):
         said = json.loads(read_text(subject.model / "genai_config.json"))["model"]
         files = {part: said[part].get("filename") for part in ("encoder", "decoder") if part in said}
+        files |= {
+            name: stage.get("filename") for one in said["decoder"].get("pipeline", ()) for name, stage in one.items()
+        }
         return {part: file for part, file in files.items() if isinstance(file, str)}
     return {}
 

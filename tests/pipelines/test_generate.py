@@ -326,6 +326,56 @@ def test_a_json_schema_that_is_none_fails_the_job_before_its_first_row(cli: Cli,
     assert not results(folder)
 
 
+def split(folder: Path) -> None:
+    """Make two models of the example's decoder, as builders for NPUs do: its embedding, and the rest."""
+    models = folder / "models/writer"
+    model = onnx.shape_inference.infer_shapes(onnx.load(models / "model.onnx"))
+    extractor, kept = onnx.utils.Extractor(model), [f"past_key_values.0.{one}" for one in ("key", "value")]
+    outputs = [one.name for one in model.graph.output]
+    onnx.save(extractor.extract_model(["input_ids"], ["x"]), models / "embed.onnx")
+    onnx.save(extractor.extract_model(["x", "input_ids", "attention_mask", *kept], outputs), models / "rest.onnx")
+    (models / "model.onnx").unlink()
+    config = json.loads((models / "genai_config.json").read_text())
+    config["model"]["type"] = "decoder-pipeline"
+    del config["model"]["decoder"]["filename"]
+    config["model"]["decoder"]["pipeline"] = [
+        {
+            "embed": {"filename": "embed.onnx", "inputs": ["input_ids"], "outputs": ["x"]},
+            "rest": {
+                "filename": "rest.onnx",
+                "inputs": ["x", "input_ids", "attention_mask", *kept],
+                "outputs": outputs,
+                "session_options": {"provider_options": [{"qnn": {"backend_type": "htp"}}], "intra_op_num_threads": 2},
+            },
+        }
+    ]
+    (models / "genai_config.json").write_text(json.dumps(config))
+
+
+def test_a_decoder_in_several_parts_writes_as_a_whole_one(cli: Cli, folder: Path) -> None:
+    split(folder)
+    rows = [{"prompt": "the pump leaks oil"}, {"prompt": "valve is hot"}]
+    parts = "components: {embed: {file: embed.onnx}, rest: {file: rest.onnx, session: {inter_op_num_threads: 1}}}"
+    result = apply(cli, folder, rows, parts)
+    assert result.code == 0, result.err
+    assert [row["text"] for row in results(folder)] == [
+        '{"part": "pump", "fault": "leak"}',
+        '{"part": "valve", "fault": "heat"}',
+    ]
+    words = result.words
+    assert "session write.embed: embed.onnx" in words
+    assert "inter_op_num_threads=1" in words
+    assert "contradictory-genai-config" in words
+    assert "Of the rest, it names the provider qnn, and the manifest CPUExecutionProvider, which runs." in words
+
+
+def test_a_decoder_in_several_parts_is_named_whole(cli: Cli, folder: Path) -> None:
+    split(folder)
+    refused = apply(cli, folder, [{"prompt": "the pump"}], "components: {embed: {file: embed.onnx}}")
+    assert refused.code == 1
+    assert "components: {embed: {file: embed.onnx}, rest: {file: rest.onnx}}" in refused.words
+
+
 def test_try_shows_prompts_with_their_texts(cli: Cli, folder: Path) -> None:
     write_rows(folder, [{"prompt": "the pump leaks"}, {"prompt": ""}])
     (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 9"))
