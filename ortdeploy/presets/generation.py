@@ -266,7 +266,9 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
     if unheard:
         raise FolderError(f"{where} is of a model that reads, so {unheard} has no effect. Leave it out.")
     if not speech and "encoder" in preset.parts:
-        raise FolderError(f"{where} is of a model of type {said.get('type')}, which has no encoder. {_KNOWN}.")
+        raise FolderError(
+            f"{where} is of a model of type {said.get('type')}, and of encoders only Whisper's is known. {_KNOWN}."
+        )
     for key in sorted((set(config) - {"model", "search"}) | strange):
         raise FolderError(f"{where} has {key}, which ortdeploy does not know. {_KNOWN}.")
 

@@ -188,6 +188,9 @@ def _writing(how: Mapping[str, Any]) -> str:
     most = how.get("max_new_tokens")
     parts = [f"a context of {how['context_length']:,} tokens", f"at most {most:,} new ones" if most else "", drawn]
     parts += [f"repetition_penalty {how['repetition_penalty']:g}"] if how["repetition_penalty"] != 1 else []
+    parts += [f"the language {how['language']}"] if "language" in how else []
+    parts += ["what is said in English"] if how.get("translate") else []
+    parts += ["with time stamps"] if how.get("timestamps") else []
     return ", ".join(filter(None, parts))
 
 

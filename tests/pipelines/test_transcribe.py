@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from conftest import REPOSITORY, Cli
 
@@ -177,3 +178,39 @@ def test_the_plan_names_the_options_of_each_part(cli: Cli, folder: Path) -> None
     words = cli("plan", folder / "m.yaml").words
     assert "session hear.encoder: encoder.onnx" in words
     assert "intra_op_num_threads=2" in words
+
+
+def knows_languages(folder: Path) -> None:
+    """Give the model's tokenizer tokens of languages, behind its time stamps; it takes no notice of them."""
+    names = ["<|en|>", "<|de|>", "<|transcribe|>", "<|translate|>"]
+    models = folder / "models/listener"
+    tokenizer = json.loads((models / "tokenizer.json").read_text())
+    first = len({*tokenizer["model"]["vocab"]} | {one["content"] for one in tokenizer["added_tokens"]})
+    tokenizer["added_tokens"] += [
+        {**tokenizer["added_tokens"][0], "id": first + n, "content": one} for n, one in enumerate(names)
+    ]
+    (models / "tokenizer.json").write_text(json.dumps(tokenizer))
+    decoder = onnx.load(models / "decoder.onnx")
+    for one in decoder.graph.initializer:
+        array = onnx.numpy_helper.to_array(one)
+        more = {"ids": np.arange(first + len(names), dtype=np.float32), "size": array + len(names)}
+        if one.name in more:
+            one.CopyFrom(onnx.numpy_helper.from_array(np.asarray(more[one.name], array.dtype), one.name))
+    decoder.graph.output[0].type.tensor_type.shape.dim[2].dim_value += len(names)
+    onnx.save(decoder, models / "decoder.onnx")
+    config = json.loads((models / "genai_config.json").read_text())
+    config["model"]["vocab_size"] += len(names)
+    (models / "genai_config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(("said", "language"), [("language: de", "de"), ("timestamps: false", "en")])
+def test_a_language_is_given_or_heard(cli: Cli, folder: Path, said: str, language: str) -> None:
+    """The first of the languages is that which a model hears that has no opinion."""
+    knows_languages(folder)
+    result = apply(cli, folder, f"{said}, max_new_tokens: 20")
+    assert result.code == 0, result.err
+    assert {(row["language"], row["input_tokens"]) for row in results(folder)} == {(language, 4)}
+    assert ("the language de" in result.words) == (language == "de")
+    refused = apply(cli, folder, "language: fr")
+    assert refused.code == 1
+    assert "knows no language fr, but de, en" in refused.words
