@@ -123,13 +123,18 @@ def test_an_abort_under_the_limit_means_without_the_arena(folder: Path, cli: Cli
     assert '"session.without_arena"' in done.err
 
 
+def test_a_batch_much_smaller_than_the_jobs_is_found(folder: Path, cli: Cli, measured: Install) -> None:
+    measured(lambda _way, batch: (200 + 200 * batch) * MIB)
+    assert "batch: {size: 2} fits" in cli("apply", folder / "m.yaml").out
+
+
 def test_a_job_that_fits_in_no_way_is_refused_with_a_batch_that_does(folder: Path, cli: Cli, measured: Install) -> None:
     forks = measured(lambda _way, batch: (200 + 20 * batch) * MIB)
     refused = cli("apply", folder / "m.yaml")
     assert refused.code == 1
     assert "over-memory-limit: it takes more than 1,000 MiB as measured" in refused.out
     assert "batch: {size: 32} fits" in refused.out
-    assert [batch for _, batch in forks.asked][-3:] == [8, 1, 32], "two sizes make a line, the third confirms it"
+    assert [batch for _, batch in forks.asked][-2:] == [8, 32], "the largest is found by bisection"
     assert not (folder / "out").exists()
     planned = cli("plan", folder / "m.yaml")
     assert planned.code == 1

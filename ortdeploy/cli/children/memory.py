@@ -6,6 +6,7 @@ remembered, so each model, batch and number of callers is measured once.
 
 import os
 import signal
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
@@ -41,9 +42,9 @@ _OF_FREE = 1 / 3
 """The share of the free memory above which weights are not loaded for a measurement alone."""
 
 _STATE = ".state"
-_SMALLER = 8
+
 _MARGIN = 0.95
-"""The share of the bound that a batch for advice is made to fill."""
+"""The share of the bound that a batch for advice may take."""
 
 
 def with_measured_memory(
@@ -131,35 +132,26 @@ class _Job(Struct, frozen=True, kw_only=True):
         for one in (one for one in taken if not isinstance(one, _Killed)):
             note_memory(self.state_dir, forecast.key, one)
         if taken and forecast.is_too_much and self.bound is not None:
-            forecast = replace(forecast, fitting=self._fitting(forecast, self.bound))
+            forecast = replace(forecast, fitting=self._fitting(forecast))
             if forecast.fitting is not None:
                 note_fitting(self.state_dir, forecast.key, self.bound, forecast.fitting)
         return forecast
 
-    def _fitting(self, forecast: MemoryForecast, bound: int) -> int | None:
-        """Return a batch that fits: by a line through two sizes, on which a third run must lie."""
+    def _fitting(self, forecast: MemoryForecast) -> int | None:
+        """Return the largest power of two below the batch that fits; each that is looked at is run."""
         batching, way = self.step.batching, forecast.ways[-1]
-        if batching.fixed is not None or batching.size is None or batching.size == 1:
+        if batching.fixed is not None or batching.size is None:
             return None
-        small = max(batching.size // _SMALLER, 1)
-        larger = self._taken(forecast, way, small)
-        if larger is None:
-            return 1 if small > 1 and self._taken(forecast, way, 1) is not None else None
-        least = self._taken(forecast, way, 1) if small > 1 else larger
-        if least is None or small == 1:
-            return small
-        slope = max((larger - least) / (small - 1), 1)
-        wanted = min(int((bound * _MARGIN - least) / slope) + 1, batching.size - 1)
-        size = 1 << max(wanted, 1).bit_length() - 1
-        return size if size > small and self._taken(forecast, way, size) is not None else small
+        powers = [2**power for power in range((batching.size - 1).bit_length())]
+        place = bisect_left(powers, True, key=lambda batch: not self._fits(forecast, way, batch))
+        return powers[place - 1] if place else None
 
-    def _taken(self, forecast: MemoryForecast, way: Way, batch: int) -> int | None:
-        """Return what the job takes with another batch; None if that does not fit."""
+    def _fits(self, forecast: MemoryForecast, way: Way, batch: int) -> bool:
+        """Return whether the job fits with another batch, with some room for rows that take more."""
         found = self._measure(forecast, way, batch)
-        if isinstance(found, str) or found.over:
-            return None
-        size = found.size + forecast.rest
-        return size if self.bound is None or size <= self.bound else None
+        if isinstance(found, str) or found.over or self.bound is None:
+            return False
+        return found.size + forecast.rest <= self.bound * (_MARGIN if batch > 1 else 1)
 
     def _measure(self, forecast: MemoryForecast, way: Way, batch: int | None = None) -> MeasuredMemory | str:
         """Return what the first rows take, or why that is not known."""
