@@ -238,10 +238,12 @@ def _kind(job: ResolvedJob) -> str | None:
 
 
 def _cache_bytes(job: ResolvedJob, batch: int) -> int:
-    """Return what keys and values of rows that are written together take, if they fill the context."""
-    if job.pipeline is None or job.pipeline.diffusion is None or _kind(job) != GENERATE:
+    """Return what keys and values of rows that are written together take, with all beams, if they fill the context."""
+    preset, found = (job.pipeline.spec.preset, job.pipeline.diffusion) if job.pipeline else (None, None)
+    if preset is None or found is None or preset.kind != GENERATE:
         return 0
-    return batch * int(job.pipeline.diffusion.ports.get("cache_bytes", 0))
+    beams = preset.arguments.get("num_beams", found.ports.get("search", {}).get("num_beams", 1))
+    return batch * int(beams) * int(found.ports.get("cache_bytes", 0))
 
 
 def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
