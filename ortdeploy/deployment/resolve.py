@@ -296,8 +296,16 @@ def _resolve_job(
         postprocess=steps,
         postprocess_problems=(*unnamed, *types.problems, *_unwritable(job, steps, types.whole)),
         postprocess_ops=tuple(types.ops),
-        columns=job.output.columns or tuple(name for name in types.results if name not in types.whole),
+        columns=job.output.columns or tuple(_usual_columns(types.results, types.whole, pipeline)),
     )
+
+
+def _usual_columns(
+    results: Mapping[str, TensorType], whole: frozenset[str], pipeline: ResolvedPipeline | None
+) -> Iterator[str]:
+    """Yield the columns of an output that names none."""
+    left_out = whole.union(pipeline.spec.on_demand if pipeline else ())
+    yield from (name for name in results if name not in left_out)
 
 
 def _axes(job: JobSpec, model: ResolvedModel, pipeline: ResolvedPipeline | None) -> RowAxes:

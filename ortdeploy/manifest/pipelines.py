@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec, read_op, wire_name
+from ortdeploy.tensors.answers import columns_of
 
 DEFAULT_EACH_BATCH = 32
 DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
@@ -29,6 +30,9 @@ KNOWN_COMPONENTS = {
 _TEXTS = ("text", "tokens", "finish_reason", "input_tokens")
 _SEGMENTS = ("segments", "begin", "end")
 """What is said between two time stamps of a recording, and when it begins and ends."""
+
+_ON_DEMAND = ("seconds", "log_probabilities")
+"""What only an output gets whose columns name it."""
 
 SPEECH = "speech"
 """The task of a folder that hears recordings; those of others say what goes through a chat template."""
@@ -128,11 +132,17 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What it gives for a row."""
+        """What it gives for a row, without the columns of answers."""
         if self.kind != GENERATE:
             return ("image",)
-        heard = ("language", *(_SEGMENTS if self.arguments.get("timestamps") else ())) if self.task == SPEECH else ()
-        return (*_TEXTS, *heard)
+        if self.task == SPEECH:
+            return (*_TEXTS, "language", *(_SEGMENTS if self.arguments.get("timestamps") else ()))
+        return (*_TEXTS, *_ON_DEMAND)
+
+    @property
+    def answers(self) -> Mapping[str, str]:
+        """The columns of answers that fit a schema, with their element types."""
+        return columns_of(self.arguments.get("json_schema"))
 
     @property
     def known_parts(self) -> tuple[str, ...]:
@@ -165,6 +175,11 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
         for part, names in (self.preset.adapters if self.preset else {}).items():
             if self.preset and part in self.preset.parts:
                 yield self.preset.parts[part], names, (*self.at, "components", part, "adapter")
+
+    @property
+    def on_demand(self) -> tuple[str, ...]:
+        """The results that only an output gets whose columns name them."""
+        return _ON_DEMAND if self.preset is not None else ()
 
     @property
     def writer(self) -> str | None:
@@ -203,7 +218,7 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     definition = json.dumps(kept, sort_keys=True)
     if "preset" in data:
         preset = _preset(name, data)
-        outputs = {result: result for result in preset.results}
+        outputs = {result: result for result in (*preset.results, *preset.answers)}
         return PipelineSpec(
             name=name,
             steps=(),

@@ -19,7 +19,8 @@ from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
 from ortdeploy.runtime.generation import GenaiSession, Writing, Written
-from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.answers import AnswerError, columns_of, read_answer
+from ortdeploy.tensors.columns import Array, Column
 
 _LIMITS = {
     "max_new_tokens": (1, 2**31 - 1),
@@ -53,7 +54,8 @@ class GenerateSession(ComposedSession):
         self._system, self._chat, self._template = said.pop("system", None), preset.task, ""
         self._language, self._translate = said.pop("language", None), said.pop("translate", False)
         self._timestamps = said.pop("timestamps", False)
-        schema = said.pop("json_schema", None)
+        self._schema = schema = said.pop("json_schema", None)
+        self._columns = columns_of(schema)
         self._how = Writing(
             context=said.pop("context_length"), max_new_tokens=said.pop("max_new_tokens", None),
             stop=tuple(said.pop("stop", ())), json_schema=None if schema is None else json.dumps(schema), **said,
@@ -70,14 +72,22 @@ class GenerateSession(ComposedSession):
         """Return the named results, [rows] each. Raises OrtdeployError."""
         texts = feeds["messages" if self._chat == "messages" else "prompt"]
         prompts = [self._prompt(str(text)) for text in texts]
-        hows = [self._how_of_row(feeds, row) for row in range(len(texts))]
-        written: list[Written | None] = [None] * len(prompts)
+        always = replace(self._how, log_probabilities="log_probabilities" in outputs)
+        hows = [how_of_row(always, feeds, row) for row in range(len(texts))]
+        found: dict[int, Written] = {}
         for places in self._groups(prompts, hows):
-            found = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))
-            for row, one in zip(places, found, strict=True):
-                written[row] = one
+            some = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))
+            for row, one in zip(places, some, strict=True):
+                found[row] = one
                 self._counts.update({"tokens": one.tokens, "input_tokens": one.input_tokens, one.finish_reason: 1})
-        return [np.array([getattr(one, name) for one in written], dtype=_dtype(name)) for name in outputs]
+        written = [found[row] for row in range(len(prompts))]
+        answers = [self._answer(one) for one in written] if not self._columns.keys().isdisjoint(outputs) else []
+        return [
+            np.array([one[name] for one in answers], dtype=_dtype(self._columns[name]))
+            if name in self._columns
+            else _column([getattr(one, name) for one in written], name)
+            for name in outputs
+        ]
 
     @property
     def written(self) -> Mapping[str, int]:
@@ -106,19 +116,42 @@ class GenerateSession(ComposedSession):
         messages = _messages(text) if self._chat == "messages" else [{"role": "user", "content": text}]
         return self._session.render(self._template, [*first, *messages])
 
-    def _how_of_row(self, feeds: Mapping[str, Array], row: int) -> Writing:
-        """Return how a row is written, by its columns. Raises OrtdeployError."""
-        said = {name: feeds[name][row] for name in _LIMITS if name in feeds}
-        if not said:
-            return self._how
-        for name, value in said.items():
-            low, high = _LIMITS[name]
-            if not low <= value <= high:
-                raise OrtdeployError(f"{name} is {value}, and must lie in {low:g} to {high:g}")
-        values = {name: value.item() for name, value in said.items()}
-        if not set(_DRAWN).isdisjoint(values):
-            values["do_sample"] = values.get("temperature", self._how.temperature) != 0
-        return replace(self._how, **values)
+    def _answer(self, written: Written) -> dict[str, Any]:
+        """Return the values of an answer by column. Raises OrtdeployError."""
+        try:
+            return read_answer(written.text, self._schema)
+        except AnswerError as error:
+            ended = f"it ended after {written.tokens} tokens ({written.finish_reason})"
+            raise OrtdeployError(f"{error}; {ended}: {json.dumps(written.text, ensure_ascii=False)[:200]}") from error
+
+
+def how_of_row(always: Writing, feeds: Mapping[str, Array], row: int) -> Writing:
+    """Return how a row is written, by its columns. Raises OrtdeployError."""
+    said = {name: feeds[name][row] for name in (*_LIMITS, "stop") if name in feeds}
+    if not said:
+        return always
+    values = {name: _texts(value) if name == "stop" else _number(name, value) for name, value in said.items()}
+    if not set(_DRAWN).isdisjoint(values):
+        values["do_sample"] = values.get("temperature", always.temperature) != 0
+    return replace(always, **values)
+
+
+def _number(name: str, value: Any) -> Any:
+    low, high = _LIMITS[name]
+    if not low <= value <= high:
+        raise OrtdeployError(f"{name} is {value}, and must lie in {low:g} to {high:g}")
+    return value.item()
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return the texts at which a row's text ends, from a list as JSON. Raises OrtdeployError."""
+    try:
+        found = json.loads(str(value))
+    except (ValueError, RecursionError) as error:
+        raise OrtdeployError(f"stop is no JSON text: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise OrtdeployError("stop is no list of texts")
+    return tuple(found)
 
 
 def _messages(text: str) -> list[dict[str, str]]:
@@ -135,5 +168,12 @@ def _messages(text: str) -> list[dict[str, str]]:
     return [{"role": one["role"], "content": one["content"]} for one in found]
 
 
-def _dtype(name: str) -> Any:
-    return np.int64 if name.endswith("tokens") else object
+def _column(values: Sequence[Any], name: str) -> Column:
+    """Return a result of all rows: [rows], or of rows that have a value for each token, a list."""
+    if name == "log_probabilities":
+        return list(values)
+    return np.array(values, dtype=_dtype({"seconds": "float64"}.get(name, "int64" if name.endswith("tokens") else "")))
+
+
+def _dtype(kind: str) -> Any:
+    return kind if kind in {"int64", "float64", "bool"} else object

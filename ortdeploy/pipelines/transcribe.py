@@ -13,7 +13,7 @@ from msgspec import Struct, convert
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.component import Component
-from ortdeploy.pipelines.generate import GenerateSession
+from ortdeploy.pipelines.generate import GenerateSession, how_of_row
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.speech import HOP, RATE, WINDOW, SpeechTokens
 from ortdeploy.runtime.generation import Writing
@@ -54,7 +54,8 @@ class TranscribeSession(GenerateSession):
         found = []
         for row, samples in enumerate(feeds["audio"]):
             language = str(feeds["language"][row]) if "language" in feeds else self._language
-            found.append(self._transcript(np.asarray(samples, np.float32), self._how_of_row(feeds, row), language))
+            how = how_of_row(self._how, feeds, row)
+            found.append(self._transcript(np.asarray(samples, np.float32), how, language))
             self._counts.update(
                 {"tokens": found[-1].tokens, "input_tokens": found[-1].input_tokens, found[-1].finish_reason: 1}
             )

@@ -23,7 +23,7 @@ from ortdeploy.presets.folder import FolderError, PresetFiles, folder_digest, mi
 from ortdeploy.presets.speech import WINDOW
 from ortdeploy.presets.speech_folder import read_speech
 from ortdeploy.tensors.elements import numpy_dtype
-from ortdeploy.tensors.types import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, Shape, TensorType
 
 CONFIG = "genai_config.json"
 _TOKENIZER = "tokenizer.json"
@@ -37,7 +37,15 @@ _COLUMNS = {
     "repetition_penalty": "float64",
     "num_beams": "int64",
     "seed": "int64",
+    "stop": "string",
 }
+_RESULTS = {
+    "tokens": "int64", "input_tokens": "int64", "seconds": "float64", "log_probabilities": "float32",
+    "begin": "float64", "end": "float64",
+}  # fmt: skip
+"""The element types of results that are no text."""
+_LISTS = ("log_probabilities", "segments", "begin", "end")
+"""Results of which a row has several."""
 _GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0, "num_beams": 1}
 """What GenAI does if neither the manifest nor genai_config.json says more."""
 
@@ -121,7 +129,7 @@ def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFa
     """Return what goes in and comes out, what genai_config.json says, and the digest of what lies beside the model."""
     inputs, outputs = tuple(_inputs(preset)), tuple(_outputs(preset))
     parts = {part: models[name] for part, name in preset.parts.items()}
-    problem = missing_folder(root, preset)
+    problem = _taken_names(preset) or missing_folder(root, preset)
     if problem is not None:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
     files = PresetFiles(root / preset.folder)
@@ -176,18 +184,24 @@ def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
     return [ValueFacts(name=name, kind="tensor", tensor=taken), *of_rows]
 
 
-_OF_TIME = {"begin": "float64", "end": "float64", "segments": "string"}
-
-
 def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
+    kinds = {name: _RESULTS.get(name, "string") for name in preset.results}
+    kinds |= preset.answers
+    shapes: dict[str, Shape] = dict.fromkeys(_LISTS, (ROWS, None))
     return [
-        ValueFacts(name=name, kind="tensor", tensor=TensorType(_OF_TIME[name], (ROWS, None)))
-        if name in _OF_TIME
-        else ValueFacts(
-            name=name, kind="tensor", tensor=TensorType("int64" if name.endswith("tokens") else "string", (ROWS,))
-        )
-        for name in preset.results
+        ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, shapes.get(name, (ROWS,))))
+        for name, dtype in kinds.items()
     ]
+
+
+def _taken_names(preset: PresetSpec) -> Problem | None:
+    """Return the problem of a schema whose properties are named as other results are."""
+    taken = set(preset.answers).intersection(preset.results)
+    if not taken:
+        return None
+    names = ", ".join(sorted(taken))
+    why = f"json_schema has the properties {names}, and results of their own have these names. Rename the properties."
+    return Problem(kind="preset", detail=why)
 
 
 def _read_files(files: PresetFiles, shown: str) -> str:

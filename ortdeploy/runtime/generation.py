@@ -31,7 +31,7 @@ CONFIG = "genai_config.json"
 class Writing(Struct, frozen=True, kw_only=True):
     """How one text is written; `context` is the most tokens that the model can see, with the prompt's.
 
-    `json_schema` is the text of a schema that it must fit.
+    `json_schema` is the text of a schema that it must fit. `log_probabilities`: those of its tokens are wanted.
     """
 
     context: int
@@ -45,15 +45,22 @@ class Writing(Struct, frozen=True, kw_only=True):
     seed: int
     stop: tuple[str, ...] = ()
     json_schema: str | None = None
+    log_probabilities: bool = False
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """A text, how many tokens it and its prompt have, and why it ended: end, stop, length or context."""
+    """A text, how many tokens it and its prompt have, and why it ended: end, stop, length or context.
+
+    `seconds` passed from when its prompt was read, with those beside it, until it ended. `log_probabilities`, float32
+    [tokens], are by the model's own scores; empty if they are not wanted.
+    """
 
     text: str
     tokens: int
     finish_reason: str
     input_tokens: int
+    seconds: float
+    log_probabilities: Array
 
 
 @cache
@@ -239,21 +246,29 @@ class GenaiSession:
         tokens = [self.tokens_of(prompt) for prompt in prompts]
         given = len(tokens[0])
         _check_length(given, how.context)
+        if how.log_probabilities and how.num_beams > 1:
+            raise OrtdeployError(
+                f"log_probabilities are not known of texts that {how.num_beams} beams write; set num_beams to 1, or "
+                "leave the column out"
+            )
         most = min(how.context, given + (how.max_new_tokens or how.context))
         generator = library.Generator(self._model, self._params(how, len(prompts), most))
         for name in adapters:
             generator.set_active_adapter(self._adapters, name)
-        generator.append_tokens(np.concatenate(tokens))
         texts = [_Text(self._tokenizer, self._ends, how, given, most) for _ in prompts]
+        generator.append_tokens(np.concatenate(tokens))
         while not generator.is_done():
             if self._early.is_set():
                 raise OrtdeployError("the text was ended")
+            scores = generator.get_logits() if how.log_probabilities else None
             generator.generate_next_token()
             self.progressed = time.perf_counter()
             if how.num_beams > 1:
                 continue
-            for text, token in zip(texts, generator.get_next_tokens(), strict=True):
-                text.add(int(token))
+            drawn = generator.get_next_tokens()
+            chances = np.zeros(len(texts), np.float32) if scores is None else _log_probabilities(scores, drawn)
+            for text, token, chance in zip(texts, drawn, chances, strict=True):
+                text.add(int(token), float(chance))
             if all(text.reason for text in texts):
                 break
         if how.num_beams > 1:
@@ -269,16 +284,21 @@ class _Text:
         self._stream = tokenizer.create_stream()
         self._ends, self._stop, self._given = ends, how.stop, given
         self._full = "length" if how.max_new_tokens is not None and most == given + how.max_new_tokens else "context"
-        self._text, self._tokens = "", 0
+        self._text = ""
+        self._chances: list[float] = []
+        self._kept = how.log_probabilities
+        self._begun = self._ended = time.perf_counter()
         self.reason = ""
 
-    def add(self, token: int) -> None:
+    def add(self, token: int, chance: float = 0.0) -> None:
+        """Take the next token, with its log probability."""
         if self.reason:
             return
+        self._ended = time.perf_counter()
         if token in self._ends:
             self.reason = "end"
             return
-        self._tokens += 1
+        self._chances.append(chance)
         seen = max(0, len(self._text) - max(map(len, self._stop), default=0))
         self._text += self._stream.decode(token)
         places = [place for one in self._stop if (place := self._text.find(one, seen)) >= 0]
@@ -295,10 +315,21 @@ class _Text:
     def written(self) -> Written:
         return Written(
             text=self._text,
-            tokens=self._tokens,
+            tokens=len(self._chances),
             finish_reason=self.reason or self._full,
             input_tokens=self._given,
+            seconds=self._ended - self._begun,
+            log_probabilities=np.array(self._chances if self._kept else (), dtype=np.float32),
         )
+
+
+def _log_probabilities(scores: Array, tokens: Array) -> Array:
+    """Return those of the tokens [rows] that scores [rows, 1, vocabulary] were drawn to, float32 [rows]."""
+    rows = scores.reshape(len(tokens), -1, scores.shape[-1])[:, -1].astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    chosen = rows[np.arange(len(tokens)), tokens]
+    found: Array = (chosen - np.log(np.exp(rows).sum(axis=1))).astype(np.float32)
+    return found
 
 
 def _check_length(given: int, context: int) -> None:

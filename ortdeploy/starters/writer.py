@@ -55,7 +55,9 @@ def _listener(subject: Subject, files: Mapping[str, str]) -> Starter:
         + f"    providers: {provenance.choice('providers', '[CPU]')}\n"
         + f"    timestamps: {provenance.choice('timestamps', 'true')}\n\n"
         + "jobs:\n  run:\n    pipeline: hear\n"
-        + yaml_text.recordings_section(subject, samples.RATE, "audio", "columns: {audio: samples}")
+        + yaml_text.recordings_section(
+            subject, "audio", "columns: {audio: samples}", rate=provenance.graph("rate", samples.RATE)
+        )
         + yaml_text.output(subject)
     )
     made = {} if subject.data else {yaml_text.recording_path(subject): samples.recording()}

@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import json
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import REPOSITORY, Cli, run_fork
+from conftest import REPOSITORY, Cli, run_fork, run_process
 from support import forks
 from support.effort import effort
 from support.models import make_adapter
@@ -166,6 +167,53 @@ def test_a_seed_draws_the_same_whatever_stands_beside_a_row(cli: Cli, folder: Pa
     assert [row["text"] for row in results(folder)][1:] == [other, one]
 
 
+def test_a_column_says_where_texts_stop(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": "the pump leaks", "stop": stop} for stop in ('["fault"]', "[]", "fault", '[""]')]
+    assert apply(cli, folder, rows, "stop: [part]", "    errors: {max_failed: 2}\n").code == 0
+    assert [row["text"] for row in results(folder)] == ['{"part": "pump", "', '{"part": "pump", "fault": "leak"}']
+    assert ["JSON" in letters(folder)[0]["message"], "list of texts" in letters(folder)[1]["message"]] == [True, True]
+
+
+def test_seconds_and_log_probabilities_are_given_where_columns_name_them(cli: Cli, folder: Path) -> None:
+    text = MANIFEST.replace("SAID", "temperature: 0").replace("format: csv}", "format: jsonl, columns: [COLUMNS]}")
+    (folder / "m.yaml").write_text(text.replace("COLUMNS", "tokens, seconds, log_probabilities"))
+    write_rows(folder, [{"prompt": "the pump leaks"}, {"prompt": "the belt"}])
+    result = cli("apply", folder / "m.yaml")
+    assert result.code == 0, result.err
+    (part,) = folder.glob("outbox/part-*")
+    for row in map(json.loads, part.read_text().splitlines()):
+        assert row["seconds"] > 0
+        assert len(row["log_probabilities"]) == row["tokens"] == 5
+        assert all(-0.3 < one <= 0 for one in row["log_probabilities"][1:])  # this model is sure of each but the first
+
+
+def test_log_probabilities_of_beams_are_refused(cli: Cli, folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump leaks"}])
+    text = MANIFEST.replace("SAID", "num_beams: 2").replace(
+        "format: csv}", "format: jsonl, columns: [log_probabilities]}"
+    )
+    (folder / "m.yaml").write_text(text)
+    result = cli("apply", folder / "m.yaml")
+    assert result.code == 1
+    assert "texts that 2 beams write" in result.err
+
+
+def test_answers_are_columns(cli: Cli, folder: Path) -> None:
+    """Text that is cut off is no answer; where no column of answers is wanted, it is a text."""
+    schema = "{type: object, properties: {part: {enum: [belt, pump]}, fault: {type: string}}, required: [part, fault], additionalProperties: false}"
+    rows = [{"prompt": "the pump leaks", "max_new_tokens": most} for most in (9, 3)]
+    assert apply(cli, folder, rows, f"json_schema: {schema}", "    errors: {max_failed: 1}\n").code == 0
+    (row,) = results(folder)
+    assert (row["part"], row["fault"], row["finish_reason"]) == ("pump", "leak", "end")
+    assert "no whole JSON text" in letters(folder)[0]["message"]
+    assert "3 tokens (length)" in letters(folder)[0]["message"]
+    (folder / "m.yaml").write_text(
+        (folder / "m.yaml").read_text().replace("format: csv", "format: csv, columns: [text]")
+    )
+    assert cli("apply", folder / "m.yaml", "--new-run").code == 0
+    assert len(results(folder)) == 2
+
+
 def test_messages_go_through_the_template_after_the_system_message(cli: Cli, folder: Path) -> None:
     messages = [{"role": "user", "content": "the pump"}, {"role": "assistant", "content": "?"}]
     write_rows(folder, [{"messages": json.dumps(messages)}, {"messages": "no JSON"}])
@@ -186,15 +234,16 @@ def test_the_report_counts_tokens_and_why_texts_ended(cli: Cli, folder: Path) ->
     assert written == {"tokens": 2 + 2 + 5, "input_tokens": 3 * 4, "length": 2, "end": 1}
 
 
-def test_the_forecast_counts_the_library_and_the_keys_and_values(folder: Path) -> None:
+def test_the_forecast_counts_the_library_and_the_keys_and_values_of_all_beams_and_rows(folder: Path) -> None:
     write_rows(folder, [{"prompt": "the pump"}])
-    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "temperature: 0"))
+    said = "num_beams: 3, components: {decoder: {row_independence: false}}"
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", said) + "    batch: {size: 4}\n")
     (plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
     (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
     assert job.limits.forecast is not None
     parts = {one.what: one.size for one in job.limits.forecast.parts}
     config = json.loads((folder / "models/writer/genai_config.json").read_text())["model"]
-    assert parts["keys and values"] == 2 * config["decoder"]["head_size"] * 4 * config["context_length"]
+    assert parts["keys and values"] == 4 * 3 * 2 * config["decoder"]["head_size"] * 4 * config["context_length"]
     assert parts["process"] > PROCESS
 
 
@@ -437,6 +486,32 @@ def test_lock_pins_all_files_of_the_folder(cli: Cli, folder: Path) -> None:
     result = cli("plan", folder / "m.yaml")
     assert result.code == 1
     assert "digest-mismatch" in result.out + result.err
+
+
+def measure(folder: Path, batch: int, limit: int) -> tuple[list[int], str]:
+    """Return the bytes that were measured, and what was said of them."""
+    said = "components: {decoder: {row_independence: false}}"
+    text = MANIFEST.replace("SAID", said) + f"    batch: {{size: {batch}}}\n    limits: {{memory: {limit}}}\n"
+    (folder / "m.yaml").write_text(text)
+    result = run_process(["plan", "m.yaml", "--measure"], cwd=folder)
+    events = [json.loads(line) for line in result.err.splitlines() if line.startswith("{")]
+    return [one["bytes"] for one in events if one["event"] == "job.measured"], result.words
+
+
+@pytest.mark.slow
+def test_a_batch_without_room_for_its_keys_and_values_is_refused_with_one_that_fits(folder: Path) -> None:
+    """The prompts nearly fill the context; the scores of its tokens alone take a row 175 KB."""
+    write_rows(folder, [{"prompt": "pump " * 120} for _ in range(400)])
+    (alone,), _ = measure(folder, 1, 2**30)
+    limit = alone + 24 * 2**20
+    _, refused = measure(folder, 2000, limit)
+    (fitting,) = re.findall(r"batch: {size: (\d+)} fits", refused)
+    assert 1 < int(fitting) < 2000
+    taken, said = measure(folder, int(fitting), limit)
+    assert "over-memory-limit" not in said
+    assert max(taken) <= limit
+    assert run_process(["apply", "m.yaml"], cwd=folder).code == 0
+    assert len(results(folder)) == 400
 
 
 @pytest.mark.slow
