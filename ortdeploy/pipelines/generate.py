@@ -1,8 +1,8 @@
 """Writes a text for each row with a model of ONNX Runtime GenAI: the preset `generate`.
 
 Each row is written alone, so that nothing beside it can change a token. Where the manifest says
-`row_independence: false` of the decoder, rows whose prompts have equally many tokens, and which are written in the
-same way, are written together.
+`row_independence: false` of the decoder, rows that are written in the same way are written together if their prompts
+are about as long.
 """
 
 import json
@@ -71,11 +71,11 @@ class GenerateSession(ComposedSession):
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Return the named results, [rows] each. Raises OrtdeployError."""
         texts = feeds["messages" if self._chat == "messages" else "prompt"]
-        prompts = [self._prompt(str(text)) for text in texts]
+        prompts = [self._session.tokens_of(self._prompt(str(text))) for text in texts]
         always = replace(self._how, log_probabilities="log_probabilities" in outputs)
         hows = [how_of_row(always, feeds, row) for row in range(len(texts))]
         found: dict[int, Written] = {}
-        for places in self._groups(prompts, hows):
+        for places in groups_of(prompts, hows, self._session.filler):
             some = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))
             for row, one in zip(places, some, strict=True):
                 found[row] = one
@@ -99,15 +99,6 @@ class GenerateSession(ComposedSession):
         """Time of the last token, by perf_counter; 0 before the first."""
         return self._session.progressed
 
-    def _groups(self, prompts: Sequence[str], hows: Sequence[Writing]) -> Sequence[Sequence[int]]:
-        """Return the rows that are written together, by their places."""
-        if len(prompts) == 1:
-            return [[0]]
-        groups: dict[tuple[int, Writing], list[int]] = {}
-        for row, (prompt, how) in enumerate(zip(prompts, hows, strict=True)):
-            groups.setdefault((len(self._session.tokens_of(prompt)), how), []).append(row)
-        return list(groups.values())
-
     def _prompt(self, text: str) -> str:
         """Return what the model reads for a row's text. Raises OrtdeployError."""
         if self._chat == "none":
@@ -123,6 +114,26 @@ class GenerateSession(ComposedSession):
         except AnswerError as error:
             ended = f"it ended after {written.tokens} tokens ({written.finish_reason})"
             raise OrtdeployError(f"{error}; {ended}: {json.dumps(written.text, ensure_ascii=False)[:200]}") from error
+
+
+def groups_of(prompts: Sequence[Array], hows: Sequence[Writing], filler: int) -> list[list[int]]:
+    """Return the rows that are written together, by their places.
+
+    A prompt that ends with what fills others up would seem to be shorter beside them, so it is written alone.
+    """
+    groups: list[list[int]] = []
+    latest: dict[Writing, list[int]] = {}
+    for row in sorted(range(len(prompts)), key=lambda row: len(prompts[row])):
+        prompt, how = prompts[row], hows[row]
+        if len(prompt) and prompt[-1] == filler:
+            groups.append([row])
+            continue
+        group = latest.get(how)
+        if group is None or not how.takes_beside(len(prompts[group[0]]), len(prompt)):
+            group = latest[how] = []
+            groups.append(group)
+        group.append(row)
+    return groups
 
 
 def how_of_row(always: Writing, feeds: Mapping[str, Array], row: int) -> Writing:

@@ -2,6 +2,9 @@
 
 GenAI opens the sessions itself, on the onnxruntime that is installed. Its config names providers and options; those of
 the plan take their place. A text is written alone unless the plan lets rows run together.
+
+GenAI's `Engine` is not used. Without PagedAttention, of which ONNX Runtime has no kernel for CPUs, its batches are as
+fixed as those here and no faster (`benchmarks/generate.py`), and it knows neither adapters nor beams nor a row's seed.
 """
 
 import json
@@ -46,6 +49,16 @@ class Writing(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     json_schema: str | None = None
     log_probabilities: bool = False
+
+    def takes_beside(self, least: int, most: int) -> bool:
+        """Return whether prompts of `least` to `most` tokens are written together.
+
+        The shorter ones are filled up. What fills them would count as repeated, and shorten texts at the context's end.
+        """
+        if least == most:
+            return True
+        fills = self.num_beams == 1 and self.repetition_penalty == 1 and self.max_new_tokens is not None
+        return fills and most <= 2 * least and most + (self.max_new_tokens or 0) <= self.context
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -106,6 +119,7 @@ class GenaiSession:
         except Exception as error:  # every error of the binding derives from Exception
             raise OrtdeployError(f'Model "{self._step.model}" cannot be opened: {_first_line(error)}') from error
         self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
+        self.filler = int(self._tokenizer.pad_token_id)
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:  # noqa: ARG002  as a session has it
         """Refuse: what writes is no graph that runs once."""
@@ -134,8 +148,8 @@ class GenaiSession:
             raise OrtdeployError(f"the chat template does not take the messages: {_first_line(error)}") from error
         return text
 
-    def write(self, prompts: Sequence[str], how: Writing, adapters: Sequence[str]) -> list[Written]:
-        """Write a text for each prompt; several are written together if they have equally many tokens.
+    def write(self, prompts: Sequence[Array], how: Writing, adapters: Sequence[str]) -> list[Written]:
+        """Write a text for each prompt, int32 [tokens], together; shorter ones are filled up with `filler`.
 
         Raises OrtdeployError for a prompt that the context does not hold.
         """
@@ -241,10 +255,9 @@ class GenaiSession:
         end = next((place for place, one in enumerate(written) if one in self._ends), None)
         return written[:end], "end" if end is not None else "length" if len(written) == new else "context"
 
-    def _write(self, prompts: Sequence[str], how: Writing, adapters: Sequence[str]) -> list[Written]:
+    def _write(self, prompts: Sequence[Array], how: Writing, adapters: Sequence[str]) -> list[Written]:
         library = genai()
-        tokens = [self.tokens_of(prompt) for prompt in prompts]
-        given = len(tokens[0])
+        given = max(map(len, prompts))
         _check_length(given, how.context)
         if how.log_probabilities and how.num_beams > 1:
             raise OrtdeployError(
@@ -255,8 +268,9 @@ class GenaiSession:
         generator = library.Generator(self._model, self._params(how, len(prompts), most))
         for name in adapters:
             generator.set_active_adapter(self._adapters, name)
-        texts = [_Text(self._tokenizer, self._ends, how, given, most) for _ in prompts]
-        generator.append_tokens(np.concatenate(tokens))
+        texts = [_Text(self._tokenizer, self._ends, how, len(prompt), most - given) for prompt in prompts]
+        filled = [np.pad(prompt, (0, given - len(prompt)), constant_values=self.filler) for prompt in prompts]
+        generator.append_tokens(np.concatenate(filled))
         while not generator.is_done():
             if self._early.is_set():
                 raise OrtdeployError("the text was ended")
@@ -280,10 +294,11 @@ class GenaiSession:
 class _Text:
     """A text as it grows."""
 
-    def __init__(self, tokenizer: Any, ends: set[int], how: Writing, given: int, most: int) -> None:
+    def __init__(self, tokenizer: Any, ends: set[int], how: Writing, given: int, room: int) -> None:
+        """`given` are the tokens of its prompt, `room` is for those that are written."""
         self._stream = tokenizer.create_stream()
         self._ends, self._stop, self._given = ends, how.stop, given
-        self._full = "length" if how.max_new_tokens is not None and most == given + how.max_new_tokens else "context"
+        self._full = "length" if room == how.max_new_tokens else "context"
         self._text = ""
         self._chances: list[float] = []
         self._kept = how.log_probabilities

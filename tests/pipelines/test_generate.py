@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 from conftest import REPOSITORY, Cli, run_fork, run_process
+from msgspec.structs import replace
 from support import forks
 from support.effort import effort
 from support.models import make_adapter
@@ -23,6 +24,7 @@ from support.models import make_adapter
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.memory_budget import PROCESS
 from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.pipelines.generate import groups_of
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.generation import GenaiSession, Writing
@@ -247,16 +249,45 @@ def test_the_forecast_counts_the_library_and_the_keys_and_values_of_all_beams_an
     assert parts["process"] > PROCESS
 
 
-def test_rows_run_together_where_the_manifest_lets_them(cli: Cli, folder: Path) -> None:
-    rows = [{"prompt": text} for text in ("the pump", "the belt", "valve is hot", "the motor", "it is loud")]
-    assert apply(cli, folder, rows).code == 0
+@pytest.mark.parametrize("said", ["", "max_new_tokens: 9, ", "num_beams: 2, ", "repetition_penalty: 1.5, "])
+def test_rows_run_together_where_the_manifest_lets_them(cli: Cli, folder: Path, said: str) -> None:
+    texts = ("the pump", "the belt", "valve is hot", "the motor", "it is loud", "<pad>the belt leaks <pad>")
+    rows = [{"prompt": text} for text in texts]
+    assert apply(cli, folder, rows, f"{said}temperature: 0").code == 0
     alone = results(folder)
-    assert (
-        apply(cli, folder, rows, "components: {decoder: {row_independence: false}}", "    batch: {size: 4}\n").code == 0
-    )
+    together = f"{said}temperature: 0, components: {{decoder: {{row_independence: false}}}}"
+    assert apply(cli, folder, rows, together, "    batch: {size: 6}\n").code == 0
     assert results(folder) == alone
     refused = apply(cli, folder, rows, more="    batch: {size: 4}\n")
     assert refused.code == 1
+
+
+HOW = Writing(
+    context=128, max_new_tokens=9, do_sample=False, temperature=1, top_p=1, top_k=1, repetition_penalty=1,
+    num_beams=1, seed=0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("how", "lengths", "groups"),
+    [
+        (HOW, (4, 5, 8, 9, 5), [[0, 1, 4, 2], [3]]),
+        (HOW, (0, 0, 1), [[0, 1], [2]]),
+        (HOW, (70, 119, 120), [[0, 1], [2]]),
+        (replace(HOW, max_new_tokens=None), (4, 5, 4), [[0, 2], [1]]),
+        (replace(HOW, repetition_penalty=1.1), (4, 5, 4), [[0, 2], [1]]),
+        (replace(HOW, num_beams=2), (4, 5, 4), [[0, 2], [1]]),
+    ],
+)
+def test_prompts_that_are_about_as_long_are_written_together(
+    how: Writing, lengths: tuple[int, ...], groups: list[list[int]]
+) -> None:
+    assert groups_of([np.ones(length, np.int32) for length in lengths], [how] * len(lengths), 0) == groups
+
+
+def test_rows_that_are_written_otherwise_or_seem_shorter_are_written_apart() -> None:
+    prompts = [np.array(one, np.int32) for one in ([1, 2], [1, 0], [0, 1], [1, 2])]
+    assert groups_of(prompts, [HOW, HOW, HOW, replace(HOW, seed=1)], 0) == [[0, 2], [1], [3]]
 
 
 def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> None:
@@ -265,15 +296,11 @@ def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> Non
     (plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
     (opening,) = [step for step in plan.steps if isinstance(step, OpenSession)]
     session = GenaiSession(opening, opening.candidates[0])
-    how = Writing(
-        context=128, max_new_tokens=9, do_sample=False, temperature=1, top_p=1, top_k=1, repetition_penalty=1,
-        num_beams=1, seed=0,
-    )  # fmt: skip
     session.end_runs(early=True)
     with pytest.raises(OrtdeployError, match="ended"):
-        session.write(["the pump"], how, ())
+        session.write([session.tokens_of("the pump")], HOW, ())
     session.end_runs(early=False)
-    (written,) = session.write(["the pump"], how, ())
+    (written,) = session.write([session.tokens_of("the pump")], HOW, ())
     assert written.finish_reason == "end"
 
 

@@ -70,13 +70,13 @@ def build(source: Path, target: Path, *options: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def apply(folder: Path, said: str = "temperature: 0", output: str = "", adapter: str = "") -> list[dict[str, Any]]:
+def apply(folder: Path, said: str = "temperature: 0", output: str = "", more: str = "") -> list[dict[str, Any]]:
     lines = [json.dumps({"id": index, "prompt": prompt}) for index, prompt in enumerate(PROMPTS)]
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     manifest = MANIFEST.replace("SAID", said)
     manifest = manifest.replace("path: outbox,", f"path: outbox, {output},") if output else manifest
-    (folder / "m.yaml").write_text(manifest + adapter)
-    result = run_process(["apply", "m.yaml"], cwd=folder)
+    (folder / "m.yaml").write_text(manifest + more)
+    result = run_process(["apply", "m.yaml", "--new-run"], cwd=folder)
     assert result.code == 0, result.err
     return [json.loads(line) for path in sorted(folder.glob("outbox/part-*")) for line in path.read_text().splitlines()]
 
@@ -95,8 +95,12 @@ def expected(model: Any, tokenizer: Any, prompt: str, **more: Any) -> tuple[str,
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     model, tokenizer = make_checkpoint(tmp_path / "checkpoint", family)
     build(tmp_path / "checkpoint", tmp_path / "built")
-    rows = apply(tmp_path)
-    assert [(row["text"], row["tokens"]) for row in rows] == [expected(model, tokenizer, prompt) for prompt in PROMPTS]
+    texts = [expected(model, tokenizer, prompt) for prompt in PROMPTS]
+    assert [(row["text"], row["tokens"]) for row in apply(tmp_path)] == texts
+    together = apply(
+        tmp_path, "temperature: 0, components: {decoder: {row_independence: false}}", more="    batch: {size: 4}\n"
+    )
+    assert [(row["text"], row["tokens"]) for row in together] == texts
 
 
 def test_a_repetition_penalty_is_that_of_transformers(tmp_path: Path) -> None:
@@ -167,7 +171,7 @@ def test_a_row_with_an_adapter_has_the_text_of_the_merged_weights(tmp_path: Path
     assert converted.code == 0, converted.err
     declared = "adapters: {tuned: {path: tuned.onnx_adapter, model: write.decoder}}\n"
     rows = apply(
-        tmp_path, adapter=f"    adapter: {{column: id, map: {{'1': tuned, '2': tuned}}, otherwise: none}}\n{declared}"
+        tmp_path, more=f"    adapter: {{column: id, map: {{'1': tuned, '2': tuned}}, otherwise: none}}\n{declared}"
     )
     merged = adapted.merge_and_unload().eval()
     tuned = [expected(merged, tokenizer, prompt)[0] for prompt in PROMPTS]
