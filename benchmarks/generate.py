@@ -2,8 +2,9 @@
 
 The model is that of deployments/writer.yaml with a wider hidden state and a larger vocabulary, so that a token takes
 milliseconds, and without an end: each text has as many tokens as are asked for. Rows have prompts of 4 to 7 tokens, in
-groups of four of one length. `Engine` batches rows of any length; without PagedAttention, which has no CPU kernel, its
-batches are as fixed as others. ortdeploy's figure is the job's time with its commits, that by hand the loop's.
+groups of four of one length, or mixed. `Engine` batches rows of any length; without PagedAttention, which has no kernel
+for CPUs, its batches are as fixed as others. ortdeploy's figure is the job's time with its commits, that by hand the
+loop's.
 
 Run: python benchmarks/generate.py [--rows 48] [--tokens 48] [--hidden 512] [--vocabulary 16000] [--rounds 5]
 """
@@ -45,7 +46,7 @@ jobs:
   run:
     pipeline: write
     batch: {size: ROWS}
-    input: {path: prompts.csv, key: [id]}
+    input: {path: PROMPTS.csv, key: [id]}
     output: {path: out, format: csv}
 """
 
@@ -58,7 +59,7 @@ config = og.Config("writer")
 config.overlay('{"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}}')
 model = og.Model(config)
 tokenizer = og.Tokenizer(model)
-with open("prompts.csv", newline="") as file:
+with open(f"{sys.argv[3]}.csv", newline="") as file:
     rows = list(csv.DictReader(file))
 begin, used = time.perf_counter(), time.process_time()
 prompts = [tokenizer.encode(row["prompt"]) for row in rows]
@@ -105,6 +106,24 @@ print(time.perf_counter() - begin, time.process_time() - used)
 """
 
 
+MANIFESTS = {"alone": (1, "alike"), "together": (TOGETHER, "alike"), "mixed": (TOGETHER, "mixed")}
+"""The rows of a batch, and the prompts."""
+
+LOOPS = {
+    "Generator, alone": (GENERATOR, 1, "alike"),
+    "Generator, together": (GENERATOR, TOGETHER, "alike"),
+    "Engine": (ENGINE, TOGETHER, "alike"),
+    "Engine, mixed": (ENGINE, TOGETHER, "mixed"),
+}
+
+COMPARED = (
+    ("alone", "Generator, alone"),
+    ("together", "Generator, together"),
+    ("together", "Engine"),
+    ("mixed", "Engine, mixed"),
+)
+
+
 def save_writer(folder: Path, hidden: int, vocabulary: int) -> None:
     """Write the folder of a model whose texts do not end."""
     ids, merges = tiny.make_vocabulary()
@@ -124,13 +143,14 @@ def save_writer(folder: Path, hidden: int, vocabulary: int) -> None:
         (folder / name).write_text(json.dumps(value), encoding="utf-8")
 
 
-def save_prompts(folder: Path, rows: int) -> None:
-    """Write prompts, each group of `TOGETHER` of one length."""
-    with (folder / "prompts.csv").open("w", newline="") as file:
+def save_prompts(folder: Path, rows: int, name: str) -> None:
+    """Write prompts: of `alike`, each group of `TOGETHER` is of one length."""
+    with (folder / f"{name}.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "prompt"])
         for row in range(rows):
-            writer.writerow([row, "the" + " pump" * (1 + row // TOGETHER % 4) + f" {row % 10}"])
+            words = 1 + (row // TOGETHER if name == "alike" else row) % 4
+            writer.writerow([row, "the" + f" {tiny.PARTS[row % 5]}" * words + f" {row % 10}"])
 
 
 def texts(paths: Sequence[Path]) -> list[str]:
@@ -142,33 +162,31 @@ def texts(paths: Sequence[Path]) -> list[str]:
     return found
 
 
-def save_manifest(folder: Path, tokens: int, size: int) -> None:
-    """Write `SIZE.yaml`, whose rows run alone, or `size` of them together."""
+def save_manifest(folder: Path, tokens: int, name: str) -> None:
+    """Write `NAME.yaml`."""
+    size, prompts = MANIFESTS[name]
     components = "{}" if size == 1 else "{decoder: {row_independence: false}}"
-    told = {"TOKENS": tokens, "ROWS": size, "COMPONENTS": components}
+    told = {"TOKENS": tokens, "ROWS": size, "COMPONENTS": components, "PROMPTS": prompts}
     manifest = MANIFEST
     for word, value in told.items():
         manifest = manifest.replace(word, str(value))
-    (folder / f"{size}.yaml").write_text(manifest)
+    (folder / f"{name}.yaml").write_text(manifest)
 
 
-def by_ortdeploy(folder: Path, size: int) -> tuple[float, float, list[str]]:
-    """Apply `SIZE.yaml` anew; return seconds and processor seconds of its job, and the texts."""
+def by_ortdeploy(folder: Path, name: str) -> tuple[float, float, list[str]]:
+    """Apply `NAME.yaml` anew; return seconds and processor seconds of its job, and the texts."""
     for left in (folder / "out", folder / ".ortdeploy"):
         shutil.rmtree(left, ignore_errors=True)
-    run(ortdeploy("apply", f"{size}.yaml"), cwd=folder, check=True, capture_output=True)
+    run(ortdeploy("apply", f"{name}.yaml"), cwd=folder, check=True, capture_output=True)
     told = json.loads((folder / "out/_run.json").read_text())
-    used = told["process"]
-    return (
-        told["seconds"],
-        used["cpu_seconds_user"] + used["cpu_seconds_system"],
-        texts(sorted(folder.glob("out/part-*"))),
-    )
+    used = told["process"]["cpu_seconds_user"] + told["process"]["cpu_seconds_system"]
+    return told["seconds"], used, texts(sorted(folder.glob("out/part-*")))
 
 
-def by_hand(folder: Path, loop: str, tokens: int, size: int) -> tuple[float, float, list[str]]:
+def by_hand(folder: Path, name: str, tokens: int) -> tuple[float, float, list[str]]:
     """Return seconds and processor seconds of a loop over all rows, and the texts."""
-    command = [sys.executable, "-c", SETUP + loop + END, str(tokens), str(size)]
+    loop, size, prompts = LOOPS[name]
+    command = [sys.executable, "-c", SETUP + loop + END, str(tokens), str(size), prompts]
     said = run(command, cwd=folder, check=True, capture_output=True, encoding="utf-8").stdout
     taken, used = map(float, said.split())
     return taken, used, texts([folder / "by_hand.csv"])
@@ -184,16 +202,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         save_writer(folder / "writer", asked.hidden, asked.vocabulary)
-        save_prompts(folder, asked.rows)
-        for size in (1, TOGETHER):
-            save_manifest(folder, asked.tokens, size)
-        cases = {
-            "alone": partial(by_ortdeploy, folder, 1),
-            "Generator, alone": partial(by_hand, folder, GENERATOR, asked.tokens, 1),
-            "together": partial(by_ortdeploy, folder, TOGETHER),
-            "Generator, together": partial(by_hand, folder, GENERATOR, asked.tokens, TOGETHER),
-            "Engine": partial(by_hand, folder, ENGINE, asked.tokens, TOGETHER),
-        }
+        for name in ("alike", "mixed"):
+            save_prompts(folder, asked.rows, name)
+        for name in MANIFESTS:
+            save_manifest(folder, asked.tokens, name)
+        cases = {name: partial(by_ortdeploy, folder, name) for name in MANIFESTS}
+        cases |= {name: partial(by_hand, folder, name, asked.tokens) for name in LOOPS}
 
         def measured(name: str) -> float:
             taken, used, found[name] = cases[name]()
@@ -206,7 +220,7 @@ def main() -> None:
     used = Rounds(busy)
     for name in cases:
         print(f"{name:20} {taken[name]:6.2f} s, of processors {used[name]:6.2f} s")
-    for name, other in (("alone", "Generator, alone"), ("together", "Generator, together"), ("together", "Engine")):
+    for name, other in COMPARED:
         print(f"{name:8} over {other:20} {taken.ratio(other, name):.2f}, by processors {used.ratio(other, name):.2f}")
 
 
