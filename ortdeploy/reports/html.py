@@ -84,8 +84,11 @@ def _texts(written: Mapping[str, Any] | None) -> dict[str, str]:
     if not written:
         return {}
     reasons = {name: written[name] for name in ("end", "stop", "length", "context") if name in written}
+    texts = sum(reasons.values()) or 1
     return {
         "tokens per second": charts.number(written["tokens_a_second"] or 0),
+        "tokens of a text": charts.number(written["tokens"] / texts),
+        "tokens of a prompt": charts.number(written["input_tokens"] / texts),
         "tokens written": f"{written['tokens']:,}",
         "tokens read": f"{written['input_tokens']:,}",
         "texts ended by": ", ".join(f"{name} {count:,}" for name, count in reasons.items()),

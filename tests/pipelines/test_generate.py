@@ -232,7 +232,11 @@ def test_the_report_counts_tokens_and_why_texts_ended(cli: Cli, folder: Path) ->
     assert apply(cli, folder, rows, more="    report: [html]\n").code == 0
     written = json.loads((folder / "outbox/_run.json").read_text())["written"]
     assert written.pop("tokens_a_second") > 0
-    assert "end 1, length 2" in (folder / "outbox/_run.html").read_text()
+    page = (folder / "outbox/_run.html").read_text()
+    shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert "3 tokens of a text 4 tokens of a prompt" in shown
+    assert "end 1, length 2" in shown
+    assert "pump&quot;, &quot;fault&quot;" in shown, "its table of rows has the texts"
     assert written == {"tokens": 2 + 2 + 5, "input_tokens": 3 * 4, "length": 2, "end": 1}
 
 
