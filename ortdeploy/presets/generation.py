@@ -200,8 +200,7 @@ def _taken_names(preset: PresetSpec) -> Problem | None:
     if not taken:
         return None
     names = ", ".join(sorted(taken))
-    why = f"json_schema has the properties {names}, and results of their own have these names. Rename the properties."
-    return Problem(kind="preset", detail=why)
+    return Problem(kind="preset", detail=f"json_schema names properties as other results are: {names}. Rename them.")
 
 
 def _read_files(files: PresetFiles, shown: str) -> str:

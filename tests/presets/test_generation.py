@@ -52,6 +52,21 @@ def test_every_file_beside_the_model_counts_for_the_digest(tmp_path: Path) -> No
     assert read(tmp_path).folder_sha256 != first.folder_sha256
 
 
+def test_properties_of_a_schema_are_results_with_names_of_their_own(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    said: dict[str, Any] = {
+        "properties": {"part": {"type": "string"}, "seconds": {"type": "number"}},
+        "required": ["part"],
+    }
+    found = read(tmp_path, json_schema=said)
+    assert found.problem is not None
+    assert "other results are: seconds" in found.problem.detail
+    del said["properties"]["seconds"]
+    found = read(tmp_path, json_schema=said)
+    assert found.problem is None
+    assert {one.name: one.tensor.dtype for one in found.outputs}["part"] == "string"
+
+
 def test_keys_and_values_of_a_whole_context_are_counted(tmp_path: Path) -> None:
     change(folder_of(tmp_path), context_length=1000, decoder__head_size=10, decoder__num_hidden_layers=3)
     assert read(tmp_path).ports["cache_bytes"] == 2 * 3 * 1 * 10 * 4 * 1000
