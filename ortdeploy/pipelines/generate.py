@@ -32,6 +32,8 @@ _LIMITS = {
     "seed": (0, 2**31 - 1),
 }
 """The range of each column that says how a row is written, as in the manifest."""
+_STOP = (16, 1000)
+"""How many texts a column `stop` has at most, and of how many characters, as in the manifest."""
 _DRAWN = ("temperature", "top_p", "top_k", "seed")
 
 
@@ -117,7 +119,7 @@ class GenerateSession(ComposedSession):
 
 
 def groups_of(prompts: Sequence[Array], hows: Sequence[Writing], filler: int) -> list[list[int]]:
-    """Return the rows that are written together, by their places.
+    """Return the rows that are written together, by their places; prompts are int32 [tokens].
 
     A prompt that ends with what fills others up would seem to be shorter beside them, so it is written alone.
     """
@@ -160,8 +162,11 @@ def _texts(value: Any) -> tuple[str, ...]:
         found = json.loads(str(value))
     except (ValueError, RecursionError) as error:
         raise OrtdeployError(f"stop is no JSON text: {error}") from error
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise OrtdeployError("stop is no list of texts")
+    most, longest = _STOP
+    if not isinstance(found, list) or len(found) > most:
+        raise OrtdeployError(f"stop is no list of at most {most} texts")
+    if not all(isinstance(one, str) and 0 < len(one) <= longest for one in found):
+        raise OrtdeployError(f"stop has what is no text of 1 to {longest} characters")
     return tuple(found)
 
 
