@@ -190,6 +190,20 @@ def test_seconds_and_log_probabilities_are_given_where_columns_name_them(cli: Cl
         assert all(-0.3 < one <= 0 for one in row["log_probabilities"][1:])  # this model is sure of each but the first
 
 
+def test_log_probabilities_of_rows_that_are_written_together_are_their_own(cli: Cli, folder: Path) -> None:
+    write_rows(folder, [{"prompt": text} for text in ("the pump", "the belt leaks", "it is hot")])
+    found = []
+    for independent, batch in (("{}", 1), ("{row_independence: false}", 3)):
+        text = MANIFEST.replace("SAID", f"max_new_tokens: 9, components: {{decoder: {independent}}}")
+        text = text.replace("outbox, format: csv", f"outbox-{batch}, format: jsonl, columns: [log_probabilities]")
+        (folder / "m.yaml").write_text(f"{text}    batch: {{size: {batch}}}\n")
+        assert cli("apply", folder / "m.yaml").code == 0
+        (part,) = folder.glob(f"outbox-{batch}/part-*")
+        found.append([json.loads(line)["log_probabilities"] for line in part.read_text().splitlines()])
+    alone, together = found
+    assert [pytest.approx(one, abs=1e-5) for one in alone] == together
+
+
 def test_log_probabilities_of_beams_are_refused(cli: Cli, folder: Path) -> None:
     write_rows(folder, [{"prompt": "the pump leaks"}])
     text = MANIFEST.replace("SAID", "num_beams: 2").replace(
