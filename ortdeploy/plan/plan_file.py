@@ -35,7 +35,7 @@ _STEPS: Mapping[str, type[Struct]] = {"open-session": OpenSession, "load-adapter
 LATER: Mapping[type, Mapping[str, Any]] = {
     JobInput: {"dialect": PLAIN, "types": {}},
     JobOutput: {"types": {}, "settled": {}, "recordings": {}},
-    OpenSession: {"computes": (), "generates": False, "together": False},
+    OpenSession: {"computes": (), "generates": False, "together": False, "shapes": {}},
     Plan: {"choice": None},
     PlannedInput: {"narrowed_by": None},
     PlannedValue: {"narrowed_by": None},
