@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from conftest import Cli, run_fork
-from support.bundle_worlds import World, allow, sign
+from support.bundle_worlds import MANIFEST, World, allow, sign
 from support.bundles import Signer
 from support.forks import CAN_FORK, Fork, be_the_program
 
@@ -155,3 +155,23 @@ def test_the_version_that_came_from_a_stick_runs_while_the_stick_is_away(world: 
     done = world.run("apply", stick / "demo", "--last-good")
     assert (done.code, world.words()) == (1, ["left", "left", "right", "right"])
     assert "cannot be read: No such file or directory. The version of demo that runs stays." in done.err
+
+
+def test_a_signed_bundle_of_another_deployment_does_not_take_the_place_of_what_runs(world: World) -> None:
+    signer = Signer()
+    allow(signer.public)
+    world.put("a", 0)
+    path = world.home.parent / "current.tar"
+    sign(world, signer, 1).replace(path)
+    assert world.run("apply", path).code == 0
+    allow(signer.public, name="demo: {keys: [0.pub]}, other")
+    world.write(MANIFEST.replace("name: demo", "name: other").replace("path: out", "path: elsewhere"))
+    sign(world, signer, 7).replace(path)
+    world.put("b", 1)
+    assert world.run("plan", path).code == 1
+    refused = world.run("apply", path, "--last-good")
+    assert (refused.code, world.words()) == (1, ["left", "left", "right", "right"])
+    assert f"{path} is a bundle of other, and demo came from there and runs. Give other another path" in refused.err
+    assert not (world.device / "elsewhere").exists()
+    moved = path.rename(world.home.parent / "other.tar")
+    assert world.run("apply", moved).code == 0

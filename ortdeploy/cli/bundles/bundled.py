@@ -151,6 +151,7 @@ class _Desk:
                 if self._arguments.command == "service":
                     return self._run_on_texts(bundle, path)
                 name, arriving = bundle.description.name, ArrivingBundle(self._place, bundle)
+                self._require_same_name(name, source)
                 if self._arguments.command == "plan":
                     return arriving.plan(lambda version: self._take(version, f"@{name}"), self._run)
                 code = arriving.install(source)
@@ -167,6 +168,17 @@ class _Desk:
             return worst_of([code, self._run_installed(name)])
         self._report(installed)
         return code
+
+    def _require_same_name(self, name: str, source: str) -> None:
+        """Under a policy, keep what one deployment's path brings from being another one, which would run instead of it.
+
+        Raises OrtdeployError.
+        """
+        before = record.name_from(self._place.state, source) if self._place.policies else None
+        if before not in {None, name}:
+            raise OrtdeployError(
+                f"{source} is a bundle of {name}, and {before} came from there and runs. Give {name} another path"
+            )
 
     def _run_on_texts(self, bundle: Bundle, path: str) -> int:
         """Run the command on what the manifest of a bundle says; nothing is written here, whoever runs it."""
