@@ -75,6 +75,13 @@ def test_metrics_get_the_times_of_now(tmp_path: Path, was: str) -> None:
     )
 
 
+def test_metrics_of_who_looks_at_no_interval_are_due_now(tmp_path: Path) -> None:
+    path = tmp_path / "ortdeploy.prom"
+    path.write_text(f'{NEXT}{{name="a"}} 1.000\n')
+    assert touch([str(path)], None)
+    assert path.read_text() == f'{NEXT}{{name="a"}} {NOW:.3f}\n'
+
+
 def test_times_are_in_utc_with_milliseconds() -> None:
     assert moment_of(1.0625) == "1970-01-01T00:00:01.062+00:00"
     assert moment_of(86399.9999) == "1970-01-02T00:00:00.000+00:00"

@@ -133,3 +133,10 @@ def test_a_folder_that_is_a_link_is_not_looked_into(tmp_path: Path, link: str) -
     (tmp_path / link).parent.mkdir(exist_ok=True)
     (tmp_path / link).symlink_to(target)
     assert memo.entries(tmp_path) == {}
+
+
+def test_what_is_too_large_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "MOST_BYTES", 5)
+    memo.put(tmp_path, "few", "a", "abc")
+    memo.put(tmp_path, "few", "b", "abcd")
+    assert (memo.get(tmp_path, "few", "a"), memo.get(tmp_path, "few", "b")) == ("abc", None)
