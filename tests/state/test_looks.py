@@ -84,6 +84,7 @@ def test_metrics_of_who_looks_at_no_interval_are_due_now(tmp_path: Path) -> None
 
 def test_times_are_in_utc_with_milliseconds() -> None:
     assert moment_of(1.0625) == "1970-01-01T00:00:01.062+00:00"
+    assert moment_of(1.5625) == "1970-01-01T00:00:01.562+00:00"
     assert moment_of(86399.9999) == "1970-01-02T00:00:00.000+00:00"
 
 
@@ -97,6 +98,15 @@ def test_others_may_read_metrics_whatever_the_umask_of_a_service_is(tmp_path: Pa
         os.umask(before)
     assert [(tmp_path / name).read_text() for name in ("a.prom", "a.json")] == ["text", "text"]
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a.prom", "a.json")] == [0o644, 0o600]
+
+
+def test_what_must_be_durable_is_whole_when_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[int]()
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_size))
+    replace_file(str(tmp_path / "a.json"), "text")
+    assert synced == []
+    replace_file(str(tmp_path / "a.json"), "text", synced=True)
+    assert synced == [4]
 
 
 def test_a_deployment_has_a_key_for_its_manifest_and_its_root(tmp_path: Path) -> None:
