@@ -200,28 +200,31 @@ RAN: dict[str, Any] = {
 }  # fmt: skip
 
 
+def skipped(number: int, host: str = "a") -> Receipt:
+    """The receipt of a part of which all rows were skipped."""
+    rows = tuple(TABLE.part(number).rows)
+    part = Part(
+        number=number, start=rows[0], rows=8, committed=0, failed=0, skipped=8, skipped_rows=rows, file=None, bytes=0
+    )
+    worker = {"run": "r", "host": host}
+    return Receipt(part=part, staged=None, failed=(), worker=worker, origin={}, spans=Spans(), ran=RAN, statistics={})
+
+
+def test_the_first_decision_about_a_part_stands(place: SharedPlace) -> None:
+    log, other = log_of(place, ONE), log_of(place, ONE)
+    log.begin(known=False)
+    part, next_part = TABLE.part(2), TABLE.part(3)
+    assert log.decided(part) is None
+    assert log.decide(part, skipped(2, "a")) == skipped(2, "a")
+    assert other.decide(part, skipped(2, "b")) == skipped(2, "a")
+    assert [log.decided(one) for one in (part, next_part)] == [skipped(2, "a"), None]
+    assert list(log.all_rolled_forward([part, next_part])) == [(part, skipped(2, "a")), (next_part, None)]
+
+
 def closed_by(log: CommitLog) -> tuple[list[Receipt], Ended]:
     """Close a plan with two parts of skipped rows; return what it was closed with."""
     log.begin(known=False)
-    receipts = []
-    for number in (2, 3):
-        rows = TABLE.part(number).rows
-        made = Part(
-            number=number,
-            start=rows.start,
-            rows=8,
-            committed=0,
-            failed=0,
-            skipped=8,
-            skipped_rows=tuple(rows),
-            file=None,
-            bytes=0,
-        )
-        receipts.append(
-            Receipt(
-                part=made, staged=None, failed=(), worker={"run": "r"}, origin={}, spans=Spans(), ran=RAN, statistics={}
-            )
-        )
+    receipts = [skipped(2), skipped(3)]
     files = FileStates.pack(FileState(path=f"data/{one}.csv", size=one, mtime_ns=7) for one in range(1000))
     made_by = MadeBy(name="d", profile=None, identity={"model": "m"}, layout=None)
     ended = Ended(job="j", made_by=made_by, files=files, contents=FileContents(), run="r", status="done", reason=None)
