@@ -146,7 +146,7 @@ YAML = [
 @pytest.mark.parametrize("text", YAML)
 def test_yaml_of_a_page_is_a_manifest_or_a_part_of_one(text: str) -> None:
     text = re.sub(r"[0-9a-f]{4}…", "a" * 64, text)  # a digest that is cut
-    if text.lstrip().startswith("- "):
+    if re.match(r"(\s*#.*\n)*\s*- ", text):
         text = in_block(text)
     document, found = parse_document(text.encode(), "page")
     assert document is not None
