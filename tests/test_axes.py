@@ -15,6 +15,7 @@ ARRAYS = {"Array", "ndarray", "NDArray"}
 ANY_RANK = {
     "adapter_writer.write_adapter": "parameters of an adapter, as its graph has them",
     "fed_values.as_array": "its argument `shape` says which",
+    "generate.how_of_row": "takes any columns of rows, by the names of options",
     "generation.GenaiSession.run": "is never run",
     "numpy_archives.Archive.load": "a file holds arrays of any shape",
     "numpy_archives.read_npz": "a file holds arrays of any shape",

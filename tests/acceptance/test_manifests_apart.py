@@ -15,8 +15,8 @@ import pytest
 from conftest import MANIFEST, Cli, read_rows
 from support.models import scale_model
 
+from ortdeploy.cli.applying import runner
 from ortdeploy.cli.children.apply import run_plan
-from ortdeploy.cli.commands import apply
 from ortdeploy.cli.exit_codes import worst_of
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.damage import FILE
@@ -135,7 +135,7 @@ def test_what_ends_one_manifest_ends_no_other_and_is_told(
 ) -> None:
     with (two / "a/m.yaml").open("a") as file:
         file.write("on_end: {command: [sh, -c, 'cat >> told']}\n")
-    monkeypatch.setattr(apply, "run_plan", only_b(error, run_plan))
+    monkeypatch.setattr(runner, "run_plan", only_b(error, run_plan))
     result = cli("apply", two / "a", two / "b")
     assert result.code == code
     assert str(error.args[-1]) in result.err
@@ -153,7 +153,7 @@ def test_a_signal_between_two_manifests_is_told(two: Path, cli: Cli, monkeypatch
         os.kill(os.getpid(), signal.SIGTERM)
         return results
 
-    monkeypatch.setattr(apply, "run_plan", stopping)
+    monkeypatch.setattr(runner, "run_plan", stopping)
     result = cli("apply", two / "a", two / "b")
     assert result.code == 143
     assert "a signal came before it began" in result.words

@@ -15,7 +15,7 @@ from support.models import scale_model
 
 from ortdeploy.application import ray_workers
 from ortdeploy.cli import engines
-from ortdeploy.cli.commands import apply
+from ortdeploy.cli.applying import runner
 from ortdeploy.facts.host import RuntimeFacts
 from ortdeploy.plan.steps import OpenSession, Plan
 from ortdeploy.runtime import machine, probe
@@ -290,7 +290,7 @@ def test_a_driver_of_workers_need_not_be_like_them(cli: Cli, deployment: Path, m
     plan = bound_for(cli, deployment, DEVICES / "jetson-orin-nano.yaml", "providers: [CUDA, CPU]")
     monkeypatch.setattr(ray_workers, "find_spec", lambda _name: "there")
     monkeypatch.setattr(engines, "run_on_engine", drive)
-    monkeypatch.setattr(apply, "refused_by_gates", lambda *_: pytest.fail("each worker runs the gates"))
+    monkeypatch.setattr(runner, "refused_by_gates", lambda *_: pytest.fail("each worker runs the gates"))
     assert cli("apply", plan, "--engine", "ray").code == 0
     (one,) = driven
     opening = next(step for step in one.steps if isinstance(step, OpenSession))

@@ -174,7 +174,10 @@ ELSEWHERE = {
     "jobs/opened_models.py": {"self.open": NO_FILE},
     "parts/part_writer.py": {"open_file": NO_FILE},
     "jobs/rebuild.py": {"file.write_bytes": MADE},
-    "runtime/generation.py": {"self._adapters.load": "an adapter that is among the files of the plan"},
+    "runtime/generation.py": {
+        "self._adapters.load": "an adapter that is among the files of the plan",
+        "(beside / CONFIG).write_text": MADE,
+    },
     "runtime/machine.py": {"path.read_text": SYSTEM},
     "runtime/probe.py": {"(info / 'METADATA').read_text": "files of installed packages"},
     "runtime/session.py": {"ort.InferenceSession": "a path that the lines above have looked at, or bytes"},

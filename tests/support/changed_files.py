@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from ortdeploy.cli.commands import apply
+from ortdeploy.cli.applying import runner
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.files import content_store
@@ -248,7 +248,7 @@ class Change:
 
 
 _HOOKS: dict[str, tuple[Any, str, bool, int]] = {
-    "planned": (apply, "run_plan", True, 1),
+    "planned": (runner, "run_plan", True, 1),
     "held": (PinnedFiles, "hold", False, 1),
     "opening": (runtime, "_open", True, 1),
     "opened": (runtime, "_open", False, 1),
