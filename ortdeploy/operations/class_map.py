@@ -53,8 +53,9 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
         step = max(_AT_ONCE // (len(scores) * found.shape[1]), 1)
         for begin in range(0, len(found), step):
             some = slice(begin, begin + step)
-            mixed = resized(computable(scores), (upper[some], lower[some], y[some]), across)
-            found[some] = mixed.argmax(axis=0)
+            first, last = upper[some][0], lower[some][-1]  # each row of the map is mixed for few of the picture
+            rows = upper[some] - first, lower[some] - first, y[some]
+            found[some] = resized(computable(scores[:, first : last + 1]), rows, across).argmax(axis=0)
         return (found,)
 
     return by_row(choose, 1, "scores", "how")

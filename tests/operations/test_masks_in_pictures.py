@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.effort import effort
 
+from ortdeploy.operations import class_map
 from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.operations.resizing import Taps, resized
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 
 MARGIN = 1e-5
@@ -108,6 +110,24 @@ def test_maps_of_resized_pictures_are_interpolated_as_pytorch_does_it(seed: int,
     best = np.sort(values, axis=0)
     clear = np.full((height, width), True) if len(best) < 2 else best[-1] - best[-2] > MARGIN
     np.testing.assert_array_equal(classes[clear], values.argmax(axis=0)[clear])
+
+
+def test_a_row_of_a_map_is_mixed_for_few_rows_of_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a large map at once, for each piece of a picture, takes seconds and gigabytes."""
+    scores, sizes = np.random.default_rng(3).standard_normal((3, 50, 4)).astype(np.float32), np.array([90, 6], np.int64)
+    (whole,) = do("class_map", {}, scores=scores, how=sizes)
+    mixed: list[int] = []
+
+    def noting(one: np.ndarray, *taps: Taps) -> np.ndarray:
+        mixed.append(one.shape[-2])
+        return resized(one, *taps)
+
+    monkeypatch.setattr(class_map, "_AT_ONCE", 3 * 6 * 9)
+    monkeypatch.setattr(class_map, "resized", noting)
+    (pieces,) = do("class_map", {}, scores=scores, how=sizes)
+    np.testing.assert_array_equal(pieces, whole)
+    assert len(mixed) == 10
+    assert max(mixed) <= 9
 
 
 @pytest.mark.parametrize("place", ["center", "top_left"])
