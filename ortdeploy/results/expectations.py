@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -32,7 +33,8 @@ class Comparison:
         if found is None:
             raise ValueError(f"{text!r} is no comparison")
         self.sign, number, percent = found.groups()
-        self.bound = float(number) / (100 if percent else 1)
+        digits, _, exponent = number.lower().partition("e")
+        self.bound = float(f"{digits}e{int(exponent or 0) - (2 if percent else 0)}")  # 0.7% is what 7 of 1,000 are
         self.is_upper, self.is_strict = self.sign.startswith("<"), len(self.sign) == 1
 
     def holds(self, value: float) -> bool:
@@ -178,7 +180,7 @@ class _Quantile(_Sums):
 
     def missed(self) -> str | None:
         below, count = self.counts
-        needed = float(self._share) * count
+        needed = Decimal(self._share) * count
         holds = below >= needed if self._wanted.is_upper else below < needed
         if count and holds:
             return None

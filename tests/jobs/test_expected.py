@@ -90,6 +90,18 @@ def test_values_of_all_kinds_are_counted() -> None:
     assert counted(["1", "2.5"], [], {"mean": [1.75, 1.75]}) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "share", "size"),
+    [({"nulls": "0.7%"}, 7, 1000), ({"share": {"0.0": ">= 93%", "1.0": "<= 0.7e1%"}}, 7, 100)]
+    + [({"quantile": {f"0.{share:02}": "< 0.5"}}, 100 - share, 100) for share in (7, 14, 28, 55, 57)],
+)
+def test_a_share_that_is_just_allowed_is_as_expected(said: dict[str, Any], share: int, size: int) -> None:
+    """No double holds 0.07, and 0.07 * 100 is more than 7."""
+    some = math.nan if "nulls" in said else 1.0
+    assert counted([some] * share + [0.0] * (size - share), [], said) == []
+    assert counted([some] * (share + 1) + [0.0] * (size - share - 1), [], said) != []
+
+
 def test_rows_are_compared_with_the_last_good_run() -> None:
     said = {"rows": {"change": "<= 50%"}}
     assert changed_rows(said, 40, None) is None
