@@ -16,9 +16,9 @@ from ortdeploy.files.names import is_file
 from ortdeploy.files.opening import read_text
 from ortdeploy.planning.service import Needs
 from ortdeploy.shell import command
-from ortdeploy.views.systemd import HOMES, TEMPORARY, any_in, argument, unit_name
+from ortdeploy.views.systemd import HOMES, TEMPORARY, any_in, unit_name
 
-_YES = frozenset({"yes", "true", "on", "1"})
+_YES = frozenset({"yes", "y", "true", "t", "on", "1"})
 
 
 class Unit(Struct, frozen=True, kw_only=True):
@@ -50,9 +50,8 @@ def find_unit(name: str, root: str) -> Unit | None:
     for path in files:
         with suppress(OSError, ValueError):
             _add_settings(read_text(path), settings)
-    if argument(f"--root={root}") not in " ".join(settings.get("ExecStart", ())):
-        return None
-    return Unit(path=files[0], settings=settings)
+    unit = Unit(path=files[0], settings=settings) if files else None
+    return unit if unit is not None and f"--root={root}" in _command(unit) else None
 
 
 def _add_settings(text: str, settings: dict[str, list[str]]) -> None:
@@ -73,15 +72,15 @@ def denied(unit: Unit, needs: Needs) -> list[str]:
 
 
 def _denied(unit: Unit, needs: Needs) -> Iterator[str]:
-    if needs.network and _says(unit, "PrivateNetwork") in _YES:
+    if needs.network and _is_on(unit, "PrivateNetwork"):
         yield "PrivateNetwork=no"
-    if needs.compiles and _says(unit, "MemoryDenyWriteExecute") in _YES:
+    if needs.compiles and _is_on(unit, "MemoryDenyWriteExecute"):
         yield "MemoryDenyWriteExecute=no"
     yield from _denied_devices(unit, needs)
     places = (*needs.folders, *needs.writable)
-    if _says(unit, "ProtectHome") in _YES and any_in(places, HOMES):
+    if (_is_on(unit, "ProtectHome") or _says(unit, "ProtectHome") == "tmpfs") and any_in(places, HOMES):
         yield "ProtectHome=read-only"
-    if _says(unit, "PrivateTmp") in _YES and any_in(places, TEMPORARY):
+    if _is_on(unit, "PrivateTmp") and any_in(places, TEMPORARY):
         yield "PrivateTmp=no"
     if _says(unit, "ProtectSystem") == "strict":
         granted = [one.replace("%%", "%").lstrip("-+") for one in _words(unit, "ReadWritePaths")]
@@ -92,7 +91,7 @@ def _denied(unit: Unit, needs: Needs) -> Iterator[str]:
 
 
 def _denied_devices(unit: Unit, needs: Needs) -> Iterator[str]:
-    is_private = _says(unit, "PrivateDevices") in _YES
+    is_private = _is_on(unit, "PrivateDevices")
     if not is_private and _says(unit, "DevicePolicy") not in {"closed", "strict"}:
         return
     if needs.devices is None:
@@ -104,10 +103,18 @@ def _denied_devices(unit: Unit, needs: Needs) -> Iterator[str]:
 
 def to_renew(unit: Unit) -> str:
     """Return the command that writes a unit anew, with the flags that its service has."""
-    words = [one.replace("%%", "%").replace("$$", "$") for one in _words(unit, "ExecStart")]
+    words = _command(unit)
     begin = next((at for at, word in enumerate(words, 1) if word in {"apply", "watch"}), len(words))
     given = [word for word in words[begin:] if word != "--last-good"]
     return command("ortdeploy", "service", f"--output={os.path.dirname(unit.path)}", *given)  # noqa: PTH120  text
+
+
+def _command(unit: Unit) -> list[str]:
+    return [one.replace("%%", "%").replace("$$", "$") for one in _words(unit, "ExecStart")]
+
+
+def _is_on(unit: Unit, setting: str) -> bool:
+    return _says(unit, setting).lower() in _YES
 
 
 def _says(unit: Unit, setting: str) -> str:

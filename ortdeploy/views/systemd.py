@@ -86,7 +86,7 @@ def _service(service: Service, needs: "Needs") -> dict[str, list[str]]:
     program, *arguments = service.command
     lines = [
         *(run if watches else ["Type=oneshot"]),
-        f"ExecStart={' '.join([_quoted(program), *map(argument, arguments)])}",
+        f"ExecStart={' '.join([_quoted(program), *map(_argument, arguments)])}",
         f"SuccessExitStatus={_PAUSED}",
         "KillMode=mixed",
         "TimeoutStopSec=300",
@@ -151,7 +151,7 @@ def _free_text(text: str) -> str:
     return text.replace("%", "%%").replace("\\", "\\\\")
 
 
-def argument(word: str) -> str:
+def _argument(word: str) -> str:
     """Quote an argument of a command line: there a dollar sign begins a variable, as it does not in the program."""
     return _quoted(word.replace("$", "$$"))
 

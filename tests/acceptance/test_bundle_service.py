@@ -1,6 +1,7 @@
 """The service of a deployment that comes in bundles: what its unit allows, and versions that need more."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +103,7 @@ def test_a_version_that_its_unit_denies_something_waits_until_the_unit_is_writte
         ("", "PrivateNetwork=no, WatchdogSec=1800"),
         ("[Service]\nPrivateNetwork=no\n", "needs: WatchdogSec=1800. "),
         ("[Service]\nWatchdogSec=3600\n", "needs: PrivateNetwork=no. "),
+        ("[Service]\nWatchdogSec=3600\nPrivateNetwork=True\n", "needs: PrivateNetwork=no. "),
         ("[Unit]\nPrivateNetwork=no\n", "PrivateNetwork=no, WatchdogSec=1800"),
         ("[Service]\nReadWritePaths=\n", "PrivateNetwork=no, ReadWritePaths="),
         ("[Service]\nReadWritePaths=\nReadWritePaths=/nowhere \\\n  -{root}\n", "PrivateNetwork=no, WatchdogSec=1800"),
@@ -125,12 +127,18 @@ def spoil_root(unit: Path) -> None:
     unit.write_text(unit.read_text().replace("--root=", "--root=/another"))
 
 
+def lengthen_root(unit: Path) -> None:
+    unit.write_text(re.sub(r"(--root=\S+)", r"\1-2", unit.read_text()))
+
+
 def move_to_lib(unit: Path) -> None:
     (unit.parent.parent / "lib").mkdir()
     unit.rename(unit.parent.parent / "lib" / unit.name)
 
 
-@pytest.mark.parametrize(("change", "counts"), [(spoil_root, False), (Path.unlink, False), (move_to_lib, True)])
+@pytest.mark.parametrize(
+    ("change", "counts"), [(spoil_root, False), (lengthen_root, False), (Path.unlink, False), (move_to_lib, True)]
+)
 def test_a_unit_counts_if_it_is_that_of_the_root(world: World, change: Callable[[Path], None], counts: bool) -> None:
     world.put("a", 0)
     assert world.run("apply", world.bundle(1)).code == 0
