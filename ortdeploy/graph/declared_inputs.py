@@ -60,7 +60,10 @@ def _overruled(size: Dimension, declared: Dimension) -> Dimension:
 
 
 def _tried(size: Dimension, new: Dimension, factor: float) -> int | None:
-    """Return a size with which the nodes are asked; None for one that is open anyway."""
+    """Return a size with which the nodes are asked, never 1, which fits beside any other; None if it is open anyway."""
     if isinstance(new, int):
         return new
-    return int(size * factor) or 2 if isinstance(size, int) else None
+    if not isinstance(size, int):
+        return None
+    found = int(size * factor)
+    return found if found > 1 else 2 * size + 1

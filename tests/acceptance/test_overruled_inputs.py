@@ -10,6 +10,8 @@ from conftest import Cli, read_rows
 from onnx import TensorProto, helper, numpy_helper
 from support.models import save_model
 
+from ortdeploy.graph.declared_inputs import overruling_shapes
+
 FLOAT = TensorProto.FLOAT
 
 
@@ -147,3 +149,15 @@ def test_what_only_a_run_can_tell_is_said_with_the_shape_that_was_overruled(cli:
     applied = cli("apply", saved(tmp_path, "[n, 6]"), "--format", "json")
     assert applied.code == 1
     assert "The manifest overrules the shape that the graph declares for" in json.dumps(applied.json)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_a_size_that_a_node_needs_is_not_asked_for_as_one_which_fits_beside_any_other(width: int) -> None:
+    needed = numpy_helper.from_array(np.zeros((max(width, 2),), np.float32), "bias")
+    taken = helper.make_tensor_value_info("x", FLOAT, [1, width])
+    given = helper.make_tensor_value_info("y", FLOAT, [1, width])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "bias"], ["y"])], "g", [taken], [given], [needed])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    assert overruling_shapes(model, {"x": ("n", width)}) == {"x": ("n", width)}
+    wanted = {} if width > 1 else {"x": (1, "w")}
+    assert overruling_shapes(model, {"x": (1, "w")}) == wanted
