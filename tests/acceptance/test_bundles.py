@@ -395,6 +395,23 @@ def test_a_file_of_an_installed_version_that_is_gone_comes_again_with_the_bundle
     assert (done.code, len(world.words())) == (0, 4), done.err
 
 
+def test_a_version_that_runs_stays_if_its_bundle_finds_no_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert world.run("apply", bundle).code == 0
+    shutil.rmtree(world.device / ".ortdeploy/store/trees")
+
+    def link(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(content_store, "_link", link)
+        assert "So version 1 stays" in world.run("apply", bundle).err
+    world.put("b", 1)
+    done = world.run("apply", "@demo")
+    assert (done.code, len(world.words())) == (0, 4), done.err
+
+
 def test_watch_names_the_bundle_that_it_watches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "apply_once", lambda *_: True)
     bundle = world.bundle(1)
@@ -770,6 +787,19 @@ def test_a_rollback_leaves_out_what_never_ran(world: World) -> None:
         assert world.run(command, world.bundle(number)).code == 0
     assert "those that are: 1" in world.run("rollback", "@demo", "--to", "2").err
     assert (world.run("rollback", "@demo").code, world.version) == (0, 1)
+
+
+def test_a_rollback_to_what_is_not_whole_any_more_keeps_the_version_that_runs(upgraded: tuple[World, Path]) -> None:
+    world, bundle = upgraded
+    assert world.run("apply", bundle).code == 0
+    first = next(
+        one for one in installed.load_installed(world.device / ".ortdeploy", "demo").versions if one.number == 1
+    )
+    (world.device / ".ortdeploy/store/files" / first.files["labels.txt"]).unlink()
+    refused = world.run("rollback", "@demo")
+    assert (refused.code, world.version) == (1, 2)
+    assert "demo 1 is not whole any more: " in refused.err
+    assert world.run("apply", "@demo").code == world.run("apply", bundle).code == 0
 
 
 @pytest.mark.parametrize("part", range(effort(2, 20)))

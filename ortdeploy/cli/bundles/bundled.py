@@ -24,6 +24,7 @@ from ortdeploy.cli.commands.shared import log_here
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED, worst_of
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, has_errors
 from ortdeploy.events import log
+from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.files.names import is_folder, names_bundle
 from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.planning.file_selection import Arrivals
@@ -329,6 +330,11 @@ class _Desk:
                 return EXIT_OK
             changed, version = record.rolled_back(installed, self._arguments.to)
             record.trust_again(changed, version, place.state, place.policies)
+            try:
+                record.options_of(version, place.state, place.root)
+            except (OSError, StoreFullError) as error:
+                what = f"{_named(name, version)} is not whole any more: {error}"
+                raise OrtdeployError(f"{what}. Go back to another one with --to") from error
             record.save_installed(place.state, changed)
         fields = {"version": version.number, "bundle": version.id}
         log_here(self._arguments, log.info, "bundle.rolled_back", deployment=name, **fields)

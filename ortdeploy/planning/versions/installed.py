@@ -307,14 +307,15 @@ def release(state_dir: Path, name: str, gone: Sequence[Version]) -> None:
 def take_in(bundle: Bundle, installed: Installed, state_dir: Path, now: str) -> Installed:
     """Copy a bundle's files into the store, and return the record in which its version is whole. Raises OrtdeployError.
 
-    If that fails, nothing of it is left that another version does not need.
+    If that fails, nothing of it is left that another version does not need; of one that was whole here before, all is.
     """
     store, owner = ContentStore(state_dir), _owner(installed.name, bundle.id)
     try:
         with shared_use(state_dir, LOCK):
             return _take_in(bundle, installed, state_dir, now, store, owner)
     except (OSError, StoreFullError, OrtdeployError) as error:
-        _give_up(store, owner, state_dir)
+        if installed.version(bundle.id) is None:
+            _give_up(store, owner, state_dir)
         if isinstance(error, OSError):
             wrong = "there is no room for it" if error.errno in _NO_ROOM else f"{bundle.path} cannot be copied"
             raise OrtdeployError(f"{wrong}: {error.strerror or error}") from error
