@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
+from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.integrity import OnDisk, is_as_written
@@ -29,6 +30,7 @@ from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.reports.report import report_due
 from ortdeploy.reports.statistics import check_statistics
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.row_files import named_in
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -126,8 +128,9 @@ def finish(output: OpenOutput, one: Rewrite) -> bool:
         (folder / file.temporary).replace(folder / file.file)
     if one.files:
         sync_folder(folder)  # before what they replace goes: a folder may be carried away after a power cut, too
-    if one.files:
-        output.send([file.file for file in one.files])
+    if one.files and output.upload is not None:
+        rows = {*rows_in(one.spans, one.part.start, one.part.end)}  # whose pictures the store has of before
+        output.send({*named_in(folder, rows), *(file.file for file in one.files)})
     for name in one.removed:
         (folder / name).unlink(missing_ok=True)
     if one.removed:

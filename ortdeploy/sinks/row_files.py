@@ -80,3 +80,11 @@ def is_of_row(file: str, suffixes: Mapping[str, str], rows: Container[int]) -> b
         re.fullmatch(rf"{re.escape(name)}-([0-9]{{8,}})(-.*)?\.{suffix}", file) for name, suffix in suffixes.items()
     )
     return any(one is not None and int(one[1]) in rows for one in found)
+
+
+def named_in(folder: Path, rows: Container[int]) -> Iterator[str]:
+    """Yield the names, relative to an output's folder, of the files there that are of rows, or may be."""
+    for kind in (IMAGES, RECORDINGS):
+        for file in (folder / kind).glob("*"):
+            if any(int(one) in rows for one in re.findall(r"-([0-9]{8,})(?=[-.])", file.name)):
+                yield f"{kind}/{file.name}"

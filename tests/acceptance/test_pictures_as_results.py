@@ -1,6 +1,7 @@
 """Classes of pixels as PNG files that are named after the pictures: in one run, shards, on a store, after repairs."""
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 from support.models import save_model
 
-from ortdeploy.sinks.row_files import file_names, is_of_row
+from ortdeploy.sinks.row_files import file_names, is_of_row, named_in
 
 MANIFEST = """\
 version: 1
@@ -135,6 +136,32 @@ def test_a_name_is_one_that_any_folder_takes_and_tells_its_row(source: str, row:
         assert is_of_row(file, suffixes, {other}) == (row == other)
 
 
+def test_files_of_rows_are_found_whatever_they_are_named_after(tmp_path: Path) -> None:
+    names = [*file_names({"map": "png", "a-2-b": "wav"}, [7, 12], {7: "in/2024-00000012-x.png"})]
+    for name in [*names, "images/own.png"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert {*named_in(tmp_path, {7})} == {name for name in names if "-00000007" in name}
+    assert {*named_in(tmp_path, {12})} >= {name for name in names if "00000007" not in name}
+    assert {*named_in(tmp_path, {7, 12})} == {*names}
+
+
 def test_the_query_of_a_url_is_in_no_name() -> None:
     (name,) = file_names({"y": "png"}, [3], {3: "https://host/a/cat.png?sig=secret.png"})
     assert name == "images/y-00000003-cat.png"
+
+
+@pytest.mark.usefixtures("pictures")
+def test_a_picture_on_a_store_is_replaced_by_one_of_the_same_size(cli: Cli, tmp_path: Path, store: Any) -> None:
+    rerun = MANIFEST.replace("key: [path]", "key: [path], on_change: rerun")
+    (tmp_path / "m.yaml").write_text(rerun.replace("path: out,", 'path: "memory://out",'))
+    path, found = tmp_path / "photos/a.png", []
+    for colour in ([0, 255, 0], [0, 0, 255]):
+        Image.fromarray(np.full((8, 8, 3), colour, np.uint8)).save(path)
+        done = cli("apply", tmp_path / "m.yaml")
+        assert done.code == 0, done.words
+        (name,) = (one for one in store.glob("/out/images/*") if one.endswith("-a.png"))
+        found.append(store.cat_file(name))
+    classes = [np.unique(np.array(Image.open(BytesIO(one)))).tolist() for one in found]
+    assert classes == [[1], [2]]
+    assert len(found[0]) == len(found[1])
