@@ -69,12 +69,16 @@ def _number(text: str) -> float | None:
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  texts alone
     dtype, otherwise = numpy_dtype(options["dtype"]), options.get("otherwise")
-    numbers = {text: dtype.type(number) for text, number in read(options["table"]).items()}
+    numbers = read(options["table"])
 
     def find(text: Array) -> tuple[Array]:
         found = numbers.get(str(text), otherwise)
         if found is None:
             raise ValueError(f"{str(text)!r} is not in {options['table']}; give such texts a number with otherwise")
-        return (np.asarray(found, dtype),)
+        with np.errstate(over="ignore"):
+            made = np.asarray(found, dtype)
+        if np.isinf(made) and not math.isinf(found):
+            raise ValueError(f"{found:g}, the number of {str(text)!r}, is too large for {dtype}")
+        return (made,)
 
     return by_row(find, 1, "x")

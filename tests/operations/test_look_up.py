@@ -68,6 +68,14 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: str, message: str)
         read(str(tmp_path / "t.csv"))
 
 
+@pytest.mark.parametrize(("number", "dtype"), [("1e39", "float32"), ("-65520", "float16")])
+def test_a_number_that_the_type_does_not_hold_fails_its_row(tmp_path: Path, number: str, dtype: str) -> None:
+    (tmp_path / "t.csv").write_text(f"a,{number}\nb,2\nc,inf\n")
+    np.testing.assert_array_equal(look_up(["b", "c"], tmp_path / "t.csv", dtype=dtype), [2, np.inf])
+    with pytest.raises(ValueError, match=f"the number of 'a', is too large for {dtype}"):
+        look_up(["a"], tmp_path / "t.csv", dtype=dtype)
+
+
 MANIFEST = """\
 version: 1
 models: {m: {path: m.onnx}}
