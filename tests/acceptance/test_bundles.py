@@ -412,6 +412,24 @@ def test_a_version_that_runs_stays_if_its_bundle_finds_no_room(world: World, mon
     assert (done.code, len(world.words())) == (0, 4), done.err
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_what_watch_applies_runs_the_old_version_if_the_record_finds_no_room(
+    upgraded: tuple[World, Path], monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    world, bundle = upgraded
+    place = bundle if is_new else bundle.replace(world.home.parent / "demo-1.tar")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(installed, "open_whole", full)
+    refused = world.run("apply", place)
+    assert (refused.code, len(world.words())) == (1, 2)
+    done = world.run("apply", "--last-good", place)
+    assert "cannot be written: No space left on device. The version of demo that runs stays." in done.err
+    assert (done.code, world.version, len(world.words())) == (1, 1, 4)
+
+
 def test_watch_names_the_bundle_that_it_watches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "apply_once", lambda *_: True)
     bundle = world.bundle(1)

@@ -30,7 +30,7 @@ from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.versions import installed as record
-from ortdeploy.planning.versions.installed import Installed
+from ortdeploy.planning.versions.installed import Installed, running_version
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.planning.versions.version import Version
 from ortdeploy.planning.workflow import plan_manifests
@@ -147,6 +147,7 @@ class _Desk:
         if path.startswith("@"):
             return self._run_installed(path[1:])
         with_last, source = self._arguments.command == "apply" and self._arguments.last_good, os.path.abspath(path)  # noqa: PTH100
+        name = None
         try:
             with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
                 if self._arguments.command == "service":
@@ -159,10 +160,10 @@ class _Desk:
         except LockedError:
             raise
         except OrtdeployError as error:  # as if somebody is copying another one there
-            known = record.name_from(self._place.state, source) if with_last else None
-            if known is None:
+            name = (record.name_from(self._place.state, source) or name) if with_last else None
+            if name is None or running_version(self._place.state, name) is None:
                 raise
-            name, code = known, EXIT_REJECTED
+            code = EXIT_REJECTED
             sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
         installed = record.load_installed(self._place.state, name)
         if code == EXIT_OK or (with_last and installed.current is not None):
