@@ -63,8 +63,10 @@ class TranscribeSession(GenerateSession):
 
     def _transcript(self, samples: Array, how: Writing, language: str | None) -> _Transcript:
         """Return what is said in the samples [samples] of a recording. Raises OrtdeployError."""
-        if language is not None and self._tokens.languages and language not in self._tokens.languages:
-            raise OrtdeployError(f"the model knows no language {language}")
+        if language is not None and language not in (self._tokens.languages or ("en",)):
+            raise OrtdeployError(f'the model knows no language "{language}"')
+        if how.num_beams > 1 and (self._timestamps or (self._tokens.languages and language is None)):
+            raise OrtdeployError("num_beams needs a language, and no timestamps")
         parts, texts, ends, count, read, offset = [], [], {"end"}, 0, 0, 0
         whole = max(1, -(-len(samples) // HOP))
         bands = self._heard(samples)
@@ -106,8 +108,6 @@ class TranscribeSession(GenerateSession):
         if not self._tokens.languages or language is not None:
             given = [self._tokens.start, *prompt(language if self._tokens.languages else None)]
             return language, *self._session.hear(bands, given, None, hold, how), len(given)
-        if how.num_beams > 1:
-            raise OrtdeployError("num_beams needs a language")
         heard: list[str] = []
 
         def then(scores: Array) -> list[int]:

@@ -37,7 +37,6 @@ _COLUMNS = {
     "repetition_penalty": "float64",
     "num_beams": "int64",
     "seed": "int64",
-    "stop": "string",
 }
 _RESULTS = {
     "tokens": "int64", "input_tokens": "int64", "seconds": "float64", "log_probabilities": "float32",
@@ -176,7 +175,7 @@ def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
     rows = (1,) if preset.row_by_row else (ROWS,)
     name = {"messages": "messages", SPEECH: "audio"}.get(preset.task, "prompt")
     taken = TensorType("float32", (*rows, "samples")) if name == "audio" else TensorType("string", rows)
-    columns = {**_COLUMNS, **({"language": "string"} if name == "audio" else {})}
+    columns = {**_COLUMNS, "language" if name == "audio" else "stop": "string"}
     of_rows = [
         ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, rows), default=())
         for name, dtype in columns.items()

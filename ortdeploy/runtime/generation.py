@@ -253,7 +253,8 @@ class GenaiSession:
         if how.num_beams > 1:
             written = [int(one) for one in generator.get_sequence(0)[given:]]
         end = next((place for place, one in enumerate(written) if one in self._ends), None)
-        return written[:end], "end" if end is not None else "length" if len(written) == new else "context"
+        ended = end is not None or (how.num_beams > 1 and len(written) < most - given)  # beams leave the end out
+        return written[:end], "end" if ended else "length" if len(written) == new else "context"
 
     def _write(self, prompts: Sequence[Array], how: Writing, adapters: Sequence[str]) -> list[Written]:
         library = genai()

@@ -150,6 +150,44 @@ def test_what_a_folder_that_hears_does_not_do_is_refused_before_the_run(
     assert why in result.words
 
 
+def apply_rows(cli: Cli, folder: Path, row: dict[str, Any], said: str, wired: str = "") -> Any:
+    """Run a row of samples with columns of its own."""
+    heard = ((samples_of(folder / "calls/desk.wav") - 128.0) / 128).round(3).tolist()
+    (folder / "rows.jsonl").write_text(json.dumps({"id": 0, "audio": heard, **row}))
+    manifest = MANIFEST.replace("path: calls/*.wav, rate: 16000, columns: {audio: samples}", "path: rows.jsonl" + wired)
+    (folder / "m.yaml").write_text(manifest.replace("SAID", said))
+    return cli("apply", folder / "m.yaml", "--new-run")
+
+
+@pytest.mark.parametrize(
+    ("row", "said", "why"),
+    [
+        ({"language": "de"}, "timestamps: true", 'the model knows no language "de"'),
+        ({"num_beams": 2}, "timestamps: true", "num_beams needs a language, and no timestamps"),
+    ],
+)
+def test_a_row_that_wants_what_its_model_does_not_do_fails(
+    cli: Cli, folder: Path, row: dict[str, Any], said: str, why: str
+) -> None:
+    assert apply_rows(cli, folder, row, said).code == 1
+    assert why in (folder / "outbox/_failed.jsonl").read_text().replace('\\"', '"')
+
+
+def test_no_column_says_where_a_transcript_stops(cli: Cli, folder: Path) -> None:
+    result = apply_rows(cli, folder, {"stop": '["5"]'}, "timestamps: true", ", columns: {stop: stop}")
+    assert result.code == 1
+    assert "stop" in result.words
+    assert not (folder / "outbox").exists()
+
+
+@pytest.mark.parametrize(("most", "reason"), [(5, "length"), (20, "end")])
+def test_why_the_best_of_beams_ends_is_told(cli: Cli, folder: Path, most: int, reason: str) -> None:
+    said = f"num_beams: 2, language: en, max_new_tokens: {most}"
+    result = apply_rows(cli, folder, {}, said)
+    assert result.code == 0, result.err
+    assert [(row["finish_reason"]) for row in results(folder)] == [reason]
+
+
 def test_a_manifest_that_names_no_encoder_is_told_both_parts(cli: Cli, folder: Path) -> None:
     (folder / "m.yaml").write_text(
         MANIFEST.replace("components: {encoder: {}, decoder: {}}, ", "").replace(", SAID", "")
