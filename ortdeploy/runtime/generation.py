@@ -142,6 +142,7 @@ class GenaiSession:
 
     def render(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
         """Return messages as the model reads them. Raises OrtdeployError."""
+        _check_whole(*(one["content"] for one in messages), *(one["role"] for one in messages))
         try:
             text: str = self._tokenizer.apply_chat_template(json.dumps(messages), template_str=template)
         except Exception as error:
@@ -217,6 +218,7 @@ class GenaiSession:
 
     def tokens_of(self, prompt: str) -> Array:
         """Return the tokens of a prompt, int32 [tokens]. Raises OrtdeployError."""
+        _check_whole(prompt)
         try:
             return np.asarray(self._tokenizer.encode(prompt), dtype=np.int32)
         except Exception as error:
@@ -346,6 +348,14 @@ def _log_probabilities(scores: Array, tokens: Array) -> Array:
     chosen = rows[np.arange(len(tokens)), tokens]
     found: Array = (chosen - np.log(np.exp(rows).sum(axis=1))).astype(np.float32)
     return found
+
+
+def _check_whole(*texts: str) -> None:
+    """Raise OrtdeployError for a text of which GenAI would read the beginning only."""
+    for text in texts:
+        place = text.find("\0")
+        if place >= 0:
+            raise OrtdeployError(f"character {place + 1} of the prompt is NUL, and ONNX Runtime GenAI reads no further")
 
 
 def _check_length(given: int, context: int) -> None:

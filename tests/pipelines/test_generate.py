@@ -414,6 +414,23 @@ def test_a_text_fits_its_json_schema(cli: Cli, folder: Path) -> None:
     assert json.loads(row["text"])["part"] == "belt"
 
 
+@pytest.mark.parametrize(
+    ("said", "prompt"),
+    [
+        ("seed: 0", "the pump\0 leaks"),
+        ("chat: prompt", "the pump\0 leaks"),
+        ("chat: messages", '[{"role": "user", "content": "the pump\\u0000 leaks"}]'),
+    ],
+)
+def test_a_prompt_of_which_the_library_would_read_the_beginning_alone_fails(
+    cli: Cli, folder: Path, said: str, prompt: str
+) -> None:
+    (folder / "notes.jsonl").write_text(json.dumps({"id": 0, "messages" if "messages" in said else "prompt": prompt}))
+    (folder / "m.yaml").write_text(MANIFEST.replace("notes.csv", "notes.jsonl").replace("SAID", said))
+    assert cli("apply", folder / "m.yaml").code == 1
+    assert "character 9 of the prompt is NUL" in letters(folder)[0]["message"]
+
+
 def test_a_json_schema_that_is_none_fails_the_job_before_its_first_row(cli: Cli, folder: Path) -> None:
     result = apply(cli, folder, [{"prompt": "it leaks"}], "json_schema: {type: nonsense}")
     assert result.code == 1
