@@ -63,7 +63,7 @@ class GenerateSession(ComposedSession):
             stop=tuple(said.pop("stop", ())), json_schema=None if schema is None else json.dumps(schema), **said,
         )  # fmt: skip
         if schema is not None:
-            self._session.check(self._how)
+            self._check_schema(pipeline.name)
         if self._chat in {"prompt", "messages"}:
             try:
                 self._template = read_chat_template(Path(preset.folder))
@@ -100,6 +100,13 @@ class GenerateSession(ComposedSession):
     def progressed(self) -> float:
         """Time of the last token, by perf_counter; 0 before the first."""
         return self._session.progressed
+
+    def _check_schema(self, name: str) -> None:
+        """Raise OrtdeployError for a schema that the library does not understand."""
+        try:
+            self._session.check(self._how)
+        except OrtdeployError as error:
+            raise OrtdeployError(f"{name}: json_schema cannot be used: {error}") from error
 
     def _prompt(self, text: str) -> str:
         """Return what the model reads for a row's text. Raises OrtdeployError."""

@@ -190,9 +190,9 @@ class GenaiSession:
             raise _translated(error) from error
 
     def check(self, how: Writing) -> None:
-        """Raise OrtdeployError if texts cannot be written so."""
+        """Raise OrtdeployError if texts cannot be written so; for one token, so that no cache of a context is made."""
         try:
-            genai().Generator(self._model, self._params(how, 1, how.context))
+            genai().Generator(self._model, self._params(how, 1, 1))
         except Exception as error:
             raise _translated(error) from error
 

@@ -431,9 +431,22 @@ def test_a_prompt_of_which_the_library_would_read_the_beginning_alone_fails(
     assert "character 9 of the prompt is NUL" in letters(folder)[0]["message"]
 
 
+def test_a_json_schema_is_looked_at_without_a_cache_of_the_whole_context(cli: Cli, folder: Path) -> None:
+    """The cache of a context of so many tokens is larger than any memory."""
+    path = folder / "models/writer/genai_config.json"
+    config = json.loads(path.read_text())
+    config["model"]["context_length"] = config["search"]["max_length"] = 2**31 - 1
+    config["search"]["past_present_share_buffer"] = True
+    path.write_text(json.dumps(config))
+    schema = "json_schema: {type: object, properties: {part: {enum: [belt]}}, required: [part]}, max_new_tokens: 40"
+    assert apply(cli, folder, [{"prompt": ""}], schema).code == 1
+    assert "the prompt has no token" in letters(folder)[0]["message"]
+
+
 def test_a_json_schema_that_is_none_fails_the_job_before_its_first_row(cli: Cli, folder: Path) -> None:
     result = apply(cli, folder, [{"prompt": "it leaks"}], "json_schema: {type: nonsense}")
     assert result.code == 1
+    assert "write: json_schema cannot be used" in result.err
     assert "nonsense" in result.err
     assert not results(folder)
 
