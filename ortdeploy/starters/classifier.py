@@ -20,8 +20,8 @@ _BATCH = 16
 _PROBABILITIES = ("Sigmoid", "Softmax")
 """Operators that give probabilities; of all else, a softmax makes them."""
 
-_LEAST_SIDE = 32
-"""A smaller map of numbers need not be a picture."""
+_LEAST_SIDE, _MOST_SIDE = 32, 2**15
+"""A smaller map of numbers need not be a picture, and a larger one is none."""
 
 FAMILY = "a model that takes a picture"
 _METHODS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -174,15 +174,16 @@ def _of_timm(subject: Subject) -> tuple[Mapping[str, Any], str | None]:
     """Return what the config.json of timm says of pictures, as a preprocessor_config.json would, and its path."""
     said = subject.settings("config.json").get("pretrained_cfg")
     size = said.get("input_size") if isinstance(said, dict) else None
-    if not isinstance(said, dict) or not isinstance(size, list) or len(size) != 3:  # noqa: PLR2004  channels first
+    sides = size if isinstance(size, list) and all(type(one) is int and 0 < one <= _MOST_SIDE for one in size) else []
+    if not isinstance(said, dict) or len(sides) != 3:  # noqa: PLR2004  channels first
         return {}, None
     share = said.get("crop_pct")
     numbers = {name: method for method, name in _METHODS.items()}
-    around = int(size[1] / share) if isinstance(share, int | float) and 0 < share <= 1 else size[1]
+    around = int(sides[1] / share) if isinstance(share, int | float) and 0.1 <= share <= 1 else sides[1]  # noqa: PLR2004  less is no share
     settings = {
         "size": {"shortest_edge": around},
         "do_center_crop": True,
-        "crop_size": {"height": size[1], "width": size[2]},
+        "crop_size": {"height": sides[1], "width": sides[2]},
         "resample": numbers.get(str(said.get("interpolation"))),
         "image_mean": said.get("mean"),
         "image_std": said.get("std"),

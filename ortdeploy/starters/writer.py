@@ -25,7 +25,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
 
 def _files(subject: Subject) -> dict[str, str]:
     """Return the files of the models of a folder by their parts, if genai_config.json names them."""
-    with suppress(OSError, ValueError, RecursionError, AttributeError):
+    with suppress(OSError, ValueError, RecursionError, AttributeError, LookupError, TypeError):
         said = json.loads(read_text(subject.model / "genai_config.json"))["model"]
         files = {part: said[part].get("filename") for part in ("encoder", "decoder") if part in said}
         files |= {
@@ -39,7 +39,7 @@ def _components(files: Mapping[str, str]) -> str:
     """Return the line of a manifest that names models of other names than the usual one, or several."""
     if set(files.items()) <= {("decoder", "model.onnx")}:
         return ""
-    named = [f"{part}: {{file: {provenance.graph('file', scalar(file))}}}" for part, file in files.items()]
+    named = [f"{scalar(part)}: {{file: {provenance.graph('file', scalar(file))}}}" for part, file in files.items()]
     return f"    components: {{{', '.join(named)}}}\n"
 
 

@@ -158,6 +158,19 @@ def test_a_classifier_of_timm_is_prepared_as_its_config_json_says(cli: Cli, tmp_
     assert rows(cli, tmp_path)[0]["label"] in config["label_names"]
 
 
+@pytest.mark.parametrize(
+    "changed", [{"input_size": ["3", "32", "32"]}, {"input_size": [3, 10**400, 32]}, {"crop_pct": 1e-320}]
+)
+def test_a_config_json_of_timm_with_strange_sizes_does_no_harm(
+    cli: Cli, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    config = {"pretrained_cfg": {"input_size": [3, 32, 32], "crop_pct": 0.875, **changed}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    manifest, _ = made(cli, tmp_path)
+    assert "[32, 32]" in str(manifest["jobs"]["run"]["prepare"]["x"])
+
+
 def test_names_of_classes_that_are_no_text_are_not_taken(cli: Cli, tmp_path: Path) -> None:
     families.with_metadata(families.classifier(tmp_path / "m.onnx"), classes=r"['cat', '\ud800', 'owl']")
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "\ud800", "1": "dog", "2": "owl"}}))
@@ -636,6 +649,25 @@ def test_a_folder_of_a_model_that_hears_writes_down_recordings(cli: Cli, tmp_pat
     manifest, _ = made(cli, tmp_path, model="listener")
     assert list(manifest["pipelines"]["hear"]["components"]) == ["encoder", "decoder"]
     assert rows(cli, tmp_path)[0]["text"] == ""  # the sample is a hum
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"model": 3}', '{"model": {"decoder": {"pipeline": 3}}}'])
+def test_a_folder_of_a_strange_config_is_refused_by_plan(cli: Cli, tmp_path: Path, text: str) -> None:
+    folder = Path(shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer"))
+    (folder / "genai_config.json").write_text(text)
+    said = cli("init", folder, "-o", tmp_path / "m.yaml")
+    assert said.code == 1
+    assert "unusable-preset" in said.words
+
+
+def test_names_of_parts_of_a_strange_config_stay_names(cli: Cli, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer"))
+    name = "a: {}}, sha256: {b"
+    pipeline = [{name: {"filename": "a.onnx"}}]
+    (folder / "genai_config.json").write_text(json.dumps({"model": {"decoder": {"pipeline": pipeline}}}))
+    cli("init", folder, "-o", tmp_path / "m.yaml")
+    manifest = yaml.safe_load((tmp_path / "m.yaml").read_text())
+    assert manifest["pipelines"]["write"]["components"] == {name: {"file": "a.onnx"}}
 
 
 def test_a_folder_of_something_else_is_told(cli: Cli, tmp_path: Path) -> None:
