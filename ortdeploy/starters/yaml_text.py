@@ -17,6 +17,9 @@ from ortdeploy.starters.provenance import Given
 from ortdeploy.starters.samples import RATE
 from ortdeploy.tensors.types import TensorType
 
+_FASTEST = 1_000_000
+"""The most samples a second; a file that says more does not mean recordings."""
+
 _NAME = re.compile(r"[\w.-]+\Z")
 """A dimension's name that says something; exporters also write whole formulas there."""
 
@@ -177,7 +180,7 @@ def recordings_section(
 def rate_of(subject: Subject) -> Given:
     """Return how many samples a second a model takes: as a file beside it says, or the usual number."""
     said = subject.preprocessor("feature_extractor")[0].get("sampling_rate")
-    if isinstance(said, int) and said > 0:
+    if type(said) is int and 0 < said <= _FASTEST:
         return provenance.beside("rate", said)
     return provenance.convention(f"rate {RATE}", RATE, "nothing in the files tells how many samples a second it wants")
 

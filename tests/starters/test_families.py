@@ -402,6 +402,13 @@ def test_what_is_said_is_written_down_with_the_letters_of_vocab_json(cli: Cli, t
     assert rows(cli, tmp_path)[0]["text"] == "AA B"
 
 
+@pytest.mark.parametrize("rate", [True, 10**30])
+def test_a_file_that_says_no_sample_rate_is_passed_over(cli: Cli, tmp_path: Path, rate: object) -> None:
+    families.sound_classifier(tmp_path / "m.onnx")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"sampling_rate": rate}))
+    assert made(cli, tmp_path)[0]["jobs"]["run"]["input"]["rate"] == 16000
+
+
 def test_recordings_are_prepared_and_classified_as_files_beside_the_model_say(cli: Cli, tmp_path: Path) -> None:
     families.sound_classifier(tmp_path / "m.onnx")
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "loud", "1": "quiet", "2": "none"}}))
