@@ -54,7 +54,10 @@ class Writing(Struct, frozen=True, kw_only=True):
         """Return whether prompts of `least` to `most` tokens are written together.
 
         The shorter ones are filled up. What fills them would count as repeated, and shorten texts at the context's end.
+        Texts that fit a schema are written alone: GenAI gives all of them up if one ends before the others.
         """
+        if self.json_schema is not None:
+            return False
         if least == most:
             return True
         fills = self.num_beams == 1 and self.repetition_penalty == 1 and self.max_new_tokens is not None
@@ -197,7 +200,12 @@ class GenaiSession:
             raise _translated(error) from error
 
     def _params(self, how: Writing, rows: int, most: int) -> Any:
-        """Return the parameters by which `rows` texts are written, of at most `most` tokens with the prompt."""
+        """Return the parameters by which `rows` texts are written, of at most `most` tokens with the prompt.
+
+        Raises OrtdeployError for beams and a schema: GenAI follows the schema along one of the beams.
+        """
+        if how.json_schema is not None and how.num_beams > 1:
+            raise OrtdeployError(f"{how.num_beams} beams write no text that fits a json_schema; set num_beams to 1")
         params = genai().GeneratorParams(self._model)
         params.set_search_options(
             batch_size=rows,

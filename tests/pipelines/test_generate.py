@@ -281,6 +281,24 @@ def test_rows_run_together_where_the_manifest_lets_them(cli: Cli, folder: Path, 
     assert refused.code == 1
 
 
+def test_answers_of_rows_beside_each_other_may_differ_in_length(cli: Cli, folder: Path) -> None:
+    schema = "{type: object, properties: {part: {enum: [pump, valve]}, fault: {enum: [leak, hmmmmmmmmm]}}, required: [part, fault], additionalProperties: false}"
+    said = f"json_schema: {schema}, max_new_tokens: 40, components: {{decoder: {{row_independence: false}}}}"
+    rows = [{"prompt": "the pump leaks oil"}, {"prompt": "the valve is hot"}]
+    result = apply(cli, folder, rows, said, "    batch: {size: 2}\n")
+    assert result.code == 0, result.err
+    assert [row["fault"] for row in results(folder)] == ["leak", "hmmmmmmmmm"]
+    assert "batch.cut_anew" not in result.err
+
+
+def test_beams_and_a_json_schema_are_refused_before_the_first_row(cli: Cli, folder: Path) -> None:
+    said = "num_beams: 2, json_schema: {type: object}"
+    result = apply(cli, folder, [{"prompt": "it leaks"}], said)
+    assert result.code == 1
+    assert "2 beams write no text that fits a json_schema; set num_beams to 1" in result.words
+    assert not results(folder)
+
+
 HOW = Writing(
     context=128, max_new_tokens=9, do_sample=False, temperature=1, top_p=1, top_k=1, repetition_penalty=1,
     num_beams=1, seed=0,
@@ -296,6 +314,7 @@ HOW = Writing(
         (replace(HOW, max_new_tokens=None), (4, 5, 4), [[0, 2], [1]]),
         (replace(HOW, repetition_penalty=1.1), (4, 5, 4), [[0, 2], [1]]),
         (replace(HOW, num_beams=2), (4, 5, 4), [[0, 2], [1]]),
+        (replace(HOW, json_schema="{}"), (4, 5, 4), [[0], [2], [1]]),
     ],
 )
 def test_prompts_that_are_about_as_long_are_written_together(
