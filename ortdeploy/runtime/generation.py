@@ -24,7 +24,7 @@ from ortdeploy.files.scratch import scratch_folder
 from ortdeploy.plan.steps import OpenSession, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.genai import LEVELS, PROVIDERS
-from ortdeploy.runtime.library import preload
+from ortdeploy.runtime.library import preload, says_no_memory
 from ortdeploy.tensors.columns import Array
 
 _ERRORS_ONLY = 3
@@ -424,9 +424,7 @@ def write_config(
 
 def _translated(error: Exception) -> OrtdeployError:
     message = _first_line(error)
-    return (
-        OutOfMemoryError(message) if "allocate" in message or "memory" in message.lower() else OrtdeployError(message)
-    )
+    return OutOfMemoryError(message) if says_no_memory(error) else OrtdeployError(message)
 
 
 def _first_line(error: Exception) -> str:

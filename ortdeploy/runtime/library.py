@@ -6,6 +6,7 @@ variable of the environment (`switch_off_telemetry`), because the call comes aft
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from ortdeploy.files.digests import boot_id, signature
@@ -19,9 +20,14 @@ from onnxruntime.capi import _pybind_state as binding  # noqa: E402
 
 ort.disable_telemetry_events()
 
-__all__ = ["binding", "library_id", "ort", "preload"]
+__all__ = ["binding", "library_id", "ort", "preload", "says_no_memory"]
 
 _NATIVE = (".dll", ".dylib", ".pyd", ".so")
+_NO_MEMORY = re.compile(
+    "(?:failed to|could not) allocate|bad_alloc|out of memory|out_of_memory|alloc_failed|smaller than requested bytes",
+    re.IGNORECASE,
+)
+"""What ONNX Runtime's arenas, GenAI and the devices' libraries say when there is no memory."""
 
 
 def library_id() -> str:
@@ -38,3 +44,8 @@ def _is_native(name: str) -> bool:
 def preload() -> None:
     """Load CUDA and cuDNN from where pip's nvidia packages put them, if this wheel wants them."""
     ort.preload_dlls()
+
+
+def says_no_memory(error: Exception) -> bool:
+    """Return whether an error means that memory ran out, rather than that something is wrong with what was run."""
+    return _NO_MEMORY.search(str(error)) is not None

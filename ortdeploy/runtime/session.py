@@ -4,7 +4,6 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 `enable_fallback=0`; and it lists providers that took no node, so placement is read from the recorded assignment.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from functools import cache
@@ -20,7 +19,7 @@ from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, Plan
 from ortdeploy.process.heap import weights_mapped_alone
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
-from ortdeploy.runtime.library import binding, ort, preload
+from ortdeploy.runtime.library import binding, ort, preload, says_no_memory
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.protocol import AdapterFiles, Session
@@ -43,8 +42,6 @@ _EXECUTION = {"sequential": ort.ExecutionMode.ORT_SEQUENTIAL, "parallel": ort.Ex
 _ERRORS_ONLY = 3
 _MAY_PASS = (binding.Fail, binding.RuntimeException)
 """Errors that a device may have once and not again; the CPU provider computes the same every time."""
-_NO_MEMORY = r"(?i)failed to allocate|bad_alloc|out of memory|out_of_memory|alloc_failed|smaller than requested bytes"
-"""What ONNX Runtime's arenas and the devices' libraries say when there is no memory."""
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
@@ -111,7 +108,7 @@ class OrtSession:
     def _translated(self, error: Exception) -> OrtdeployError:
         """Return what an error in a run means: no memory, a failed provider, a busy device, or a bad row."""
         message = _first_line(error)
-        if re.search(_NO_MEMORY, str(error)):
+        if says_no_memory(error):
             return OutOfMemoryError(message)
         if isinstance(error, binding.EPFail):
             return ProviderFailedError(message)
@@ -206,7 +203,7 @@ def _open(
     except OrtdeployError:
         raise
     except Exception as error:
-        why = f"memory ran out ({_first_line(error)})" if re.search(_NO_MEMORY, str(error)) else _first_line(error)
+        why = f"memory ran out ({_first_line(error)})" if says_no_memory(error) else _first_line(error)
         raise OrtdeployError(f'Model "{step.model}" cannot be opened: {why}') from error
     return OrtSession(session, step.run_options, step.shapes)
 

@@ -28,6 +28,7 @@ from ortdeploy.pipelines.generate import groups_of
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.generation import GenaiSession, Writing
+from ortdeploy.runtime.library import says_no_memory
 from ortdeploy.streaming.row_runner import RowRunner
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime_genai"), reason="needs the extra generate")
@@ -448,6 +449,28 @@ def test_a_prompt_of_which_the_library_would_read_the_beginning_alone_fails(
     (folder / "m.yaml").write_text(MANIFEST.replace("notes.csv", "notes.jsonl").replace("SAID", said))
     assert cli("apply", folder / "m.yaml").code == 1
     assert "character 9 of the prompt is NUL" in letters(folder)[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_memory"),
+    [
+        ("Could not allocate the key-value cache buffer of shape: [1]", True),
+        ("Failed to allocate memory for requested buffer of size 9", True),
+        ("the shapes of pre-allocated outputs do not match", False),
+        ("no such file: memory.bin", False),
+    ],
+)
+def test_only_what_says_so_is_a_want_of_memory(said: str, *, is_memory: bool) -> None:
+    assert says_no_memory(RuntimeError(said)) == is_memory
+
+
+def test_a_model_that_cannot_share_its_buffers_does_not_seem_to_want_memory(cli: Cli, folder: Path) -> None:
+    path = folder / "models/writer/genai_config.json"
+    path.write_text(path.read_text().replace('"past_present_share_buffer": false', '"past_present_share_buffer": true'))
+    assert apply(cli, folder, [{"prompt": "it leaks"}]).code == 1
+    (letter,) = letters(folder)
+    assert letter["code"] == "run-refused"
+    assert "pre-allocated" in letter["message"]
 
 
 def test_a_json_schema_is_looked_at_without_a_cache_of_the_whole_context(cli: Cli, folder: Path) -> None:
