@@ -142,7 +142,7 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
     @property
     def answers(self) -> Mapping[str, str]:
         """The columns of answers that fit a schema, with their element types."""
-        return columns_of(self.arguments.get("json_schema"))
+        return columns_of(self.arguments.get("json_schema")) if self.kind == GENERATE else {}
 
     @property
     def known_parts(self) -> tuple[str, ...]:
@@ -179,7 +179,8 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
     @property
     def on_demand(self) -> tuple[str, ...]:
         """The results that only an output gets whose columns name them."""
-        return _ON_DEMAND if self.preset is not None else ()
+        results = self.preset.results if self.preset is not None else ()
+        return tuple(name for name in _ON_DEMAND if name in results)
 
     @property
     def writer(self) -> str | None:

@@ -26,6 +26,29 @@ def preset_of(**said: Any) -> PresetSpec:
     return preset
 
 
+@pytest.mark.parametrize(
+    ("said", "results", "on_demand"),
+    [
+        ({"preset": "text-to-image"}, {"image"}, set()),
+        ({"preset": "diffusion", "arguments": {"json_schema": {"properties": {"a": {}}}}}, {"image"}, set()),
+        (
+            {"preset": "generate", "components": {"encoder": {}, "decoder": {}}},
+            {"text", "tokens", "finish_reason", "input_tokens", "language"},
+            set(),
+        ),
+        (
+            {"preset": "generate"},
+            {"text", "tokens", "finish_reason", "input_tokens", "seconds", "log_probabilities"},
+            {"seconds", "log_probabilities"},
+        ),
+    ],
+)
+def test_each_preset_has_its_own_results(said: dict[str, Any], results: set[str], on_demand: set[str]) -> None:
+    pipeline = read_pipeline("p", {"from": "folder", **said})
+    assert set(pipeline.outputs) == results
+    assert set(pipeline.on_demand) == on_demand
+
+
 def read(root: Path, **said: Any) -> DiffusionFacts:
     return read_generation(root, preset_of(**said), {"write.decoder": ModelFacts(path="", sha256="1" * 64)})
 
