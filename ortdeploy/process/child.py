@@ -324,9 +324,12 @@ def _say_to(messages: BinaryIO) -> Say:
         told = message if blob is None else {**message, "blob": len(blob)}
         line = f"{json.dumps(told)}\n".encode()
         with lock:
-            messages.write(line)
-            messages.write(blob or b"")
-            messages.flush()
+            try:
+                messages.write(line)
+                messages.write(blob or b"")
+                messages.flush()
+            except BrokenPipeError:  # the parent has ended, and whatever it was asked for
+                os._exit(1)
 
     return say
 

@@ -1,5 +1,7 @@
 """Children of our own: what they say arrives, whatever is printed, and nothing secret is said when they fail."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -150,3 +152,13 @@ def test_a_child_that_is_gone_is_told_nothing() -> None:
         child.wait()
         child.tell(anybody="there")
         assert child.wait() == 3
+
+
+def test_a_child_ends_without_a_word_if_its_parent_has_ended() -> None:
+    reading, writing = os.pipe()
+    child = subprocess.Popen(child_command(TALKING), stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    os.close(reading)
+    envelope = {"request": ["echo", "to nobody"], "secrets": [], "native": None}
+    _, printed = child.communicate(f"{json.dumps(envelope)}\n".encode())
+    assert (child.returncode, printed) == (1, b"")
