@@ -460,7 +460,8 @@ def _form_of(parameter: FormalParameter, solved: Solved) -> Form:
 def _shape(parameter: FormalParameter, solved: Solved) -> Shape | None:
     if not parameter.forms:
         return solved.runs.get(parameter.name)
-    if solved.first.shape is None and any(one.star is not None for one in parameter.forms):
+    ranks = {len(one.axes) for one in parameter.forms if one.layout is None}
+    if solved.first.shape is None and (len(ranks) > 1 or any(one.star is not None for one in parameter.forms)):
         return None
     form = _form_of(parameter, solved)
     shape: list[Dimension] = []

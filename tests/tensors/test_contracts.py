@@ -195,3 +195,12 @@ def test_inputs_of_one_type_variable_have_one_type() -> None:
         contract.infer({}, {"A": TensorType("float32", (2, 3)), "B": TensorType("float32", (3, 4))})[0].dtype
         == "float32"
     )
+
+
+def test_boxes_or_points_of_a_rank_that_nobody_knows_stay_so() -> None:
+    how = TensorType("float32", (ROWS, 6))
+    unknown, boxes, points = (
+        OPERATIONS["unletterbox"].infer({"outside": "cut"}, {"boxes": TensorType("float32", shape), "how": how})[0]
+        for shape in (None, (ROWS, 5, 4), (ROWS, 5, 17, 2))
+    )
+    assert (unknown.shape, boxes.shape, points.shape) == (None, (ROWS, 5, 4), (ROWS, 5, 17, 2))
