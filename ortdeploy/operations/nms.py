@@ -57,13 +57,13 @@ _RAW = (
 
 _CORNERS = 4
 """The numbers of a box that is not turned."""
-_TURNED, _KEPT_TURNED = forms("rows n 5", "rows kept 5")
+_BOXES = forms("rows n 4", "rows n 5")
+_KEPT = forms("rows kept 4", "rows kept 5")
 
 
 def _hold_classes(solved: Solved, types: Types) -> None:
     """Check that the classes in the settings exist in the scores. Raises ContractError."""
-    if solved.chosen.get("boxes") == _TURNED:
-        solved.chosen["boxes"] = _KEPT_TURNED
+    solved.chosen["boxes"] = tuple(_KEPT[_BOXES.index(one)] for one in solved.chosen.get("boxes", ()))
     scores, count = types["scores"].shape, solved.size("classes")
     for key in ("background", "classes"):
         named = solved.options.get(key)
@@ -83,7 +83,7 @@ CONTRACT = Contract(
         FormalParameter(
             "boxes",
             "B",
-            forms("rows n 4", "rows n 5"),
+            _BOXES,
             "left, top, right, bottom; or center x, center y, width, height, angle",
             units=(PIXELS, NORMALISED),
             not_nan=True,
@@ -100,9 +100,7 @@ CONTRACT = Contract(
         FormalParameter("more", "M", forms("rows n *dims"), "what else each box has", option=OPTIONAL),
     ),
     outputs=(
-        FormalParameter(
-            "boxes", "float32", forms("rows kept 4", "rows kept 5"), "the boxes, the best first", keeps=("unit",)
-        ),
+        FormalParameter("boxes", "float32", _KEPT, "the boxes, the best first", keeps=("unit",)),
         FormalParameter("scores", "float32", forms("rows kept"), "their scores", keeps=("unit",), like="scores"),
         FormalParameter("classes", "int64", forms("rows kept"), "their classes", units=(INDEX,)),
         FormalParameter("places", "int64", forms("rows kept"), "their places in n, from 0"),

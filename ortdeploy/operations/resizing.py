@@ -36,8 +36,8 @@ _MOST = 255
 
 def hold_size(solved: Solved, types: Types) -> None:  # noqa: ARG001  settings and forms alone
     """Check that there is a letterboxed image that has the size. Raises ContractError."""
-    how = solved.chosen.get("how")
-    if "size" in solved.options and how is not None and how.axes[-1] == _OF_SIZE:
+    known = [one.axes[-1] for one in solved.chosen.get("how", ())]
+    if "size" in solved.options and known == [_OF_SIZE]:
         raise ContractError("size is that of the letterboxed image, and how is a height and a width alone")
 
 

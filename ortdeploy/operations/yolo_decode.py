@@ -67,11 +67,11 @@ def _hold_values(solved: Solved, types: Types) -> None:  # noqa: ARG001  the axe
     _hold_size(options, head, n)
     solved.sizes |= {"n": None if options.get("score") else n, "classes": None, "more": None}
     if head == _DECIDED:
-        solved.chosen["scores"] = _SCORE_OF_BOX
+        solved.chosen["scores"] = (_SCORE_OF_BOX,)
     if options.get("task") == OBB:
-        solved.chosen["boxes"] = _TURNED
+        solved.chosen["boxes"] = (_TURNED,)
     if "points" in options:
-        solved.chosen["more"] = _POINTS
+        solved.chosen["more"] = (_POINTS,)
         solved.sizes |= dict(zip(("points", "numbers"), options["points"], strict=True))
     if values is None:
         return

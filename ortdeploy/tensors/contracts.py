@@ -191,8 +191,8 @@ def row_axis(name: str) -> Attribute:
 class Solved(Struct):
     """What unification knows: the size of each named axis, the axes of each `*name`, types, layout and unit.
 
-    `by` tells what fixed a size; `chosen` is the form of each input whose rank is known; `units` are those of outputs
-    that settings decide.
+    `by` tells what fixed a size; `chosen` are the forms that each input may have, by what is known of it; `units` are
+    those of outputs that settings decide.
     """
 
     options: Options
@@ -200,7 +200,7 @@ class Solved(Struct):
     runs: dict[str, Shape] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     by: dict[str, str] = field(default_factory=dict)
-    chosen: dict[str, Form] = field(default_factory=dict)
+    chosen: dict[str, tuple[Form, ...]] = field(default_factory=dict)
     layout: str | None = None
     given: dict[str, TensorType] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
@@ -314,13 +314,14 @@ class Contract(Struct, frozen=True, kw_only=True):
         if parameter.units and have.unit is not None and have.unit not in parameter.units:
             wanted = " or ".join(parameter.units)
             raise ContractError(f"it takes {name}in the unit {wanted} and gets {have.unit}")
-        form = _choose(parameter, have, name)
+        fitting = _choose(parameter, have, name)
         solved.given[parameter.name] = have
         if first:
-            solved.layout = form.layout if form else have.layout
-        if form is not None and have.shape is not None:
-            solved.chosen[parameter.name] = form
-            _unify(parameter, form, have, solved, name)
+            solved.layout = fitting[0].layout if fitting else have.layout
+        if fitting:
+            solved.chosen[parameter.name] = fitting
+        if fitting and have.shape is not None:
+            _unify(parameter, fitting[0], have, solved, name)
 
     def _hold_type(self, parameter: FormalParameter, have: TensorType, solved: Solved, name: str) -> None:
         if have.dtype is None:
@@ -356,10 +357,10 @@ def _bind(attribute: Attribute, solved: Solved) -> None:
         solved.sizes[name], solved.by[name] = size, attribute.name
 
 
-def _choose(parameter: FormalParameter, have: TensorType, name: str) -> Form | None:
-    """Return the form that a value has by its layout and rank; None if it has none that could be known."""
+def _choose(parameter: FormalParameter, have: TensorType, name: str) -> tuple[Form, ...]:
+    """Return the forms that a value may have by its layout and what is known of its shape; none if it may have any."""
     if not parameter.forms:
-        return None
+        return ()
     first = parameter.forms[0].layout  # what has no layout is taken for the first that the step knows
     laid_out = [one for one in parameter.forms if one.layout == (have.layout or first)]
     if have.layout is None or not laid_out:
@@ -368,11 +369,11 @@ def _choose(parameter: FormalParameter, have: TensorType, name: str) -> Form | N
         known = " or ".join(one.layout for one in parameter.forms if one.layout)
         raise ContractError(f"it takes {name}{known} and gets {have.layout}; put it before layout: {have.layout}")
     if have.shape is None:
-        return laid_out[0]
-    fitting = [one for one in laid_out if one.has_rank(len(have.shape)) and _literals_agree(one, have.shape)]
+        return tuple(laid_out)
+    fitting = tuple(one for one in laid_out if one.has_rank(len(have.shape)) and _literals_agree(one, have.shape))
     if not fitting:
         raise ContractError(f"it takes {name}{parameter.shapes} and gets {have}{_advice(parameter)}")
-    return fitting[0]
+    return fitting
 
 
 def _advice(parameter: FormalParameter) -> str:
@@ -438,7 +439,7 @@ def _output(parameter: FormalParameter, solved: Solved) -> TensorType:
     if "layout" in parameter.keeps:
         given = replace(given, layout=kept.layout)
     elif any(one.layout for one in parameter.forms):
-        given = replace(given, layout=_form_of(parameter, solved).layout)
+        given = replace(given, layout=_forms_of(parameter, solved)[0].layout)
     unit = kept.unit if "unit" in parameter.keeps else next(iter(parameter.units), None)
     return replace(given, unit=solved.units.get(parameter.name, unit))
 
@@ -451,22 +452,26 @@ def _element_type(parameter: FormalParameter, solved: Solved) -> str | None:
     return parameter.type if parameter.type in ELEMENT_TYPES else solved.types.get(parameter.type)
 
 
-def _form_of(parameter: FormalParameter, solved: Solved) -> Form:
-    """Return the form of an output: that of an input which has the same forms, or that of the layout."""
+def _forms_of(parameter: FormalParameter, solved: Solved) -> tuple[Form, ...]:
+    """Return the forms that an output may have: those of an input which has the same ones, or that of the layout."""
     fitting = [one for one in parameter.forms if one.layout == solved.layout] or list(parameter.forms)
-    return next((one for one in solved.chosen.values() if one in fitting), fitting[0])
+    shared = (tuple(one for one in forms if one in fitting) for forms in solved.chosen.values())
+    return next(filter(None, shared), (fitting[0],))
 
 
 def _shape(parameter: FormalParameter, solved: Solved) -> Shape | None:
     if not parameter.forms:
         return solved.runs.get(parameter.name)
-    ranks = {len(one.axes) for one in parameter.forms if one.layout is None}
-    if solved.first.shape is None and (len(ranks) > 1 or any(one.star is not None for one in parameter.forms)):
+    if solved.first.shape is None and any(one.star is not None for one in parameter.forms):
         return None
-    form = _form_of(parameter, solved)
+    forms = _forms_of(parameter, solved)
+    if len({len(one.axes) for one in forms}) > 1:
+        return None
     shape: list[Dimension] = []
-    for axis in form.axes:
-        if isinstance(axis, int):
+    for axis, *others in zip(*(one.axes for one in forms), strict=True):
+        if any(other != axis for other in others):
+            shape.append(None)
+        elif isinstance(axis, int):
             shape.append(axis)
         elif axis.startswith("*"):
             if axis not in solved.runs:

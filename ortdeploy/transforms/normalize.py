@@ -26,7 +26,7 @@ def _hold_channels(solved: Solved, types: Types) -> None:
     channels = solved.size("channels")
     for key in ("mean", "std"):
         numbers = solved.options["normalize"][key]
-        if isinstance(numbers, list) and "channels" not in solved.sizes and "x" in solved.chosen:
+        if isinstance(numbers, list) and "channels" not in solved.sizes and types["x"].shape is not None:
             raise ContractError(f"{key} has {len(numbers)} numbers and {types['x']} no channels")
         if isinstance(numbers, list) and channels is not None and len(numbers) != channels:
             raise ContractError(f"{key} has {len(numbers)} numbers and the tensor {channels} channels")

@@ -159,6 +159,26 @@ def test_units_of_other_things_are_refused(name: str, tmp_path: Path) -> None:
                 infer(step, case, {**case.types, one.name: replace(case.types[one.name], unit=unit)})
 
 
+@pytest.mark.parametrize("name", STEPS)
+def test_a_size_or_a_shape_that_is_not_known_is_not_promised(name: str, folder: Path) -> None:
+    step = STEPS[name]
+    for case in right(step.contract, folder):
+        made = run(step, case)
+        for first in case.types:
+            for shape in less_known(case.types[first].shape):
+                known = {**case.types, first: replace(case.types[first], shape=shape)}
+                for kind, value in zip(infer(step, case, known), made, strict=True):
+                    fits(kind, value)
+
+
+def less_known(shape: Any) -> list[Any]:
+    """A shape of which all, all sizes, or one of them has been forgotten."""
+    if shape is None:
+        return []
+    one_less = [(*shape[:axis], None, *shape[axis + 1 :]) for axis in range(1, len(shape))]
+    return [None, (shape[0], *(None for _ in shape[1:])), *one_less]
+
+
 @given(st.data())
 def test_what_is_not_known_yet_is_not_refused(folder: Path, data: st.DataObject) -> None:
     """Forget sizes, ranks, element types or layouts of right inputs at random."""
