@@ -93,9 +93,9 @@ def test_sunspots_are_forecast_as_by_scikit_learn(cli: Cli, tmp_path: Path) -> N
 
 
 def test_digits_are_like_those_that_scikit_learn_finds(cli: Cli, tmp_path: Path) -> None:
-    from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415  where it is installed
-
     manifest, _ = deployed("search", tmp_path)
+    from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415  when deployed() has found it
+
     rows = applied(cli, manifest)
     model, known, names, held = made().fitted_search()
     nearest = NearestNeighbors(n_neighbors=5, metric="cosine").fit(known)
