@@ -36,6 +36,7 @@ class ValueFacts(Struct, frozen=True, kw_only=True):
 
     `element` is the kind of a sequence's elements, `default` the shape of the initializer that an input has.
     `limits` are the lowest and highest value that the graph can take: those of an index into a constant table.
+    `ragged`: each row lists as many items as it happens to have.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ValueFacts(Struct, frozen=True, kw_only=True):
     limits: tuple[int, int] | None = None
     element: str | None = None
     default: tuple[int, ...] | None = None
+    ragged: bool = False
 
     @property
     def optional(self) -> bool:

@@ -9,12 +9,13 @@ from msgspec import Struct
 from ortdeploy.operations.protocol import Call, as_column
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contracts import PROBABILITY, FormalParameter, forms
+from ortdeploy.tensors.types import MAP
 
 TOKENS = forms("rows tokens")
 TEXT = FormalParameter("text", "string", forms("rows"), "the text")
 OFFSETS = FormalParameter("offsets", "int64", forms("rows tokens 2"), "where each token begins and ends in it")
 FOUND = (
-    FormalParameter("spans", "map", forms("rows n"), "a list of maps {text, start, end, label, score} a row"),
+    FormalParameter("spans", MAP, forms("rows n"), "a list of maps {text, start, end, label, score} a row"),
     FormalParameter("texts", "string", forms("rows n"), "their texts"),
     FormalParameter("places", "int64", forms("rows n 2"), "where they begin and end"),
     FormalParameter("labels", "string", forms("rows n"), "their labels"),

@@ -188,7 +188,7 @@ def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
     kinds |= preset.answers
     shapes: dict[str, Shape] = dict.fromkeys(_LISTS, (ROWS, None))
     return [
-        ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, shapes.get(name, (ROWS,))))
+        ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, shapes.get(name, (ROWS,))), ragged=name in _LISTS)
         for name, dtype in kinds.items()
     ]
 

@@ -1,10 +1,11 @@
 """What it catches: an input or output that rows cannot carry: an input that is not a tensor, or that has no dimension
 for rows although the job runs in batches; an output that is a sequence or map, if the output's format, a postprocess
-step or the batch cannot take one; an element type that ortdeploy does not have.
+step or the batch cannot take one; an output that lists maps, or in each row another number of items, if the output's
+format cannot hold it; an element type that ortdeploy does not have.
 
 Why: classifiers exported from scikit-learn give a sequence of maps, one per row, by default. Parquet, Arrow and JSON
-lines hold those; CSV and arrays do not. Any other sequence or map belongs to a run and not to a row, and so does a
-scalar input.
+lines hold those, and lists such as the segments of a recording; CSV and arrays do not. Any other sequence or map
+belongs to a run and not to a row, and so does a scalar input.
 
 Example: an output of type seq(map(int64, tensor(float))) with format: npz.
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import with_article
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.tensors.types import MAP
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
@@ -55,7 +57,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if value.kind == "tensor":
-        return _reason(value)
+        return _nested_reason(value, job) or _reason(value)
     if value.kind == "sparse":
         return "is a sparse tensor, which ONNX Runtime does not give to Python"
     if job.spec.output.format not in _NESTED:
@@ -66,6 +68,15 @@ def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if job.batching.size and value.element != "map":
         return f"is {with_article(value.kind)} of a whole run, not of each row; use batch: {{size: none}}"
     return None
+
+
+def _nested_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
+    output, has_maps = job.spec.output, value.tensor.dtype == MAP
+    if output.format in _NESTED or not (has_maps or (value.ragged and value.name not in output.explode)):
+        return None
+    what = "lists maps" if has_maps else "lists another number of items in each row"
+    lines = "" if has_maps else f", or write a line for each item, explode: {value.name}"
+    return f"{what}, which {output.format} cannot hold; use format: jsonl, parquet or arrow{lines}"
 
 
 def _reason(value: "ValueFacts") -> str | None:

@@ -17,6 +17,7 @@ from ortdeploy.tensors.types import (
     ELEMENT_TYPES,
     FLOATING,
     INTEGERS,
+    MAP,
     ROWS,
     Dimension,
     Shape,
@@ -449,7 +450,7 @@ def _element_type(parameter: FormalParameter, solved: Solved) -> str | None:
     if floating:
         dtype = solved.types.get(floating.group(1))
         return dtype if dtype is None or dtype in FLOATING else "float32"
-    return parameter.type if parameter.type in ELEMENT_TYPES else solved.types.get(parameter.type)
+    return parameter.type if parameter.type in {*ELEMENT_TYPES, MAP} else solved.types.get(parameter.type)
 
 
 def _forms_of(parameter: FormalParameter, solved: Solved) -> tuple[Form, ...]:

@@ -77,6 +77,9 @@ WIDER: dict[str, str] = {
 }
 """Element types that numpy does not have, and the type of numpy that holds all their values, which files hold."""
 
+MAP = "map"
+"""The type of results whose items are maps, which no tensor holds."""
+
 USUAL = "float32"
 """The element type in which numbers of text are read, if nothing wants another."""
 

@@ -61,13 +61,17 @@ def _dimension(text: str) -> Dimension:
 
 
 def value(name: str, text: str) -> ValueFacts:
-    """`sequence`, `sequence:map` and the like for other kinds; `=` marks an input with a default, and may say its shape: `=[4,0]`."""
+    """`sequence`, `sequence:map` and the like for other kinds; `=` marks an input with a default, and may say its shape: `=[4,0]`.
+
+    `…` behind a tensor: each row lists as many items as it happens to have.
+    """
     if "[" not in text:
         kind, _, element = text.partition(":")
         return ValueFacts(name=name, kind=kind, tensor=TensorType(), element=element or None)
     written, equals, default = text.partition("=")
     shape = tuple(tensor(f"?{default or '[]'}").shape or ()) if equals else None
-    return ValueFacts(name=name, kind="tensor", tensor=tensor(written), default=shape)  # type: ignore[arg-type]  # sizes
+    ragged = written.endswith("…")
+    return ValueFacts(name=name, kind="tensor", tensor=tensor(written.rstrip("…")), default=shape, ragged=ragged)  # type: ignore[arg-type]  # sizes
 
 
 def node(text: str) -> NodeFacts:
