@@ -304,7 +304,8 @@ def _wanted_types(error: Any) -> Iterator[str]:
         yield from [wanted] if isinstance(wanted, str) else wanted
     elif error.validator == "const":
         constant = error.validator_value
-        yield {bool: "boolean", int: "integer"}.get(type(constant), str(constant))
+        shown = json.dumps(constant) if isinstance(constant, bool) else str(constant)
+        yield "integer" if type(constant) is int else shown
     else:
         for child in error.context or ():
             if child.validator in {"type", "const"} and not child.path:

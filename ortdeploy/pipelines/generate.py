@@ -159,7 +159,7 @@ def how_of_row(always: Writing, feeds: Mapping[str, Array], row: int) -> Writing
 def _number(name: str, value: Any) -> Any:
     low, high = _LIMITS[name]
     if not low <= value <= high:
-        raise OrtdeployError(f"{name} is {value}, and must lie in {low:g} to {high:g}")
+        raise OrtdeployError(f"{name} is {value}, and must lie in {low} to {high}")
     return value.item()
 
 

@@ -17,7 +17,7 @@ from ortdeploy.diagnostics import as_key
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 
 RULE = Rule(id="fixed-batch-mismatch", summary="Batch size is not the model's")
 
@@ -34,8 +34,17 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if shape and isinstance(shape[0], int) and shape[0] != size:
                 detail = (
                     f'Job "{job.spec.name}" runs {size} rows at a time, and input "{name}" is {target}. Set batch: '
-                    f"{{size: {shape[0]}}}. If that dimension does not count rows, declare inputs: {{{as_key(name)}: "
-                    "{row_axis: none}} of the model, or use size: none if no input has rows."
+                    f"{{size: {shape[0]}}}. {_otherwise(job, name)}"
                 )
                 at = (*job.spec.at, "batch", "size")
                 yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)
+
+
+def _otherwise(job: "ResolvedJob", name: str) -> str:
+    """Return what else helps than another batch size."""
+    if job.pipeline is not None and job.pipeline.spec.preset is not None:
+        return "Rows run together only if its component says row_independence: false."
+    return (
+        f"If that dimension does not count rows, declare inputs: {{{as_key(name)}: {{row_axis: none}}}} of the model, "
+        "or use size: none if no input has rows."
+    )

@@ -45,6 +45,10 @@ def test_all_problems_come_at_once() -> None:
     ]  # fmt: skip
 
 
+def test_the_one_boolean_that_a_key_takes_is_named() -> None:
+    assert "probe must be false or a mapping, not true." in complaint("probe: true")[2]
+
+
 def test_an_unknown_key_offers_the_nearest() -> None:
     rule, column, detail = complaint("provider: [CPU]")
     assert (rule, column) == ("unknown-key", 5)

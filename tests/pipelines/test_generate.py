@@ -159,6 +159,17 @@ def test_a_column_out_of_its_range_fails_its_row(cli: Cli, folder: Path) -> None
     assert "top_p is 1.5" in letters(folder)[0]["message"]
 
 
+def test_the_range_of_a_column_is_told_in_whole_numbers(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, [{"prompt": "the pump", "max_new_tokens": 0}]).code == 1
+    assert "max_new_tokens is 0, and must lie in 1 to 2147483647" in letters(folder)[0]["message"]
+
+
+def test_rows_of_a_model_that_says_they_are_independent_are_written_alone(cli: Cli, folder: Path) -> None:
+    """That is what the manifest says without a word too."""
+    result = apply(cli, folder, [{"prompt": "the pump leaks"}], "components: {decoder: {row_independence: true}}")
+    assert result.code == 0, result.err
+
+
 def test_a_seed_draws_the_same_whatever_stands_beside_a_row(cli: Cli, folder: Path) -> None:
     """A high temperature makes a row of this model draw from all of its tokens."""
     rows = [{"prompt": "the belt", "seed": seed} for seed in (1, 2, 1)]
@@ -189,6 +200,18 @@ def test_seconds_and_log_probabilities_are_given_where_columns_name_them(cli: Cl
         assert row["seconds"] > 0
         assert len(row["log_probabilities"]) == row["tokens"] == 5
         assert all(-0.3 < one <= 0 for one in row["log_probabilities"][1:])  # this model is sure of each but the first
+
+
+def test_what_is_a_list_in_each_row_is_refused_for_a_csv_by_the_plan(cli: Cli, folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump leaks"}])
+    text = MANIFEST.replace("SAID", "temperature: 0").replace(
+        "format: csv}", "format: csv, columns: [log_probabilities]}"
+    )
+    (folder / "m.yaml").write_text(text)
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert "unsupported-tensor" in result.words
+    assert "or write a line for each item, explode: log_probabilities" in result.words
 
 
 def test_log_probabilities_of_rows_that_are_written_together_are_their_own(cli: Cli, folder: Path) -> None:
@@ -278,8 +301,10 @@ def test_rows_run_together_where_the_manifest_lets_them(cli: Cli, folder: Path, 
     together = f"{said}temperature: 0, components: {{decoder: {{row_independence: false}}}}"
     assert apply(cli, folder, rows, together, "    batch: {size: 6}\n").code == 0
     assert results(folder) == alone
-    refused = apply(cli, folder, rows, more="    batch: {size: 4}\n")
+    independent = "temperature: 0, components: {decoder: {row_independence: true}}"
+    refused = apply(cli, folder, rows, independent, "    batch: {size: 4}\n")
     assert refused.code == 1
+    assert "Set batch: {size: 1}. Rows run together only if its component says row_independence: false" in refused.words
 
 
 def test_answers_of_rows_beside_each_other_may_differ_in_length(cli: Cli, folder: Path) -> None:
