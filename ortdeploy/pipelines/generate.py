@@ -34,6 +34,8 @@ _LIMITS = {
 """The range of each column that says how a row is written, as in the manifest."""
 _STOP = (16, 1000)
 """How many texts a column `stop` has at most, and of how many characters, as in the manifest."""
+_OF_MESSAGE = ("role", "content", "name", "tool_call_id", "reasoning_content")
+"""The keys of a message, which are texts: `template_bounds` counts on it."""
 _DRAWN = ("temperature", "top_p", "top_k", "seed")
 
 
@@ -186,9 +188,15 @@ def _messages(text: str) -> list[dict[str, str]]:
     if not isinstance(found, list) or not found:
         raise OrtdeployError("messages are no list of messages")
     for one in found:
-        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("role", "content")):
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str) or "content" not in one:
             raise OrtdeployError("a message has no text role and content")
-    return [{"role": one["role"], "content": one["content"]} for one in found]
+        for key, value in one.items():
+            if key not in _OF_MESSAGE:
+                known = ", ".join(_OF_MESSAGE)
+                raise OrtdeployError(f'a message has "{key}", and what reaches the chat template is {known}')
+            if not isinstance(value, str):
+                raise OrtdeployError(f'the "{key}" of a message is {json.dumps(value)[:60]}, which is no text')
+    return found
 
 
 def _column(values: Sequence[Any], name: str) -> Column:

@@ -145,7 +145,7 @@ class GenaiSession:
 
     def render(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
         """Return messages as the model reads them. Raises OrtdeployError."""
-        _check_whole(*(one["content"] for one in messages), *(one["role"] for one in messages))
+        _check_whole(*(text for one in messages for text in one.values()))
         try:
             text: str = self._tokenizer.apply_chat_template(json.dumps(messages), template_str=template)
         except Exception as error:

@@ -266,6 +266,24 @@ def test_messages_go_through_the_template_after_the_system_message(cli: Cli, fol
     assert [one["row"] for one in letters(folder)] == [1, 2]
 
 
+def test_a_key_of_a_message_reaches_the_template_or_fails_its_row(cli: Cli, folder: Path) -> None:
+    path = folder / "models/writer/tokenizer_config.json"
+    template = "{% for m in messages %}{{ m.content }} {{ m.name }}{% endfor %}"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
+    user = {"role": "user", "content": "the pump"}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({**user, "tool_calls": []}, 'a message has "tool_calls", and what reaches the chat template is role, content'),
+        ({**user, "content": [{"type": "text", "text": "the pump"}]}, 'the "content" of a message is [{"type": "text"'),
+        ({**user, "content": None}, 'the "content" of a message is null, which is no text'),
+        ({**user, "name": "a\0b"}, "character 2 of the prompt is NUL"),
+    ]
+    rows = [{"messages": json.dumps([one])} for one in ({**user, "name": "leaks"}, *(one for one, _ in wrong))]
+    assert apply(cli, folder, rows, "chat: messages", "    errors: {max_failed: 4}\n").code == 0
+    assert [row["text"] for row in results(folder)] == ['{"part": "pump", "fault": "leak"}']
+    for letter, (_, why) in zip(letters(folder), wrong, strict=True):
+        assert why in letter["message"]
+
+
 def test_the_report_counts_tokens_and_why_texts_ended(cli: Cli, folder: Path) -> None:
     rows = [{"prompt": "the pump", "max_new_tokens": most} for most in (2, 2, 9)]
     assert apply(cli, folder, rows, more="    report: [html]\n").code == 0
