@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.component import Component
@@ -65,8 +66,8 @@ class TranscribeSession(GenerateSession):
         """Return what is said in the samples [samples] of a recording. Raises OrtdeployError."""
         if language is not None and language not in (self._tokens.languages or ("en",)):
             raise OrtdeployError(f'the model knows no language "{language}"')
-        if how.num_beams > 1 and (self._timestamps or (self._tokens.languages and language is None)):
-            raise OrtdeployError("num_beams needs a language, and no timestamps")
+        if how.num_beams > 1 and self._timestamps:
+            raise OrtdeployError(f"{how.num_beams} beams write no timestamps; set num_beams to 1")
         parts, texts, ends, count, read, offset = [], [], {"end"}, 0, 0, 0
         whole = max(1, -(-len(samples) // HOP))
         bands = self._heard(samples)
@@ -102,7 +103,12 @@ class TranscribeSession(GenerateSession):
         return np.asarray(bands[0])
 
     def _window(self, bands: Array, how: Writing, language: str | None) -> tuple[str | None, list[int], str, int]:
-        """Return what is written of a window: language, tokens, why they ended, and how many were read before."""
+        """Return what is written of a window: language, tokens, why they ended, and how many were read before.
+
+        Beams begin with the same tokens, so the language is heard before, in a text of one token.
+        """
+        if how.num_beams > 1 and self._tokens.languages and language is None:
+            language, *_ = self._window(bands, replace(how, num_beams=1, max_new_tokens=1), None)
         hold = partial(self._tokens.hold, timestamps=self._timestamps)
         prompt = partial(self._tokens.prompt, translate=self._translate, timestamps=self._timestamps)
         if not self._tokens.languages or language is not None:
