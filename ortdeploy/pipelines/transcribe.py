@@ -19,8 +19,7 @@ from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.speech import HOP, RATE, WINDOW, SpeechTokens
 from ortdeploy.runtime.generation import Writing
 from ortdeploy.tensors.columns import Array, Column
-from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms import log_mel
+from ortdeploy.transforms.log_mel import WhisperBands
 
 _ENDS = ("context", "length", "end")
 """Why texts end, that which matters most first."""
@@ -47,8 +46,7 @@ class TranscribeSession(GenerateSession):
         super().__init__(pipeline, components)
         speech = pipeline.preset.ports["speech"] if pipeline.preset is not None else {}
         self._tokens = convert(speech["tokens"], SpeechTokens)
-        options = log_mel.CONTRACT.filled({"log_mel": speech["bands"], "as": log_mel.WHISPER})
-        self._bands = log_mel.build(options, TensorType("float32", (1, None)))
+        self._bands = int(speech["bands"])
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:  # noqa: ARG002  a preset's own
         """Return the named results, [rows] or [rows, segments] each. Raises OrtdeployError."""
@@ -69,11 +67,11 @@ class TranscribeSession(GenerateSession):
         if how.num_beams > 1 and self._timestamps:
             raise OrtdeployError(f"{how.num_beams} beams write no timestamps; set num_beams to 1")
         parts, texts, ends, count, read, offset = [], [], {"end"}, 0, 0, 0
-        whole = max(1, -(-len(samples) // HOP))
         bands = self._heard(samples)
+        whole = min(max(1, -(-len(samples) // HOP)), bands.frames)  # a begun frame of a long one is none
         while offset < whole:
-            window = np.zeros((1, bands.shape[0], WINDOW), np.float32)
-            here = bands[:, offset : offset + WINDOW]
+            window = np.zeros((1, self._bands, WINDOW), np.float32)
+            here = bands.of(offset, offset + WINDOW)
             window[0, :, : here.shape[1]] = here
             language, tokens, reason, given = self._window(window, how, language)
             ends, count, read = ends | {reason}, count + len(tokens), read + given
@@ -96,11 +94,13 @@ class TranscribeSession(GenerateSession):
             end=[end for _, end, text in parts if text],
         )
 
-    def _heard(self, samples: Array) -> Array:
-        """Return the bands of a recording, float32 [bands, frames]; a short one is filled up with silence."""
-        padded = np.pad(samples, (0, max(0, WINDOW * HOP - len(samples))))
-        (bands,) = self._bands(padded[np.newaxis])
-        return np.asarray(bands[0])
+    def _heard(self, samples: Array) -> WhisperBands:
+        """Return the bands of a recording [samples]; a short one is filled up with silence. Raises OrtdeployError."""
+        silence = max(0, WINDOW * HOP - len(samples))
+        try:
+            return WhisperBands(np.pad(samples, (0, silence)) if silence else samples, self._bands)
+        except ValueError as error:
+            raise OrtdeployError(f"the recording cannot be heard: {error}") from error
 
     def _window(self, bands: Array, how: Writing, language: str | None) -> tuple[str | None, list[int], str, int]:
         """Return what is written of a window: language, tokens, why they ended, and how many were read before.

@@ -9,6 +9,8 @@ of the sums: themselves (`power`), their logarithms `ln` or `log10` of at least 
 Sources: librosa's feature.melspectrogram, filters.mel and power_to_db, and transformers' WhisperFeatureExtractor.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -91,6 +93,35 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
     return apply
 
 
+class WhisperBands:
+    """The bands of one recording as Whisper takes them, some frames at a time; the loudest of all counts for each."""
+
+    def __init__(self, samples: Array, bands: int) -> None:
+        """Find the loudest of the samples [samples], at least a second. Raises ValueError if some are no numbers."""
+        self._samples = samples
+        self._options = CONTRACT.filled({"log_mel": bands, "as": WHISPER})
+        self._filters, self._window = _filters(self._options), np.hanning(self._options["size"] + 1)[:-1]
+        self.frames = _frames(len(samples), self._options)
+        pieces = (self._logarithms(begin, begin + _FRAMES) for begin in range(0, self.frames, _FRAMES))
+        self._loudest = np.max([piece.max() for piece in pieces])
+        if not np.isfinite(self._loudest):
+            raise ValueError("some of its samples are NaN or infinite")
+
+    def of(self, begin: int, end: int) -> Array:
+        """Return the bands of the frames from `begin` to `end`, float32 [bands, frames]: fewer if it ends before."""
+        return np.asarray(convert(_as_whisper(self._logarithms(begin, end), self._loudest), "float32"))
+
+    def _logarithms(self, begin: int, end: int) -> Array:
+        size, hop = self._options["size"], self._options["hop"]
+        last = min(end, self.frames) - 1
+        first_sample, end_sample = begin * hop - size // 2, last * hop + size - size // 2
+        inside = self._samples[max(first_sample, 0) : end_sample]
+        beyond = max(-first_sample, 0), max(end_sample - len(self._samples), 0)
+        samples = np.pad(convert(inside, "float64"), beyond, mode="reflect")
+        options = {**self._options, "pad": "none", "as": "log10"}
+        return _logarithms(_sums(samples, self._window, self._filters, options), options)
+
+
 def _sums(samples: Array, window: Array, filters: Array, options: Options) -> Array:
     """Return float64 [bands, frames] of the samples [samples] of one recording."""
     beside = options["size"] // 2
@@ -126,8 +157,12 @@ def _logarithms(sums: Array, options: Options) -> Array:
         return np.asarray(np.maximum(found, found.max() - _DECIBELS))
     if as_what == WHISPER:
         found = found[:, :-1]
-        return np.asarray((np.maximum(found, found.max(initial=-np.inf) - _BELOW) + 4) / 4)
+        return _as_whisper(found, found.max(initial=-np.inf))
     return found
+
+
+def _as_whisper(logarithms: Array, loudest: Any) -> Array:
+    return np.asarray((np.maximum(logarithms, loudest - _BELOW) + 4) / 4)
 
 
 def _filters(options: Options) -> Array:

@@ -87,17 +87,21 @@ def test_without_time_stamps_there_is_the_text_alone(cli: Cli, folder: Path) -> 
     assert set(results(folder)[0]) == {"text", "tokens", "finish_reason", "input_tokens", "language"}
 
 
+def only_call(folder: Path, samples: bytes) -> None:
+    for path in (folder / "calls").iterdir():
+        path.unlink()
+    with wave.open(str(folder / "calls/one.wav"), "wb") as file:
+        file.setparams((1, 1, 16_000, 0, "NONE", ""))
+        file.writeframes(samples)
+
+
 def test_a_long_recording_is_heard_window_by_window(cli: Cli, folder: Path) -> None:
     """A number that is cut by the end of a window is heard whole in the next."""
     desk = samples_of(folder / "calls/desk.wav")
     whole = np.full(70 * 16_000, 128, np.uint8)
     for second in (3, 28, 50):
         whole[second * 16_000 : second * 16_000 + len(desk)] = desk
-    for path in (folder / "calls").iterdir():
-        path.unlink()
-    with wave.open(str(folder / "calls/long.wav"), "wb") as file:
-        file.setparams((1, 1, 16_000, 0, "NONE", ""))
-        file.writeframes(whole.tobytes())
+    only_call(folder, whole.tobytes())
     result = apply(cli, folder)
     assert result.code == 0, result.err
     (row,) = results(folder)
@@ -121,14 +125,18 @@ def test_each_segment_can_be_a_line(cli: Cli, folder: Path) -> None:
 
 
 def test_silence_has_no_text(cli: Cli, folder: Path) -> None:
-    for path in (folder / "calls").iterdir():
-        path.unlink()
-    with wave.open(str(folder / "calls/none.wav"), "wb") as file:
-        file.setparams((1, 1, 16_000, 0, "NONE", ""))
-        file.writeframes(bytes([128] * 16_000))
+    only_call(folder, bytes([128] * 16_000))
     assert apply(cli, folder).code == 0
     (row,) = results(folder)
     assert (row["text"], row["segments"]) == ("", [])
+
+
+def test_some_samples_behind_the_last_window_are_no_further_one(cli: Cli, folder: Path) -> None:
+    """As in transformers, a frame that only begins is none; a window of nothing is not silence."""
+    only_call(folder, bytes([128] * (60 * 16_000 + 77)))
+    assert apply(cli, folder, "max_new_tokens: 2").code == 0
+    (row,) = results(folder)
+    assert row["input_tokens"] == 2 * len(("start", "no time stamps"))
 
 
 @pytest.mark.parametrize(
@@ -171,6 +179,17 @@ def test_a_row_that_wants_what_its_model_does_not_do_fails(
 ) -> None:
     assert apply_rows(cli, folder, row, said).code == 1
     assert why in (folder / "outbox/_failed.jsonl").read_text().replace('\\"', '"')
+
+
+def test_a_recording_with_what_is_no_number_fails(cli: Cli, folder: Path) -> None:
+    np.save(folder / "rows.npy", np.full((1, 400), np.nan, np.float32))
+    manifest = MANIFEST.replace(
+        "path: calls/*.wav, rate: 16000, columns: {audio: samples}",
+        "path: rows.npy, columns: {audio: array}",
+    )
+    (folder / "m.yaml").write_text(manifest.replace("SAID", "max_new_tokens: 2"))
+    assert cli("apply", folder / "m.yaml").code == 1
+    assert "some of its samples are NaN or infinite" in (folder / "outbox/_failed.jsonl").read_text()
 
 
 def test_no_column_says_where_a_transcript_stops(cli: Cli, folder: Path) -> None:

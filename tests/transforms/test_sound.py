@@ -1,5 +1,6 @@
 """Loudness in bands of mel, held against librosa and Whisper's extractor; standardized rows against Wav2Vec2's."""
 
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.operation_references import FOLDER, recording
 
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 from ortdeploy.transforms.catalogue import PREPARE
+from ortdeploy.transforms.log_mel import WhisperBands
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,27 @@ def test_bands_are_those_of_whisper(known: Mapping[str, np.ndarray]) -> None:
     made = bands(recording(), log_mel=80, **{"as": "whisper"})
     assert made.shape == known["whisper"].shape == (80, 25)
     np.testing.assert_allclose(made, known["whisper"], atol=1e-4)
+
+
+@settings(max_examples=effort(3, 100), deadline=None)
+@given(st.integers(16_000, 400_000), st.integers(0, 2500), st.integers(1, 3000))
+def test_bands_of_whisper_are_the_same_some_at_a_time(samples: int, begin: int, count: int) -> None:
+    """The loudest frame, at the end, counts for the silence before it."""
+    sound = (np.random.default_rng(samples).normal(size=samples) * np.linspace(0, 1, samples) ** 4).astype(np.float32)
+    whole, some = bands(sound, log_mel=80, **{"as": "whisper"}), WhisperBands(sound, 80)
+    assert some.frames == whole.shape[1]
+    begin = min(begin, some.frames - 1)
+    np.testing.assert_allclose(some.of(begin, begin + count), whole[:, begin : begin + count], rtol=0, atol=1e-6)
+
+
+def test_bands_of_a_long_recording_take_the_memory_of_some_seconds() -> None:
+    sound = np.ones(300 * 16_000, np.float32)
+    tracemalloc.start()
+    try:
+        WhisperBands(sound, 80).of(0, 3000)
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
 
 
 @settings(max_examples=effort(15, 200))
