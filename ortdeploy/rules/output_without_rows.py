@@ -3,6 +3,7 @@
 Why: results are written row by row. A sum over the batch, or a constant, belongs to no row.
 
 Example: an output [] or [10] of a model that gets batches of 32, or one that the manifest declares with row_axis: none.
+If all outputs are declared so, no row has a result.
 
 How to fix: leave the output out with output: {columns: […]}. If one of its axes counts rows, declare it, also if a
 converter has fixed it to 1: outputs: {scores: {row_axis: 1}}. Or give each row a run of its own: batch: {size: 1}, or
@@ -20,11 +21,19 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import ValueFacts
 
 RULE = Rule(id="output-without-rows", summary="Output has no dimension for rows")
+_NOTHING_LEFT = (
+    "All outputs of the model are declared with row_axis: none: none is by row, so nothing would be written. Say which "
+    "axis counts rows for one of them, as in row_axis: 1, or let each row be a run of its own: batch: {size: none}."
+)
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        for value in job.model.facts.outputs:
+        outputs = job.model.facts.outputs
+        if outputs and not any(value.name in job.needed for value in outputs):
+            spec = job.spec
+            yield Finding(at=spec.output.at, detail=_NOTHING_LEFT, key=True, job=spec.name, model=spec.model)
+        for value in outputs:
             detail = _detail(value, job) if value.name in job.needed else None
             if detail is not None:
                 yield Finding(at=job.spec.output.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)

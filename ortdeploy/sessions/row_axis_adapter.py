@@ -70,18 +70,22 @@ def to_front(value: Any, axis: int | None) -> Any:
 
 
 def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
-    """Say that an output does not have one row for each row that was fed, and what to write in the manifest."""
-    if rows == 1:
+    """Say that an output does not have one row for each row that was fed, and what to write in the manifest.
+
+    Squeeze without axes leaves no axis of one row, so an axis of size 1 counts rows that were taken to be elsewhere.
+    """
+    axes = [str(axis) for axis, size in enumerate(shape) if size == rows]
+    if rows == 1 and not axes:
         return (
             f"output {output} is {format_shape(shape)} for one row: it has lost the axis that counts rows, as by "
             "Squeeze without axes. Give that operator its axes; or let no run have one row: batch: {last: pad} fills "
             "the last one up. If the output is not by row, say so: "
             f"outputs: {{{as_key(output)}: {{row_axis: none}}}} of the model, or leave it out with columns:"
         )
-    axes = [str(axis) for axis, size in enumerate(shape) if size == rows]
     which = " or ".join(axes) or "AXIS"
+    fed = "one row" if rows == 1 else f"{rows} rows"
     return (
-        f"output {output} is {format_shape(shape)} for {rows} rows: the axis that was taken for the rows does not "
+        f"output {output} is {format_shape(shape)} for {fed}: the axis that was taken for the rows does not "
         f"count them. Say which one does, outputs: {{{as_key(output)}: {{row_axis: {which}}}}} of the model (none: "
         "it is not by row), leave the output out with columns:, or use batch: {size: none}"
     )

@@ -176,6 +176,24 @@ def test_a_squeeze_without_axes_is_no_mixture_of_rows(cli: Cli, tmp_path: Path, 
         np.testing.assert_array_equal(np.load(next((tmp_path / "out").glob("part-*.npy"))), rows)
 
 
+def test_one_row_on_another_axis_is_named_by_that_axis(cli: Cli, tmp_path: Path) -> None:
+    """A reader of lines gives [time, 1, letters], of an unknown shape: the advice names the axis, and it helps."""
+    shape = {"shape": np.array([1, 2, 2])}
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["rows"]),
+        helper.make_node("Transpose", ["rows"], ["y"], perm=[1, 0, 2]),
+    ]
+    inputs, outputs = {"x": (FLOAT, [1, 4])}, {"y": (FLOAT, None)}
+    save_model(tmp_path / "m.onnx", nodes, inputs, outputs, shape)  # type: ignore[arg-type]  # no shape
+    rows = numbers(3, 4)
+    np.save(tmp_path / "x.npy", rows)
+    path = write(tmp_path, batch="{size: 1}")
+    assert "{row_axis: 1}} of the model" in cli("apply", path).out
+    path.write_text(path.read_text().replace("m.onnx}", "m.onnx, outputs: {y: {row_axis: 1}}}"))
+    assert cli("apply", path).code == 0
+    np.testing.assert_array_equal(np.load(next((tmp_path / "out").glob("part-*.npy"))), rows.reshape(3, 2, 2))
+
+
 def dividing(folder: Path, divisor: list[onnx.NodeProto]) -> None:
     """y is x divided by what other nodes make, both int32."""
     nodes = [*divisor, helper.make_node("Div", ["x", "divisor"], ["y"])]
