@@ -94,16 +94,18 @@ def _columns(subject: Subject, names: dict[str, list[str]]) -> str:
         left_out = ", those that are numbers" if len(there) < len(subject.data.columns) else ""
         return str(provenance.convention("columns", flow(guess), f"in the order of the file{left_out}"))
     taken = "1 column" if wanted == 1 else f"{wanted} columns"
-    because = f"the model takes {taken} and {subject.data.path} has {len(there)}: {', '.join(there)}"
+    of_numbers = " of numbers" if len(there) < len(subject.data.columns) else ""
+    rest = f"left out: {', '.join(left)}" if len(there) > wanted else ", ".join(there)
+    because = f"the model takes {taken} and {subject.data.path} has {len(there)}{of_numbers}; {rest}"
     return str(provenance.made_up("columns", flow(guess), because, "those that it was trained on, in that order"))
 
 
 def _fitting(subject: Subject, wanted: int) -> list[str]:
-    """Return the columns of the user's files: only those that are numbers, if these are as many as are wanted."""
+    """Return the columns of the user's files: only those of numbers, if the model takes these and they suffice."""
     data = subject.data
     there = list(data.columns) if data else []
     numbers = [name for name in there if data and name not in data.texts]
-    return numbers if len(numbers) == wanted and _takes_numbers(subject) else there
+    return numbers if len(numbers) >= wanted and _takes_numbers(subject) else there
 
 
 def _takes_numbers(subject: Subject) -> bool:

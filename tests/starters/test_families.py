@@ -802,10 +802,10 @@ def test_the_delimiter_of_the_users_table_is_written(cli: Cli, tmp_path: Path, d
 
 def test_more_columns_than_a_table_takes_are_a_question(cli: Cli, tmp_path: Path) -> None:
     families.table(tmp_path / "m.onnx")
-    (tmp_path / "people.csv").write_text("age,income,debt,id\n1,2,3,4\n")
+    (tmp_path / "people.csv").write_text("age,income,debt,id,name\n1,2,3,4,Ada\n")
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / "people.csv")
     assert said.code == 1
-    why = "the model takes 3 columns and people.csv has 4: age, income, debt, id"
+    why = "the model takes 3 columns and people.csv has 4 of numbers; left out: id"
     assert f"{why}; write those that it was trained on, in that order" in said.out
     assert f"# made up: {why}; write those that it was trained on" in (tmp_path / "m.yaml").read_text()
 
