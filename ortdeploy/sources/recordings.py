@@ -77,7 +77,11 @@ def hold_rate(header: Header, wanted: Wanted) -> None:
     """Raise RowError if a file has another sample rate than the input declares."""
     declared = RATE.of(wanted.settings)
     if declared not in {None, header.rate}:
-        raise RowError(f"it has {header.rate:,} samples a second, and the input declares {declared:,}", "other-rate")
+        raise RowError(
+            f"it has {header.rate:,} samples a second, and the input declares {declared:,}. To take any rate, write "
+            f"a step instead of rate: {declared}: prepare: {{INPUT: [{{resample: {declared}}}]}}",
+            "other-rate",
+        )
 
 
 def row_of(samples: Array, header: Header) -> dict[str, Any]:

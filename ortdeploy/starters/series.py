@@ -118,5 +118,4 @@ def _steps(value: ValueFacts, columns: int, axis: int) -> str:
         return ""
     if columns == 1:
         return f"{{expand: {1 if axis == 1 else 0}}}"
-    turned = f"{{op: Transpose, in: {{data: ${value.name}}}, attributes: {{perm: [0, 2, 1]}}}}"
-    return turned if axis == 1 else ""
+    return "{op: Transpose, in: {data: $x}, attributes: {perm: [0, 2, 1]}}" if axis == 1 else ""

@@ -166,14 +166,20 @@ def recordings_section(
     """Return where the job of a starter reads recordings, and that `taken` gets one channel of each of them.
 
     `expand` is where that channel becomes an axis of its own, `rate` the sample rate if it is not the usual one.
+    Recordings of another rate are resampled.
     """
+    rated = rate or rate_of(subject)
+    is_other = subject.data is not None and bool(subject.data.rates - {int(rated.text)})
     mono = provenance.convention("the mean of several channels", "{mono: true}")
     settings, _ = subject.preprocessor("feature_extractor")
     of_file = provenance.beside("standardize", "{standardize: true}")
     standard = f", {of_file}" if settings.get("do_normalize") is True else ""
     axis = f", {{expand: {expand}}}" if expand is not None else ""
-    prepare = f"    prepare: {{{scalar(taken)}: [{mono}{standard}{axis}]}}  # of several channels, the mean\n"
-    lines = (f"rate: {rate or rate_of(subject)}", *further, "key: [path]")
+    resampled = f", {{resample: {rated}}}" if is_other else ""
+    prepare = (
+        f"    prepare: {{{scalar(taken)}: [{mono}{resampled}{standard}{axis}]}}  # of several channels, the mean\n"
+    )
+    lines = (*(() if is_other else (f"rate: {rated}",)), *further, "key: [path]")
     return input_section(subject, recording_path(subject), *lines) + prepare
 
 

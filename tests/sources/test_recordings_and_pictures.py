@@ -62,6 +62,7 @@ def test_within_the_error_budget_such_a_row_fails_alone(cli: Cli, tmp_path: Path
     assert json.loads(line)["row"] == 1
     assert "other-rate" in line
     assert "8,000 samples a second" in line
+    assert "INPUT: [{resample: 16000}]" in line
 
 
 def test_rates_that_nothing_checks_are_told_and_several_are_refused(cli: Cli, tmp_path: Path) -> None:

@@ -435,6 +435,14 @@ def test_a_rate_that_only_the_recordings_tell_is_made_up_and_runs(cli: Cli, tmp_
     assert len(rows(cli, tmp_path)) == 1
 
 
+def test_recordings_of_another_rate_are_resampled(cli: Cli, tmp_path: Path) -> None:
+    families.listener(tmp_path / "m.onnx")
+    (tmp_path / "mine.wav").write_bytes(recording(0.1, 22_050))
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "mine.wav")
+    assert manifest["jobs"]["run"]["prepare"] == {"samples": [{"mono": True}, {"resample": 16_000}]}
+    assert "rate" not in manifest["jobs"]["run"]["input"]
+
+
 @pytest.mark.quick("channel last, windows")
 @pytest.mark.parametrize(
     ("shape", "lines"),

@@ -288,7 +288,7 @@ def channel_hearer(path: Path, shape: Shape, name: str = "wav") -> Path:
 
 def forecaster(path: Path, shape: Shape) -> Path:
     """What it takes, as it is: lines of a table."""
-    return save_model(path, [Node("Identity", ["x"], ["y"])], {"x": (FLOAT, shape)}, {"y": (FLOAT, shape)})
+    return save_model(path, [Node("Identity", ["past"], ["y"])], {"past": (FLOAT, shape)}, {"y": (FLOAT, shape)})
 
 
 def file_typer(path: Path) -> Path:
