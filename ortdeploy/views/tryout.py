@@ -143,10 +143,13 @@ def _shortened(text: str) -> str:
 
 
 def render_spans(rows: Sequence[Row], rate: int | None) -> str:
-    """Return the spans of recordings in which the probability of windows is high; empty for other rows."""
+    """Return the spans of recordings in which the probability of windows is high; empty for other rows.
+
+    `rate` is that of the samples which the model hears, if the plan tells; otherwise it is that of each row's file.
+    """
     lines = []
     for row in rows:
-        hz = row.get("rate", rate)
+        hz = rate or row.get("rate")
         for name, values in row.items():
             starts = row.get("start")
             if isinstance(hz, int) and is_probability(values) and isinstance(starts, list) and starts is not values:

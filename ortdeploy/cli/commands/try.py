@@ -26,6 +26,7 @@ from ortdeploy.sinks.drawn import draw, drawing_of
 from ortdeploy.sinks.row_files import IMAGES
 from ortdeploy.sources.image import EXIF
 from ortdeploy.terminal_text import printable, safe
+from ortdeploy.transforms.sample_rates import RESAMPLE
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
 from ortdeploy.views.terminal_pictures import protocol_of, render_picture, terminal_columns
@@ -85,7 +86,7 @@ def _print(
             sys.stdout.write(render_texts(one.step.job, prompt, one.rows, one.failed, color=color))
             continue
         sys.stdout.write(render_tryout(one.step.job, one.rows, one.failed, color=color))
-        sys.stdout.write(render_spans(one.rows, one.step.input.settings.get("rate")))
+        sys.stdout.write(render_spans(one.rows, _heard_rate(one.step)))
         sys.stdout.write(render_hollow(one.step.job, one.rows, one.step.input.key))
     if not shown and not is_rejected and not wrong_alone:
         sys.stdout.write("There is nothing to try: the manifest has no jobs:, or none that was chosen.\n")
@@ -95,6 +96,13 @@ def _print(
     if pictures:
         more = f" and {len(pictures) - 1} more" if pictures[1:] else ""
         sys.stdout.write(safe(f"Pictures, kept until the next try: {pictures[0]}{more}\n"))
+
+
+def _heard_rate(step: RunJob) -> int | None:
+    """Return how many samples a second the model hears: as the last step that resamples says, else the input."""
+    rates = [one.options[RESAMPLE] for given in step.inputs for one in given.steps if one.name == RESAMPLE]
+    rates += [one.options[RESAMPLE] for one in step.pipeline.steps if one.name == RESAMPLE] if step.pipeline else []
+    return rates[-1] if rates else step.input.settings.get("rate")
 
 
 def _show(pictures: Sequence[Path], *, color: bool) -> None:
