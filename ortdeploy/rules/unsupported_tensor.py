@@ -51,7 +51,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             known = value.tensor.dtype is not None or job.pipeline is None  # a pipeline's values are known when it runs
             reason = _output_reason(value, job) if value.name in job.needed and known else None
             if reason:
-                detail = f'Output "{value.name}" of {job.kind} "{job.spec.model}" {reason}. Leave it out with columns:.'
+                detail = f'Output "{value.name}" of {job.kind} "{job.spec.model}" {reason}. {_remedy(value, job)}'
                 yield Finding(at=job.spec.output.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
 
 
@@ -63,7 +63,7 @@ def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if job.spec.output.format not in _NESTED:
         what = with_article(value.kind)
         return f"is {what}, which {job.spec.output.format} cannot hold; use format: jsonl, parquet or arrow"
-    if any(value.name in step.reads for step in job.postprocess):
+    if _is_read(value, job):
         return f"is {with_article(value.kind)}, and postprocess steps read tensors"
     if job.batching.size and value.element != "map":
         return f"is {with_article(value.kind)} of a whole run, not of each row; use batch: {{size: none}}"
@@ -77,6 +77,18 @@ def _nested_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     what = "lists maps" if has_maps else "lists another number of items in each row"
     lines = "" if has_maps else f", or write a line for each item, explode: {value.name}"
     return f"{what}, which {output.format} cannot hold; use format: jsonl, parquet or arrow{lines}"
+
+
+def _remedy(value: "ValueFacts", job: "ResolvedJob") -> str:
+    remedy = "Take that step away" if _is_read(value, job) else "Leave it out with columns:"
+    tensor = (
+        ", or export it as a tensor: skl2onnx has options={'zipmap': False} for that" if value.element == "map" else ""
+    )
+    return f"{remedy}{tensor}."
+
+
+def _is_read(value: "ValueFacts", job: "ResolvedJob") -> bool:
+    return any(value.name in step.reads for step in job.postprocess)
 
 
 def _reason(value: "ValueFacts") -> str | None:

@@ -90,8 +90,18 @@ def test_formats_without_maps_refuse_them_in_words(cli: Cli, tmp_path: Path, for
     details = [one["detail"] for one in said.json["diagnostics"] if one["rule"] == "unsupported-tensor"]
     assert details == [
         f'Output "maps" of model "m" is a sequence, which {form} cannot hold; use format: jsonl, parquet or arrow. '
-        "Leave it out with columns:."
+        "Leave it out with columns:, or export it as a tensor: skl2onnx has options={'zipmap': False} for that."
     ]
+
+
+def test_a_step_that_reads_maps_is_what_must_go(cli: Cli, tmp_path: Path) -> None:
+    zip_map(tmp_path / "m.onnx", *KINDS["text"][:2])
+    np.save(tmp_path / "x.npy", np.zeros((3, 2), np.float32))
+    path = deploy(tmp_path, format="jsonl")
+    path.write_text(path.read_text().replace("    output:", "    postprocess: [{argmax: maps, as: best}]\n    output:"))
+    said = cli("plan", path, "--format", "json")
+    (detail,) = [one["detail"] for one in said.json["diagnostics"] if one["rule"] == "unsupported-tensor"]
+    assert "postprocess steps read tensors. Take that step away, or export it as a tensor" in detail
 
 
 @pytest.mark.slow
