@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from ortdeploy.files.atomic import open_whole, sync_folder
+from ortdeploy.files.atomic import make_durable_folder, open_whole, sync_folder
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.disk import free_at, make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
@@ -215,7 +215,7 @@ class ContentStore:
     def _made(self, name: str) -> Path:
         """Return a folder of the store, and make it if it is missing. Raises OSError, StoreFullError."""
         folder = self._folder / name
-        make_folders(folder)
+        make_durable_folder(folder)
         if not self._is_own(name):
             raise StoreFullError(f"{folder} is a link, which may lead anywhere")
         return folder

@@ -31,7 +31,7 @@ MOST_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was done: `write` (not synced yet), `sync`, `name`, `unlink`, `mkdir`, `folder`, `ledger`."""
+    """Something that was done: `write` (not synced yet), `sync`, `name`, `link`, `unlink`, `mkdir`, `folder`, `ledger`."""
 
     kind: str
     path: str
@@ -67,7 +67,7 @@ class Disk:
         elif event.kind == "write":
             self._file(event)
         elif event.kind != "unlink" or event.path in self.names:
-            file = self.names.get(event.path, "") if event.kind == "name" else ""
+            file = self.names.get(event.path, "") if event.target else ""
             self._note(event, file)
             self._do(self.names, event, file)
 
@@ -79,11 +79,14 @@ class Disk:
         self.synced[self.names[event.path]] = b""
 
     def _note(self, event: Event, file: str) -> None:
-        self.pending.append((str(Path(event.path).parent), event, file))
+        changed = event.target if event.kind == "link" else event.path
+        self.pending.append((str(Path(changed).parent), event, file))
 
     def _do(self, names: Names, event: Event, file: str) -> None:
         if event.kind == "name":
             names.pop(event.path, None)
+            names[event.target] = file
+        elif event.kind == "link":
             names[event.target] = file
         elif event.kind == "unlink":
             names.pop(event.path, None)
@@ -110,12 +113,15 @@ class Disk:
         """Put a state into a folder; return what tells it from others. What lies in a folder that is not there is lost."""
         for place in ("work", "state"):
             (folder / place).mkdir(parents=True)
-        left = []
+        left, first = [], dict[str, Path]()
         for name in sorted(names, key=lambda name: name.count("/")):
             if not (folder / name).parent.is_dir():
                 continue
-            if names[name]:
+            if names[name] in first:
+                os.link(first[names[name]], folder / name)
+            elif names[name]:
                 (folder / name).write_bytes(self.synced[names[name]])
+                first[names[name]] = folder / name
             else:
                 (folder / name).mkdir(exist_ok=True)
             left.append((name, self.synced.get(names[name])))
@@ -160,13 +166,17 @@ def recording(folder: Path) -> Iterator[list[Event]]:
         events.append(Event(kind, shown[0], shown[1], content))
 
     real_sync, real_transaction = os.fsync, Ledger._transaction  # noqa: SLF001  its commits are what counts
-    real_open = os.open
+    real_open, real_link = os.open, os.link
 
     def open_(path: str | Path, flags: int, *arguments: Any, **options: Any) -> int:
         descriptor = real_open(path, flags, *arguments, **options)
-        if flags & os.O_TRUNC:
+        if flags & (os.O_TRUNC | os.O_EXCL):
             note("write", path)
         return descriptor
+
+    def link(path: str | Path, target: str | Path) -> None:
+        real_link(path, target)
+        note("link", path, target)
 
     def fsync(descriptor: int) -> None:
         real_sync(descriptor)
@@ -183,10 +193,23 @@ def recording(folder: Path) -> Iterator[list[Event]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         patch.setattr(os, "open", open_)
+        patch.setattr(os, "link", link)
         patch.setattr(Ledger, "_transaction", transaction)
         for name, function in name_changes(note).items():
             patch.setattr(Path, name, function)
         yield events
+
+
+def durable(folder: Path) -> Iterator[Event]:
+    """Yield what makes all files of a folder, each durable."""
+    for path in sorted(folder.rglob("*")):
+        name = os.path.relpath(path, folder)
+        if path.is_dir():
+            yield Event("mkdir", name)
+        else:
+            yield Event("write", name)
+            yield Event("sync", name, content=path.read_bytes())
+        yield Event("folder", str(Path(name).parent))
 
 
 def name_changes(note: Callable[..., None]) -> dict[str, Callable[..., Any]]:

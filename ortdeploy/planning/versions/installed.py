@@ -24,9 +24,9 @@ from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import Policy, trust
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import make_durable_folder, open_whole
 from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
-from ortdeploy.files.disk import free_at, make_folders
+from ortdeploy.files.disk import free_at
 from ortdeploy.files.gate import Use
 from ortdeploy.files.opening import read_whole
 from ortdeploy.files.urls import is_url
@@ -173,7 +173,7 @@ def save_installed(state_dir: Path, installed: Installed) -> None:
     data["versions"] = [dump_version(one) for one in installed.versions]
     document = {"format_version": _FORMAT_VERSION, **msgspec.to_builtins(data)}
     try:
-        make_folders(path.parent)
+        make_durable_folder(path.parent)
         with open_whole(path) as file:
             file.write(json.dumps(document).encode())
     except OSError as error:
