@@ -10,9 +10,9 @@ from ortdeploy.cli.command_line.flags import (
     add_jobs,
     add_manifests,
     add_metrics,
-    add_new_run,
     add_policy,
     add_root,
+    add_run,
 )
 from ortdeploy.cli.command_line.parser import Parser, columns, wrapped
 from ortdeploy.cli.command_line.values import (
@@ -135,10 +135,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     bound = "with --device: fix files, rows and parts, from data that is here (default: apply finds them there)"
     parser.add_argument("--bound", action="store_true", help=bound)
     parser.add_argument("--out", metavar="PLAN", help="save the plan to a file, for ortdeploy apply PLAN")
-    add_root(parser)
-    add_policy(parser)
-    add_jobs(parser)
-    add_new_run(parser)
+    add_run(parser)
     measure = "run the first rows of each job in a scratch folder, to learn what memory it takes"
     parser.add_argument("--measure", action="store_true", help=measure)
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 if something would run")
@@ -152,10 +149,7 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", metavar="ray[=ADDRESS]", help=engine)
     workers = "number of workers with --engine (default: one on each node or GPU, or as many as their threads fit)"
     parser.add_argument("--workers", metavar="N", type=worker_count, help=workers)
-    add_root(parser)
-    add_policy(parser)
-    add_jobs(parser)
-    add_new_run(parser)
+    add_run(parser)
     meaning = "take the profile that holds now, even if the device has lost what the last one was chosen for"
     parser.add_argument("--choose", action="store_true", help=meaning)
     meaning = "keep the last version of a manifest that ran well, and run it while a later version is refused"

@@ -89,7 +89,10 @@ def add_policy(parser: argparse.ArgumentParser, *, tag: bool = True) -> None:
         parser.add_argument("--tag", metavar="TAG", help="the tag of the bundle, if a layout has several")
 
 
-def add_new_run(parser: argparse.ArgumentParser) -> None:
-    """Add that unfinished results start over."""
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add where a plan or a bundle runs, which of its jobs, and that unfinished results start over."""
+    add_root(parser)
+    add_policy(parser)
+    add_jobs(parser)
     meaning = "start over if a result is unfinished or made from something else; the old folder is renamed and kept"
     parser.add_argument("--new-run", action="store_true", help=meaning)
