@@ -102,10 +102,11 @@ def _describe(path: Path, carrier: Carrier, tag: str | None) -> Bundle:
         signatures = _signatures(carrier, description, layers)
     except OrtdeployError as error:
         raise OrtdeployError(f"{path} is no bundle: {error}") from error
-    beside = path.with_name(f"{path.name}.sig")
+    beside = signature_beside(path)
     if os.path.lexists(beside):
+        name = os.path.basename(beside)  # noqa: PTH119  text
         with open_regular(beside) as file:
-            signatures[beside.name] = _bounded(file, beside.name)
+            signatures[name] = _bounded(file, name)
     return Bundle(
         path=str(path),
         description=description,
@@ -114,6 +115,11 @@ def _describe(path: Path, carrier: Carrier, tag: str | None) -> Bundle:
         signatures=signatures,
         carrier=carrier,
     )
+
+
+def signature_beside(path: Path | str) -> str:
+    """Return the path of the signature that may lie beside a bundle."""
+    return f"{os.path.abspath(path)}.sig"  # noqa: PTH100  text
 
 
 def _choose(index: Mapping[str, Any], tag: str | None) -> Mapping[str, Any]:

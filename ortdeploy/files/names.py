@@ -56,11 +56,7 @@ def relative(path: Path | str, folder: Path | str) -> str:
 
 def names_bundle(path: str) -> bool:
     """Return whether a path on a command line is a bundle, or `@NAME` of an installed one."""
-    if path.startswith("@"):
-        return True
-    if is_folder(path):
-        return os.path.lexists(os.path.join(path, "oci-layout"))  # noqa: PTH118  text
-    return path.endswith(".tar")
+    return path.startswith("@") or path.endswith(".tar") or os.path.lexists(os.path.join(path, "oci-layout"))  # noqa: PTH118
 
 
 def is_there(path: Path | str) -> bool:
