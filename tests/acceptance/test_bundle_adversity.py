@@ -2,12 +2,14 @@
 
 import errno
 import io
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pytest
 from conftest import Cli, run_fork
 from support.bundle_worlds import MANIFEST, World, allow, sign
@@ -16,6 +18,7 @@ from support.forks import CAN_FORK, Fork, be_the_program
 
 from ortdeploy.bundles.description import BundledFile
 from ortdeploy.bundles.layout import Bundle
+from ortdeploy.cli.bundles.bundle_place import Place
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
 from ortdeploy.files import names
 from ortdeploy.planning.versions import installed
@@ -175,3 +178,117 @@ def test_a_signed_bundle_of_another_deployment_does_not_take_the_place_of_what_r
     assert not (world.device / "elsewhere").exists()
     moved = path.rename(world.home.parent / "other.tar")
     assert world.run("apply", moved).code == 0
+
+
+def test_a_bundle_that_is_signed_anew_is_taken_by_whoever_runs_it(world: World) -> None:
+    old, new = Signer(), Signer()
+    allow(old.public)
+    world.put("a", 0)
+    path = world.home.parent / "current.tar"
+    sign(world, old, 1).replace(path)
+    assert world.run("apply", path).code == 0
+    allow(new.public)
+    assert "may not run any more" in world.run("apply", path).err
+    sign(world, new, 1).replace(path)
+    world.put("b", 1)
+    done = world.run("apply", path)
+    assert (done.code, world.words()) == (0, ["left", "left", "right", "right"]), done.err
+    assert (world.run("apply", "@demo").code, world.version) == (0, 1)
+
+
+@pytest.mark.parametrize("lost", ["statement", "signature"])
+def test_a_statement_or_signature_that_is_lost_comes_again_with_the_bundle(world: World, lost: str) -> None:
+    signer, state = Signer(), world.device / ".ortdeploy"
+    allow(signer.public)
+    world.put("a", 0)
+    bundle = sign(world, signer, 1)
+    assert world.run("apply", bundle).code == 0
+    record = installed.load_installed(state, "demo")
+    (signature,) = record.signatures[str(record.current)].values()
+    (state / "store/files" / (signature if lost == "signature" else str(record.current))).unlink()
+    assert "is gone from the store. Apply the bundle again" in world.run("apply", "@demo").err
+    world.put("b", 1)
+    done = world.run("apply", bundle)
+    assert (done.code, world.words()) == (0, ["left", "left", "right", "right"]), done.err
+
+
+def test_a_version_that_was_gone_back_to_comes_again_with_its_bundle(world: World) -> None:
+    upgrade(world)
+    assert world.run("apply", world.bundle(2)).code == 0
+    assert (world.run("rollback", "@demo").code, world.version) == (0, 1)
+    shutil.rmtree(world.device / ".ortdeploy/store")
+    done = world.run("apply", world.home.parent / "demo-1.tar")
+    assert (done.code, world.version) == (0, 1), done.err
+
+
+def test_a_version_that_was_set_aside_is_none_that_arrives(world: World) -> None:
+    upgrade(world)
+    bundle = world.bundle(2)
+    assert world.run("apply", bundle).code == 0
+    assert world.run("rollback", "@demo").code == 0
+    world.put("c", 0)
+    done = world.run("apply", "--last-good", bundle)
+    assert (done.code, world.words()[4:]) == (0, ["left", "left"]), done.err
+    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
+    assert json.loads(document.read_text())["state"] == "current"
+    assert "version 2 was set aside by a rollback" in world.run("apply", bundle).err  # who asks for it is told
+
+
+def test_what_a_command_line_says_lets_a_refused_version_run(world: World) -> None:
+    world.write(MANIFEST.replace(", on_upgrade: continue", ""))
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    world.change_model(-1)
+    bundle = world.bundle(2)
+    assert "Apply with --new-run to start over" in world.run("apply", bundle).err
+    done = world.run("apply", "--new-run", bundle)
+    assert (done.code, world.version, world.words()) == (0, 2, ["right", "right"]), done.err
+
+
+def test_golden_checks_are_those_of_the_profile_that_holds(world: World) -> None:
+    shutil.copytree(world.home / "checks/scale", world.home / "checks/other")
+    np.savez(world.home / "checks/other/outputs.npz", y=np.full((1, 2), 9, np.float32))
+    other = "b: {when: {labels: {line: b}}, models: {scale: {checks: [checks/other]}}}"
+    world.write(f"{MANIFEST}profiles:\n  a: {{when: {{labels: {{line: a}}}}}}\n  {other}\n  otherwise: refuse\n")
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert "is not planned: no-profile: " in world.run("apply", bundle).err
+    assert world.run("apply", bundle, "--label", "line=a").code == 0
+    world.put("b", 0)
+    refused = world.run("apply", "@demo", "--label", "line=b")
+    assert (refused.code, len(world.words())) == (1, 2)
+    assert "golden check checks/other of model scale" in refused.err
+
+
+def test_golden_checks_that_have_refused_a_version_do_not_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(world)
+    np.savez(world.home / "checks/scale/outputs.npz", y=np.full((1, 2), 9, np.float32))
+    bundle = world.bundle(2)
+    assert "is not checked: golden check " in world.run("apply", bundle).err
+    monkeypatch.setattr(Place, "try_checks", lambda *_: pytest.fail("they run again"))
+    assert "is not checked: golden check " in world.run("apply", bundle).err
+
+
+def test_a_policy_that_cannot_be_used_is_told_in_the_document(world: World) -> None:
+    upgrade(world)
+    Path(names.POLICY).parent.mkdir()
+    Path(names.POLICY).write_text("keys: [")
+    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
+    for path in ("@demo", world.home.parent / "demo-1.tar"):
+        document.write_text(document.read_text().replace('"refused"', '"current"'))
+        assert "the policy cannot be used, so nothing runs" in world.run("apply", path).err
+        said = json.loads(document.read_text())
+        assert (said["state"], said["refusal"]["summary"]) == ("refused", "The policy cannot be used")
+
+
+def test_a_layout_is_taken_from_within_and_an_empty_one_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world.home.parent / "made"
+    assert world.cli("bundle", world.home / "m.yaml", "-o", made).code == 0
+    world.put("a", 0)
+    monkeypatch.chdir(made)
+    done = world.run("apply", ".")
+    assert (done.code, world.version) == (0, 1), done.err
+    (made / "x.tar").mkdir()
+    assert "x.tar is no bundle: there is no index.json" in world.run("apply", "x.tar").err

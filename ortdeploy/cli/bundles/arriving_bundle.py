@@ -1,7 +1,6 @@
 """Takes a bundle from state to state (`installed`); whatever ends that keeps the version that runs."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,14 +12,10 @@ from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Place, RefusedError, first_error
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.installed_unit import denied, find_unit, to_renew, unit_files
+from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.events import log
-from ortdeploy.files.digests import signature
-from ortdeploy.ledger.damage import FILE as LEDGER
 from ortdeploy.ledger.ledger import now
-from ortdeploy.manifest.named_paths import path_from_manifest
-from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.validation import validate
@@ -64,8 +59,13 @@ class ArrivingBundle:
         return code
 
     def install(self, source: str) -> int:
-        """Take the bundle from state to state until it is current, if it is not; return 1 if that ends earlier."""
+        """Take the bundle from state to state until it is current, if it is not; return 1 if that ends earlier.
+
+        For `watch`, a version that was set aside is none that arrives: who did that knows of it.
+        """
         installed = self._load()
+        if self._place.arguments.last_good and record.is_set_aside(installed, self._id):
+            return EXIT_OK
         if (installed.source, installed.wanted) == (source, self._id) and self._runs_whole(installed):
             return EXIT_OK
         with record.installing(self._place.state, self._name):
@@ -84,17 +84,8 @@ class ArrivingBundle:
         place = self._place
         installed = self._bring_in(installed)
         version = self._version(installed)
-        self._require_unit(version)
-        planned = self._planned(version)
-        if has_errors(planned.diagnostics):
-            write_findings(planned.diagnostics, place.arguments, sys.stderr)
-            raise RefusedError(PLANNED, first_error(planned.diagnostics))
-        installed = record.with_state(installed, self._id, PLANNED)
-        self._save(installed)
-        place.try_checks(place.manifest_of(version), place.options(version), planned.plans)
-        installed = record.with_passed(installed, self._id, place.facts_key())
-        installed = record.with_state(installed, self._id, CHECKED)
-        self._save(installed)
+        if self._id != installed.current:  # whose run plans it, and checks it if the facts are others
+            installed = self._prove(installed, version)
         try:
             record.trust_again(installed, version, place.state, place.read_policies())
         except OrtdeployError as error:
@@ -104,6 +95,24 @@ class ArrivingBundle:
         record.release(place.state, self._name, gone)
         fields = {"version": version.number, "label": version.label, "bundle": self._id}
         log_here(place.arguments, log.info, "bundle.installed", deployment=self._name, **fields)
+
+    def _prove(self, installed: Installed, version: Version) -> Installed:
+        """Plan and check a version that is whole. Raises RefusedError, LockedError."""
+        place = self._place
+        self._require_unit(version)
+        planned = self._planned(version)
+        if has_errors(planned.diagnostics):
+            write_findings(planned.diagnostics, place.arguments, sys.stderr)
+            raise RefusedError(PLANNED, first_error(planned.diagnostics))
+        installed = record.with_state(installed, self._id, PLANNED)
+        self._save(installed)
+        facts, before = place.facts_key(), installed.refusal(self._id)
+        if before is not None and before.facts == facts:
+            raise RefusedError(before.state, before.reason)
+        place.try_checks(place.manifest_of(version), place.options(version), planned.plans)
+        installed = record.with_state(record.with_passed(installed, self._id, facts), self._id, CHECKED)
+        self._save(installed)
+        return installed
 
     def _bring_in(self, installed: Installed) -> Installed:
         """Bring the bundle to whole, if it is trusted and not refused already. Raises RefusedError."""
@@ -115,9 +124,6 @@ class ArrivingBundle:
             trust(place.policies, bundle.description, self._id, bundle.signatures)
         except OrtdeployError as error:
             raise RefusedError(TRUSTED, f"{error}") from error
-        before = installed.refusal(self._id)
-        if before is not None and before.facts and before.facts == self._grounds(installed):
-            raise RefusedError(before.state, before.reason)
         installed = record.with_state(installed, self._id, TRUSTED)
         self._save(installed)
         try:
@@ -155,8 +161,9 @@ class ArrivingBundle:
     def _planned(self, version: Version) -> Planned:
         """Plan a version with the data that is here."""
         place = self._place
-        own = place.options(version)(place.own_options())
-        return plan_manifests([place.manifest_of(version)], own, state_dir=place.arguments.state_dir)
+        own, arguments = place.options(version)(place.own_options()), place.arguments
+        manifest = place.manifest_of(version)
+        return plan_manifests([manifest], own, state_dir=arguments.state_dir, new_run=arguments.new_run)
 
     def _refuse(self, error: RefusedError) -> int:
         """Remember a refusal, and say what stays."""
@@ -168,7 +175,7 @@ class ArrivingBundle:
             state=error.state,
             reason=error.reason,
             since=now(),
-            facts=self._grounds(installed) if error.state in {PLANNED, CHECKED} else "",
+            facts=self._place.facts_key() if error.state == CHECKED else "",
         )
         with suppress(OrtdeployError):  # as on a full disk; then it is tried again
             self._save(record.with_refusal(installed, refused))
@@ -180,22 +187,8 @@ class ArrivingBundle:
         log_here(self._place.arguments, log.warning, "bundle.refused", deployment=self._name, **fields)
         return EXIT_REJECTED
 
-    def _grounds(self, installed: Installed) -> str:
-        """Return a digest of what a refusal rests on: facts, policies, ledger, inputs and outputs.
-
-        It is empty if the bundle is not whole: what refuses it then is looked at each time.
-        """
-        version, place = installed.version(self._id), self._place
-        if version is None:
-            return ""
-        manifest, options = place.manifest_of(version), place.options(version)(place.own_options())
-        jobs = [(spec, job) for spec in validate([manifest], options).specs for job in spec.jobs]
-        written = [str(path_from_manifest(spec, job.output.path)) for spec, job in jobs]
-        states = map(state_of, (str(place.state / LEDGER), *written, *unit_files(self._name)))
-        return record.facts_key(place.facts_key(), Arrivals([manifest], options).look(), list(states))
-
     def _runs_whole(self, installed: Installed) -> bool:
-        """Return whether the bundle is the current version already, and all its files are in the store."""
+        """Return whether the bundle is the current version already, as it was signed, and all of it is in the store."""
         version = installed.version(installed.current)
         if version is None or version.id != self._id:
             return False
@@ -203,7 +196,7 @@ class ArrivingBundle:
             self._place.options(version)
         except OrtdeployError:
             return False
-        return True
+        return record.is_kept(self._bundle, installed, self._place.state)
 
     def _version(self, installed: Installed) -> Version:
         version = installed.version(self._id)
@@ -216,11 +209,3 @@ class ArrivingBundle:
 
     def _save(self, installed: Installed) -> None:
         record.save_installed(self._place.state, installed)
-
-
-def state_of(path: str) -> str:
-    """Return the state of a file or folder as text, by which a change shows."""
-    try:
-        return str(tuple(signature(os.stat(path)).values()))  # noqa: PTH116  text
-    except (OSError, ValueError) as error:
-        return type(error).__name__

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ortdeploy.bundles.policy import Policy
-from ortdeploy.cli.command_line.manifest_options import load_options
+from ortdeploy.cli.command_line.manifest_options import device_name, labels_of, load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
 from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.ledger.output_lock import hold_outputs
@@ -76,14 +76,14 @@ class Place:
         """Return a digest of the facts and policies that decide about a version."""
         if self._facts is None:
             host = probe_host([])
-            runtime, machine = host.runtime, host.machine
+            runtime, here = host.runtime, host.machine
             self._facts = record.facts_key(
                 versions(),
                 runtime.available_providers,
                 runtime.devices,
                 sorted(runtime.packages),
-                None if machine is None else [machine.system, machine.architecture, machine.cpu_flags],
-                self.arguments.profile,
+                here and [here.system, here.architecture, here.cpu_flags, here.total_memory_bytes, here.online_cores],
+                [self.arguments.profile, device_name(), labels_of(self.arguments.labels)],
                 policy_file.key_of(self.policies),
             )
         return self._facts

@@ -15,9 +15,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ortdeploy.bundles.layout import Bundle, open_bundle
+from ortdeploy.bundles.layout import Bundle, open_bundle, signature_beside
 from ortdeploy.bundles.policy import Policy, is_free, trust
-from ortdeploy.cli.bundles.arriving_bundle import ArrivingBundle, state_of
+from ortdeploy.cli.bundles.arriving_bundle import ArrivingBundle
 from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError, with_version
 from ortdeploy.cli.command_line.manifest_options import Taken
 from ortdeploy.cli.commands.shared import log_here
@@ -25,6 +25,7 @@ from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED, worst_of
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, has_errors
 from ortdeploy.events import log
 from ortdeploy.files.content_store import StoreFullError
+from ortdeploy.files.digests import signature
 from ortdeploy.files.names import is_folder, names_bundle
 from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.planning.file_selection import Arrivals
@@ -51,9 +52,14 @@ _FLAGS = {"--set": "sets", "--overlay": "overlays", "--allow-root": "roots"}
 
 def run_bundled(arguments: argparse.Namespace, run: Run) -> int:
     """Run a command under the policies that are in force, on bundles or installed versions if it names some."""
-    policies = read_policies(getattr(arguments, "policy", None))
     paths: Sequence[str] = getattr(arguments, "paths", ())
     bundles = [path for path in paths if names_bundle(path) or _has_come_from(arguments, path)]
+    try:
+        policies = read_policies(getattr(arguments, "policy", None))
+    except OrtdeployError:
+        if arguments.command == "apply" and bundles:
+            _Desk(arguments, (), run).report_stopped(bundles[0])
+        raise
     _refuse_by_policy(arguments, policies, bundles)
     if arguments.command == "bundle" or not bundles:
         return run(arguments)
@@ -198,7 +204,7 @@ class _Desk:
         policies = [one.path for one in self._place.policies]
         if path.startswith("@"):
             return [str(record.record_of(self._place.state, path[1:])), *policies]
-        return [path, os.path.join(path, "index.json"), f"{path}.sig", *policies]  # noqa: PTH118
+        return [path, os.path.join(path, "index.json"), signature_beside(path), *policies]  # noqa: PTH118
 
     def current_files(self, path: str) -> tuple[str, list[str], LoadOptions] | None:
         """Return the id, manifest and options of the version that runs of what a path names; None if none does."""
@@ -249,6 +255,13 @@ class _Desk:
                 raise OrtdeployError(f"{_named(installed.name, version)} may not run any more: {error}") from error
         is_run = self._arguments.command in {"apply", "retry"}
         return is_run and self._check_again(installed, version, self._place.options(version))
+
+    def report_stopped(self, path: str) -> None:
+        """Say in the status document that what is installed may not run, because nobody knows what the policy says."""
+        with suppress(OrtdeployError):
+            name = path[1:] if path.startswith("@") else record.name_from(self._place.state, os.path.abspath(path))  # noqa: PTH100
+            if name is not None and (found := record.load_installed(self._place.state, name)).current is not None:
+                self._report(found, "The policy cannot be used")
 
     def _report(self, installed: Installed, summary: str | None = None) -> None:
         """Say in the status document how a deployment is of which nothing runs now; `summary`: it is refused."""
@@ -369,7 +382,7 @@ class _Arrivals:
     def look(self) -> str:
         """Return a text that changes if there may be something to do."""
         places = self._desk.watched(self._path)
-        states = "\n".join(f"{place} {state_of(place)}" for place in places)
+        states = "\n".join(f"{place} {_seen(place)}" for place in places)
         current = self._desk.current_files(self._path)
         if current is not None and current[0] != self._current:
             self._current, self._inner = current[0], Arrivals(current[1], current[2])
@@ -379,3 +392,11 @@ class _Arrivals:
 def _named(name: str, version: Version) -> str:
     label = f" ({version.label})" if version.label else ""
     return f"{name} {version.number}{label}"
+
+
+def _seen(path: str) -> str:
+    """Return the state of a file or folder as text, by which a change shows."""
+    try:
+        return str(tuple(signature(os.stat(path)).values()))  # noqa: PTH116  text
+    except (OSError, ValueError) as error:
+        return type(error).__name__

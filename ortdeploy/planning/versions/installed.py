@@ -204,6 +204,13 @@ def _kept(store: ContentStore, digest: str) -> bytes:
     return read_whole(path)
 
 
+def is_set_aside(installed: Installed, id_: str) -> bool:
+    """Return whether a version is here, and a rollback went back behind it."""
+    version, current = installed.version(id_), installed.version(installed.current)
+    number = 0 if version is None else version.number or 0
+    return current is not None and (current.number or 0) < number <= installed.aside
+
+
 def objection_to_number(installed: Installed, description: Description, id_: str) -> str | None:
     """Say why the number of a version keeps it from being installed; None if it does not."""
     number = description.version
@@ -211,12 +218,14 @@ def objection_to_number(installed: Installed, description: Description, id_: str
     other = known.get(number)
     if other is not None and other.id != id_:
         return f"version {number} is here already with the id {other.id}. A bundle with other content has a higher one"
+    if id_ == installed.current:
+        return None
     if number <= installed.aside:
         return (
             f"version {number} was set aside by a rollback; a version above {installed.aside} is taken, or "
             f"this one after: ortdeploy rollback @{installed.name} --unpin"
         )
-    if number < installed.highest and id_ != installed.current:
+    if number < installed.highest:
         return (
             f"version {installed.highest} ran here before, and {number} is older. "
             f"Go back to an installed one with: ortdeploy rollback @{installed.name}"
@@ -304,6 +313,13 @@ def release(state_dir: Path, name: str, gone: Sequence[Version]) -> None:
             store.release(_owner(name, str(version.id)))
 
 
+def is_kept(bundle: Bundle, installed: Installed, state_dir: Path) -> bool:
+    """Return whether the statement and signatures of an installed bundle are here, and it brings no others."""
+    store, kept = ContentStore(state_dir), installed.signatures.get(bundle.id, {}).values()
+    brought = set(map(identity, bundle.signatures.values()))
+    return brought <= {*kept} and all(store.find(one) is not None for one in (bundle.id, *kept))
+
+
 def take_in(bundle: Bundle, installed: Installed, state_dir: Path, now: str) -> Installed:
     """Copy a bundle's files into the store, and return the record in which its version is whole. Raises OrtdeployError.
 
@@ -325,10 +341,9 @@ def take_in(bundle: Bundle, installed: Installed, state_dir: Path, now: str) -> 
 def _take_in(
     bundle: Bundle, installed: Installed, state_dir: Path, now: str, store: ContentStore, owner: str
 ) -> Installed:
-    description, signatures = bundle.description, dict[str, str]()
-    small = {bundle.id: bundle.raw, **{hashlib.sha256(raw).hexdigest(): raw for raw in bundle.signatures.values()}}
-    for name, raw in bundle.signatures.items():
-        signatures[name] = hashlib.sha256(raw).hexdigest()
+    description = bundle.description
+    signatures = {name: identity(raw) for name, raw in bundle.signatures.items()}
+    small = {identity(raw): raw for raw in (bundle.raw, *bundle.signatures.values())}
     sizes = {file.sha256: file.size for file in description.files}
     missing = {digest: size for digest, size in sizes.items() if store.find(digest) is None}
     _require_room(state_dir, sum(missing.values()))
