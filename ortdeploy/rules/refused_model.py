@@ -3,8 +3,8 @@ not have, missing inputs, unknown operators, nodes without a kernel.
 
 Why: protobuf reads such a file, and onnx's own checks let much of it pass; without this rule the session is refused
 when the job begins. While the plan is made, ONNX Runtime opens the model without its weights, in a process of its own,
-and the finding says what apply would say. For another machine, and for chains with other providers than the CPU, it
-only loads the graph.
+and the finding says what apply would say. For chains with other providers than the CPU, and for another machine whose
+kernels are described, or whose ONNX Runtime is newer, it only loads the graph.
 
 Example: an Add of a float16 and a float32 tensor, left behind by a conversion of half of the model.
 

@@ -28,6 +28,9 @@ _KEPT_OUT = {
 }  # fmt: skip
 """Session options that write files, and the one that says how far the graph is optimized, which is for the file."""
 
+_NO_LOCALE = "Failed to construct locale"
+"""What a StringNormalizer says here that it may not say on another machine."""
+
 
 class TrialRequest(Struct, frozen=True, kw_only=True):
     """A model to open: its outline (None: it has none), its file, and how much of it is to be proven.
@@ -147,6 +150,8 @@ def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception |
         else:
             binding.InferenceSession(options, regular_path(path), True, False)
     except Exception as error:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
+        if request.on_cpu and request.elsewhere is not None and _NO_LOCALE in str(error):
+            return _refusal(replace(request, on_cpu=False), path, optimize=optimize)
         return error
     return None
 

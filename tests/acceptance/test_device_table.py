@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.machines import GIB, Machine, holds, machines, whens
-from support.models import scale_model
+from support.models import save_model, scale_model
 from support.pages import snippets
 
 from ortdeploy.graph import model as graph_model
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.planning.devices.device_table import plan_devices
+from ortdeploy.versions import runtime_version
 from ortdeploy.views.device_table import render_table
 
 MANIFEST = """\
@@ -239,6 +240,30 @@ def test_the_page_about_variants_shows_what_is_there(cli: Cli, monkeypatch: pyte
     command, *words = shlex.split(line.removeprefix("$ "))
     assert command == "ortdeploy"
     assert cli(*words, "--color", "never").out == written
+
+
+def test_a_device_file_without_kernels_has_those_of_here_unless_the_device_is_newer(cli: Cli, folder: Path) -> None:
+    """A locale that this machine lacks is no reason to refuse: the device may have it."""
+    lower = {"case_change_action": "LOWER", "locale": "no_WHERE.UTF-8"}
+    for name, kind, node in (
+        ("kernel", onnx.TensorProto.DOUBLE, onnx.helper.make_node("Tan", ["x"], ["y"])),
+        ("locale", onnx.TensorProto.STRING, onnx.helper.make_node("StringNormalizer", ["x"], ["y"], **lower)),
+    ):
+        save_model(folder / f"{name}.onnx", [node], {"x": (kind, ["n"])}, {"y": (kind, ["n"])})
+    steps = "{op: Cast, in: {input: $y}, attributes: {to: float64}, out: d}, {op: Tan, in: {input: $d}, out: e}"
+    here = runtime_version().partition(" ")[0]
+    devices = {"same": here, "older": "1.31.0", "newer": "99.0.0"}
+    for name, version in devices.items():
+        (folder / f"devices/{name}.yaml").write_text(Machine(name=name).device_file().replace("1.32.0", version))
+    for model, more, refused in (
+        ("kernel", "", "refused-model"),
+        ("locale", "", None),
+        ("double", f"postprocess: [{steps}],", "refused-operator"),
+    ):
+        job = f"{{model: m, input: {{path: x.npy}}, {more} output: {{path: out}}}}"
+        (folder / "m.yaml").write_text(f"version: 1\nmodels: {{m: {{path: {model}.onnx}}}}\njobs: {{j: {job}}}\n")
+        found = {device: rule for (device, _), (_, rule) in cells(table(cli)).items()}
+        assert [found[name] for name in devices] == [refused, refused, None]
 
 
 def test_each_condition_on_hardware_is_decided_for_every_shipped_device(cli: Cli, folder: Path) -> None:

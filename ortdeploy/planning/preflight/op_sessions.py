@@ -21,7 +21,7 @@ from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.make.fusions import fused_steps, opening_of_fused
 from ortdeploy.planning.make.op_lines import op_lines, opening_of
 from ortdeploy.planning.make.sessions import planned_opening
-from ortdeploy.providers.catalogue import CPU
+from ortdeploy.planning.preflight.openings import has_kernels_of, is_on_cpu
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
 from ortdeploy.sessions.generated_models import make_model
@@ -32,7 +32,7 @@ from ortdeploy.tensors.columns import OpRunners
 def open_op_steps(deployment: Deployment, *, elsewhere: bool) -> dict[str, tuple[RefusedOperators, ...]]:
     """Return the op steps that ONNX Runtime refuses, by job; nothing is proven if there is no disk space for graphs.
 
-    `elsewhere`: the plan is for another machine, whose kernels this one does not have.
+    `elsewhere`: the plan is for another machine.
     """
     made = [(job.spec.name, one) for job in deployment.jobs if job.model.facts.problem is None for one in _made(job)]
     if not made:
@@ -41,7 +41,8 @@ def open_op_steps(deployment: Deployment, *, elsewhere: bool) -> dict[str, tuple
     version = deployment.facts.runtime.version if elsewhere else None
     with suppress(OSError), tempfile.TemporaryDirectory(prefix="ortdeploy-") as name:
         folder = Path(name)
-        openings = _open_all([one for _, one in made], folder, version)
+        on_cpu = has_kernels_of(deployment.facts.runtime, elsewhere=elsewhere)
+        openings = _open_all([one for _, one in made], folder, version, on_cpu=on_cpu)
         for (job, one), refusal in zip(made, openings, strict=True):
             if refusal is not None:
                 refused = RefusedOperators(at=one.at, operators=one.operators, refusal=refusal)
@@ -78,8 +79,11 @@ def _made(job: ResolvedJob) -> Iterator[_Made]:
         )
 
 
-def _open_all(made: Sequence[_Made], folder: Path, elsewhere: str | None) -> list[str | None]:
-    """Return why ONNX Runtime refuses each graph; None if it does not, or if nothing was proven."""
+def _open_all(made: Sequence[_Made], folder: Path, elsewhere: str | None, *, on_cpu: bool) -> list[str | None]:
+    """Return why ONNX Runtime refuses each graph; None if it does not, or if nothing was proven.
+
+    `on_cpu`: this machine's CPU provider has the kernels of the machine that the plan is for.
+    """
     outlines = [one.fused.facts.outline for one in made if one.fused is not None]
     with (folder / HOLE).open("wb") as hole:
         hole.truncate(max((outline.largest for outline in outlines if outline is not None), default=0))
@@ -87,7 +91,7 @@ def _open_all(made: Sequence[_Made], folder: Path, elsewhere: str | None) -> lis
     requests: dict[int, TrialRequest] = {}
     for number, one in enumerate(made):
         try:
-            requests[number] = _request(one, folder / f"{number}.onnx", elsewhere)
+            requests[number] = _request(one, folder / f"{number}.onnx", elsewhere, on_cpu=on_cpu)
         except OrtdeployError as error:
             refusals[number] = str(error)
     openings = try_to_open(list(requests.values()))
@@ -95,7 +99,7 @@ def _open_all(made: Sequence[_Made], folder: Path, elsewhere: str | None) -> lis
     return [refusals[number] for number in range(len(made))]
 
 
-def _request(made: _Made, path: Path, elsewhere: str | None) -> TrialRequest:
+def _request(made: _Made, path: Path, elsewhere: str | None, *, on_cpu: bool) -> TrialRequest:
     """Write a graph, and return what opens it. Raises OrtdeployError if it cannot be made."""
     model = made.fused
     if model is None:
@@ -103,7 +107,7 @@ def _request(made: _Made, path: Path, elsewhere: str | None) -> TrialRequest:
         return TrialRequest(
             outline=None,
             file=str(path),
-            on_cpu=elsewhere is None,
+            on_cpu=on_cpu,
             extensions=made.opening.extensions,
             domains=sorted(made.opsets),
             opsets=made.opsets,
@@ -116,7 +120,7 @@ def _request(made: _Made, path: Path, elsewhere: str | None) -> TrialRequest:
     return TrialRequest(
         outline=str(path),
         file=str(path),
-        on_cpu=elsewhere is None and any({one.name for one in session.chain} == {CPU} for session in model.usable),
+        on_cpu=on_cpu and is_on_cpu(model),
         options=with_texts(model.session),
         extensions=model.facts.uses_extensions,
         domains=sorted(domains.union(made.opsets)),

@@ -12,12 +12,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedModel
+from ortdeploy.facts.host import RuntimeFacts
 from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
 from ortdeploy.state import memo
+from ortdeploy.versions import release_numbers, runtime_version
 
 _KIND = "opening"
 
@@ -27,8 +29,9 @@ def open_models(
 ) -> dict[str, Opening]:
     """Return the outcome of opening each model, by name; models with errors found by rules are left out.
 
-    `elsewhere`: the plan is for another machine, whose kernels this one does not have.
+    `elsewhere`: the plan is for another machine.
     """
+    tells_kernels = has_kernels_of(deployment.facts.runtime, elsewhere=elsewhere)
     models = [
         model
         for model in deployment.models
@@ -37,9 +40,10 @@ def open_models(
     found = {}
     unknown: dict[str, tuple[ResolvedModel, str]] = {}
     for model in models:
-        key = _key(model, deployment, elsewhere=elsewhere)
+        on_cpu = tells_kernels and is_on_cpu(model)
+        key = _key(model, deployment, on_cpu=on_cpu, elsewhere=elsewhere)
         if memo.get(state_dir, _KIND, key) is not None:
-            found[model.spec.name] = Opening(with_kernels=_is_on_cpu(model, elsewhere=elsewhere))
+            found[model.spec.name] = Opening(with_kernels=on_cpu)
         else:
             unknown[model.spec.name] = model, key
     tried = _try([model for model, _ in unknown.values()], deployment, elsewhere=elsewhere)
@@ -75,7 +79,7 @@ def _request(model: ResolvedModel, outline: Path, deployment: Deployment, *, els
     return TrialRequest(
         outline=str(outline) if model.facts.outline is not None else None,
         file=model.facts.path,
-        on_cpu=_is_on_cpu(model, elsewhere=elsewhere),
+        on_cpu=has_kernels_of(runtime, elsewhere=elsewhere) and is_on_cpu(model),
         options=with_texts(model.session),
         extensions=model.facts.uses_extensions,
         domains=sorted({node.domain for node in model.facts.nodes if not node.local}),
@@ -84,18 +88,28 @@ def _request(model: ResolvedModel, outline: Path, deployment: Deployment, *, els
     )
 
 
-def _is_on_cpu(model: ResolvedModel, *, elsewhere: bool) -> bool:
-    """Return whether a session of the model is the CPU provider's alone, and this machine's."""
-    return not elsewhere and any({one.name for one in session.chain} == {CPU} for session in model.usable)
+def is_on_cpu(model: ResolvedModel) -> bool:
+    """Return whether a session of the model is the CPU provider's alone."""
+    return any({one.name for one in session.chain} == {CPU} for session in model.usable)
 
 
-def _key(model: ResolvedModel, deployment: Deployment, *, elsewhere: bool) -> str:
+def has_kernels_of(runtime: RuntimeFacts, *, elsewhere: bool) -> bool:
+    """Return whether this machine's CPU provider tells which kernels that of an ONNX Runtime has.
+
+    If the one `elsewhere` lists none, it does unless that is newer: a type that has no kernel here had none before, and
+    architectures differ in kernels of float16 alone, around which casts are put.
+    """
+    is_newer = release_numbers(runtime.version) > release_numbers(runtime_version())
+    return not elsewhere or not (runtime.kernels or is_newer)
+
+
+def _key(model: ResolvedModel, deployment: Deployment, *, on_cpu: bool, elsewhere: bool) -> str:
     """Return one digest of everything that an opening depends on."""
     depends = [
         model.sha256,
         deployment.facts.runtime.version,
         with_texts(model.session),
-        _is_on_cpu(model, elsewhere=elsewhere),
+        on_cpu,
         elsewhere,
     ]
     return hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()
