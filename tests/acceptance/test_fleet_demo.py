@@ -14,6 +14,13 @@ PAGE = (REPOSITORY / "docs/fleet-demo.md").read_text(encoding="utf-8")
 _DIFFER = re.compile(r"[0-9a-f]{64}|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 """Digests and times, which differ between two runs, or between two versions of onnx."""
 
+PROGRAM = """\
+#!/bin/sh
+case "$*" in *" --log-format "*) exec "{whole}" "$@" ;; esac
+exec "{fork}" "$@"
+"""
+"""The run whose power fails is a program of its own, which a signal kills at once; all others are forks."""
+
 
 def lasting(text: str) -> list[str]:
     """The lines of an output, without what differs."""
@@ -22,8 +29,13 @@ def lasting(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_demo_keeps_its_promises_and_prints_what_the_page_shows(tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def test_the_demo_keeps_its_promises_and_prints_what_the_page_shows(tmp_path: Path, shell_program: Path) -> None:
+    python = Path(sys.executable).parent
+    program = tmp_path / "bin/ortdeploy"
+    program.parent.mkdir()
+    program.write_text(PROGRAM.format(whole=python / "ortdeploy", fork=shell_program / "ortdeploy"))
+    program.chmod(0o755)
+    path = os.pathsep.join([str(program.parent), str(python), os.environ["PATH"]])
     done = subprocess.run(
         [REPOSITORY / "deployments/fleet/demo.sh", tmp_path / "demo"],
         env={**os.environ, "PATH": path, "ORTDEPLOY_PROFILE": "of the user"},
