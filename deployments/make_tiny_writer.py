@@ -28,6 +28,10 @@ BEGIN, MIDDLE, CLOSE = '{"part": "', '", "fault": "', '"}'
 NO_PART, NO_FAULT = "unknown", "none"
 TONES = {"polite": " Please look at it soon.", "urgent": " Look at it now!"}
 SPECIAL = ("<s>", "</s>", "<pad>", "<|system|>", "<|user|>", "<|assistant|>")
+CONSTANTS: dict[str, Any] = {
+    "first": np.array([1], np.int64), "two": np.array([2], np.int64), "open": np.array([2**31], np.int64),
+    "one": np.float32(1), "tokens_axis": np.int64(1),
+}  # fmt: skip
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -87,19 +91,12 @@ def make_weights(ids: dict[str, int]) -> dict[str, Array]:
     return {"embedding": embedding, "follows": follows, "last": last, "read": read, "gives": gives, "bias": bias}
 
 
-def make_model(weights: dict[str, Array]) -> onnx.ModelProto:
-    """Return the decoder: logits [rows, tokens, vocabulary] of ids, a mask, and what was kept of tokens before."""
-    concepts, vocabulary = weights["follows"].shape
-    nothing = {
-        "follows.lora_A.weight": np.zeros((concepts, 0), np.float32),
-        "follows.lora_B.weight": np.zeros((0, vocabulary), np.float32),
-    }
-    lists = {"first": [1], "two": [2], "open": [2**31]}
-    constants: dict[str, Any] = {name: np.array(one, np.int64) for name, one in lists.items()}
-    constants["one"] = np.float32(1)
-    constants["tokens_axis"] = np.int64(1)
-    nodes = [
-        helper.make_node("Gather", ["embedding", "input_ids"], ["x"]),
+def make_layer(of: str) -> list[onnx.NodeProto]:
+    """Return what makes `given` and `following` of the rows `x` and a mask; `of` has as many tokens as `x`.
+
+    Attention is the same for all tokens: it counts what was read. The layer knows what follows a token that was read.
+    """
+    return [
         helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["x", "first"], ["new"]),
         helper.make_node("Concat", ["past_key_values.0.key", "new"], ["present.0.key"], axis=2),
@@ -111,7 +108,7 @@ def make_model(weights: dict[str, Array]) -> onnx.ModelProto:
         helper.make_node("CumSum", ["column", "tokens_axis"], ["counts"]),
         helper.make_node("Max", ["counts", "one"], ["divisor"]),
         helper.make_node("Div", ["sums", "divisor"], ["means"]),
-        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+        helper.make_node("Shape", [of], ["length"], start=1, end=2),
         helper.make_node("Neg", ["length"], ["begin"]),
         helper.make_node("Slice", ["means", "begin", "open", "first"], ["bag"]),
         helper.make_node("MatMul", ["x", "last"], ["by_last"]),
@@ -121,6 +118,19 @@ def make_model(weights: dict[str, Array]) -> onnx.ModelProto:
         helper.make_node("Relu", ["above"], ["units"]),
         helper.make_node("MatMul", ["units", "gives"], ["given"]),
         helper.make_node("MatMul", ["x", "follows"], ["following"]),
+    ]
+
+
+def make_model(weights: dict[str, Array]) -> onnx.ModelProto:
+    """Return the decoder: logits [rows, tokens, vocabulary] of ids, a mask, and what was kept of tokens before."""
+    concepts, vocabulary = weights["follows"].shape
+    nothing = {
+        "follows.lora_A.weight": np.zeros((concepts, 0), np.float32),
+        "follows.lora_B.weight": np.zeros((0, vocabulary), np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", ["embedding", "input_ids"], ["x"]),
+        *make_layer("input_ids"),
         helper.make_node("MatMul", ["x", "follows.lora_A.weight"], ["low"]),
         helper.make_node("MatMul", ["low", "follows.lora_B.weight"], ["adapted"]),
         helper.make_node("Sum", ["given", "following", "adapted", "bias"], ["logits"]),
@@ -144,7 +154,7 @@ def make_model(weights: dict[str, Array]) -> onnx.ModelProto:
         ),
     ]
     tensors = [
-        numpy_helper.from_array(np.asarray(one), name) for name, one in {**weights, **nothing, **constants}.items()
+        numpy_helper.from_array(np.asarray(one), name) for name, one in {**weights, **nothing, **CONSTANTS}.items()
     ]
     graph = helper.make_graph(nodes, "writer", inputs, outputs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -188,12 +198,14 @@ def save_adapter(path: Path, weights: dict[str, Array], ids: dict[str, int], tex
     adapter.export_adapter(str(path))
 
 
-def settings(ids: dict[str, int], merges: list[str], concepts: int) -> dict[str, Any]:
+def settings(
+    ids: dict[str, int], merges: list[str], concepts: int, special: tuple[str, ...] = SPECIAL
+) -> dict[str, Any]:
     """Return the files beside the model by their names, as GenAI's model builder writes them."""
     added = [
         {"id": ids[one], "content": one, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
          "special": True}
-        for one in SPECIAL
+        for one in special
     ]  # fmt: skip
     tokenizer = {
         "version": "1.0",
@@ -204,7 +216,7 @@ def settings(ids: dict[str, int], merges: list[str], concepts: int) -> dict[str,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {"type": "BPE", "vocab": ids, "merges": merges},
     }
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    ends = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     search = {"do_sample": False, "max_length": CONTEXT, "num_beams": 1, "past_present_share_buffer": False}
     decoder = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
@@ -224,7 +236,7 @@ def settings(ids: dict[str, int], merges: list[str], concepts: int) -> dict[str,
     return {
         "genai_config.json": {"model": model, "search": search},
         "tokenizer.json": tokenizer,
-        "tokenizer_config.json": {**special, "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE},
+        "tokenizer_config.json": {**ends, "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE},
     }
 
 

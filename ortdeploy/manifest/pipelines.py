@@ -24,7 +24,7 @@ COMPONENTS = ("text_encoder", "unet", "vae_decoder")
 KNOWN_COMPONENTS = {
     TEXT_TO_IMAGE: COMPONENTS,
     DIFFUSION: (*COMPONENTS, "text_encoder_2", "text_encoder_3", "transformer", "vae_encoder"),
-    GENERATE: ("encoder", "decoder"),
+    GENERATE: ("encoder", "vision", "embedding", "decoder"),
 }
 
 _TEXTS = ("text", "tokens", "finish_reason", "input_tokens")
@@ -145,6 +145,11 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
         return columns_of(self.arguments.get("json_schema")) if self.kind == GENERATE else {}
 
     @property
+    def sees(self) -> bool:
+        """Whether it writes about pictures."""
+        return self.kind == GENERATE and "vision" in self.parts
+
+    @property
     def known_parts(self) -> tuple[str, ...]:
         """The components that such a folder may have; parts of a decoder have names of their own."""
         return (*KNOWN_COMPONENTS[self.kind], *self.files)
@@ -185,7 +190,7 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
     @property
     def writer(self) -> str | None:
         """The model that writes its texts, whose adapters a job may choose by row."""
-        if self.preset is None or self.preset.kind != GENERATE or self.preset.task == SPEECH:
+        if self.preset is None or self.preset.kind != GENERATE or self.preset.task == SPEECH or self.preset.sees:
             return None
         return self.preset.parts.get("decoder")
 

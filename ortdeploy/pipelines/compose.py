@@ -29,6 +29,10 @@ def _session_of(preset: PlannedPreset | None) -> _Build:
             from ortdeploy.pipelines.transcribe import TranscribeSession  # noqa: PLC0415
 
             return TranscribeSession
+        case "generate" if preset is not None and "vision" in preset.sessions:
+            from ortdeploy.pipelines.describe import DescribeSession  # noqa: PLC0415
+
+            return DescribeSession
         case "generate":
             from ortdeploy.pipelines.generate import GenerateSession  # noqa: PLC0415
 

@@ -74,17 +74,12 @@ class GenerateSession(ComposedSession):
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Return the named results, [rows] each. Raises OrtdeployError."""
-        texts = feeds["messages" if self._chat == "messages" else "prompt"]
-        prompts = [self._session.tokens_of(self._prompt(str(text))) for text in texts]
+        texts = [str(text) for text in feeds["messages" if self._chat == "messages" else "prompt"]]
         always = replace(self._how, log_probabilities="log_probabilities" in outputs)
         hows = [how_of_row(always, feeds, row) for row in range(len(texts))]
-        found: dict[int, Written] = {}
-        for places in groups_of(prompts, hows, self._session.filler):
-            some = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))
-            for row, one in zip(places, some, strict=True):
-                found[row] = one
-                self._counts.update({"tokens": one.tokens, "input_tokens": one.input_tokens, one.finish_reason: 1})
-        written = [found[row] for row in range(len(prompts))]
+        written = self._written(texts, hows, feeds, adapters)
+        for one in written:
+            self._counts.update({"tokens": one.tokens, "input_tokens": one.input_tokens, one.finish_reason: 1})
         answers = [self._answer(one) for one in written] if not self._columns.keys().isdisjoint(outputs) else []
         return [
             np.array([one[name] for one in answers], dtype=_dtype(self._columns[name]))
@@ -92,6 +87,21 @@ class GenerateSession(ComposedSession):
             else _column([getattr(one, name) for one in written], name)
             for name in outputs
         ]
+
+    def _written(
+        self,
+        texts: Sequence[str],
+        hows: Sequence[Writing],
+        feeds: Mapping[str, Array],  # noqa: ARG002  what a model takes beside texts
+        adapters: Sequence[str],
+    ) -> list[Written]:
+        """Return what is written of the texts of rows. Raises OrtdeployError."""
+        prompts = [self._session.tokens_of(self._prompt(text)) for text in texts]
+        found: dict[int, Written] = {}
+        for places in groups_of(prompts, hows, self._session.filler):
+            some = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))
+            found.update(zip(places, some, strict=True))
+        return [found[row] for row in range(len(texts))]
 
     @property
     def written(self) -> Mapping[str, int]:

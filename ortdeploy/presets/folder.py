@@ -1,8 +1,10 @@
 """What the folders of all presets share: the columns from which images are made, and one digest of all files."""
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.models import ModelFacts, ValueFacts
@@ -61,7 +63,31 @@ class PresetFiles:
             self._read[name] = content, HashedFile(name=name, path=str(path), sha256=digest, size=len(content))
         return self._read[name][0]
 
+    def read_object(self, name: str, folder: str) -> dict[str, Any]:
+        """Return the JSON object of a file; messages call the folder as the manifest does. Raises FolderError.
+
+        A key that is there twice is refused: GenAI reads with parsers of its own, which may take the other.
+        """
+        shown = f"{folder}/{name}"
+        try:
+            found = json.loads(self.read(name).decode("utf-8"), object_pairs_hook=_once)
+        except OSError as error:
+            why = f"cannot be read: {error.strerror}. Provide a folder that ONNX Runtime GenAI's model builder wrote."
+            raise FolderError(f"{shown} {why}") from error
+        except (ValueError, RecursionError) as error:
+            raise FolderError(f"{shown} is no JSON text: {error}.") from error
+        if not isinstance(found, dict):
+            raise FolderError(f"{shown} is no JSON object.")
+        return found
+
     @property
     def hashed(self) -> tuple[HashedFile, ...]:
         """What was read, in the order of names."""
         return tuple(file for _, (_, file) in sorted(self._read.items()))
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found

@@ -5,7 +5,6 @@ so what is not known is refused. What it says of providers is not used: the mani
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from ortdeploy.facts.problems import Problem
 from ortdeploy.manifest.pipelines import OF_SPEECH, SPEECH, PresetSpec
 from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
 from ortdeploy.presets.folder import FolderError, PresetFiles, folder_digest, missing_folder
+from ortdeploy.presets.picture_folder import FAMILIES, read_pictures
 from ortdeploy.presets.speech import WINDOW
 from ortdeploy.presets.speech_folder import read_speech
 from ortdeploy.tensors.elements import numpy_dtype
@@ -49,9 +49,11 @@ _GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "r
 """What GenAI does if neither the manifest nor genai_config.json says more."""
 
 
+SENSING = {"whisper": ("encoder", "decoder"), **dict.fromkeys(FAMILIES, ("vision", "embedding", "decoder"))}
+"""The parts of models that take more than text, by their types."""
 _KNOWN = (
-    "ortdeploy runs models that turn text into text, and Whisper's, which turn speech into text with an encoder and a "
-    "decoder; images, and speech beside text, are not supported"
+    "ortdeploy runs models that turn text into text, Whisper's, which turn speech into text, and models that take "
+    f"pictures beside text, of the types {', '.join(FAMILIES)}; speech beside text is not supported"
 )
 _SHARED = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena", "enable_mem_pattern")
 _Count = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -87,6 +89,16 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_attention_heads: _Count = 0
     num_hidden_layers: _Count = 0
     num_key_value_heads: _Count = 0
+
+
+class _Vision(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model that sees: the file of its processor, and sizes by which GenAI divides."""
+
+    config_filename: Annotated[str, Meta(pattern=r"^[\w-][\w.-]*\.json$")] = "processor_config.json"
+    spatial_merge_size: Annotated[int, Meta(ge=1, le=64)] = 2
+    patch_size: Annotated[int, Meta(ge=1, le=1024)] = 14
+    window_size: _Count = 0
+    tokens_per_second: float = 2.0
 
 
 class _Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +146,7 @@ def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFa
     files = PresetFiles(root / preset.folder)
     try:
         digest = _read_files(files, preset.folder)
-        about = _about(_config(files, preset.folder), preset, parts)
+        about = _about(files, preset, parts)
         added = _added_tokens(files, preset.folder, about["vocabulary"])
         problem = next((one.problem for one in parts.values() if one.problem), None)
         if problem is None and preset.task == SPEECH:
@@ -176,11 +188,15 @@ def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
     name = {"messages": "messages", SPEECH: "audio"}.get(preset.task, "prompt")
     taken = TensorType("float32", (*rows, "samples")) if name == "audio" else TensorType("string", rows)
     columns = {**_COLUMNS, "language" if name == "audio" else "stop": "string"}
+    if preset.sees:
+        del columns["num_beams"]
     of_rows = [
         ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, rows), default=())
         for name, dtype in columns.items()
     ]
-    return [ValueFacts(name=name, kind="tensor", tensor=taken), *of_rows]
+    pictures = TensorType("uint8", (*rows, None, None, None), "NHWC")
+    seen = [ValueFacts(name="images", kind="tensor", tensor=pictures)] if preset.sees else []
+    return [ValueFacts(name=name, kind="tensor", tensor=taken), *seen, *of_rows]
 
 
 def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
@@ -215,30 +231,9 @@ def _read_files(files: PresetFiles, shown: str) -> str:
     return digest.hexdigest()
 
 
-def _config(files: PresetFiles, shown: str) -> Mapping[str, Any]:
-    """Return genai_config.json. GenAI reads it with a parser of its own, so a key that is there twice is refused."""
-    try:
-        found = json.loads(files.read(CONFIG).decode("utf-8"), object_pairs_hook=_once)
-    except OSError as error:
-        why = f"cannot be read: {error.strerror}. Provide a folder that ONNX Runtime GenAI's model builder wrote."
-        raise FolderError(f"{shown}/{CONFIG} {why}") from error
-    except (ValueError, RecursionError) as error:
-        raise FolderError(f"{shown}/{CONFIG} is no JSON text: {error}.") from error
-    if not isinstance(found, dict):
-        raise FolderError(f"{shown}/{CONFIG} is no JSON object.")
-    return found
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found
-
-
-def _about(config: Mapping[str, Any], preset: PresetSpec, models: Mapping[str, ModelFacts]) -> dict[str, Any]:
+def _about(files: PresetFiles, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> dict[str, Any]:
     """Return what of the config counts; raise FolderError for what ortdeploy does not know."""
-    where = f"{preset.folder}/{CONFIG}"
+    where, config = f"{preset.folder}/{CONFIG}", files.read_object(CONFIG, preset.folder)
     said, search = config.get("model"), config.get("search", {})
     if not isinstance(said, dict) or not isinstance(search, dict):
         raise FolderError(f"{where} has no object model: it is no config of ONNX Runtime GenAI.")
@@ -253,34 +248,40 @@ def _about(config: Mapping[str, Any], preset: PresetSpec, models: Mapping[str, M
         if type(value) not in {int, float, bool} or not math.isfinite(value) or value < 0:
             raise FolderError(f"{where}: search.{key} is {value}, which is no number.")
     cached = length + (WINDOW // 2 if preset.task == SPEECH else 0)
-    return {
+    about: dict[str, Any] = {
         "context_length": length,
         "vocabulary": said.get("vocab_size"),
         "cache_bytes": cached * _cache_bytes(decoder, models),
         "search": search,
         "parts": {part: _said(one.session_options) for part, one in parts.items()},
     }
+    vision = parts.get("vision")
+    if isinstance(vision, _Vision):
+        about["pictures"] = read_pictures(files, preset, said["type"], vision.config_filename)
+        if preset.arguments.get("num_beams", search.get("num_beams", 1)) > 1:
+            raise FolderError(f"{preset.folder} sees pictures, of which no beams can be written. Set num_beams to 1.")
+    return about
 
 
 def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: PresetSpec, where: str) -> None:
     """Raise FolderError for a key that ortdeploy does not know, or of a model that the manifest does not name."""
     strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {*preset.parts, "decoder", "type"}
-    speech = said.get("type") == "whisper"
-    if speech and "encoder" not in preset.parts:
-        named = {
-            part: said[part].get("filename") for part in ("encoder", "decoder") if isinstance(said.get(part), dict)
-        }
+    kind = str(said.get("type"))
+    speech, senses = kind == "whisper", "hears" if kind == "whisper" else "sees"
+    needed = SENSING.get(kind, ())
+    if not set(needed) <= set(preset.parts):
+        named = {part: said[part].get("filename") for part in needed if isinstance(said.get(part), dict)}
         files = [f"{part}: {{file: {file}}}" for part, file in named.items()]
-        raise FolderError(f"{where} is of a model that hears. Name both parts: components: {{{', '.join(files)}}}.")
+        raise FolderError(f"{where} is of a model that {senses}. Name its parts: components: {{{', '.join(files)}}}.")
     if speech and preset.task != SPEECH:
         raise FolderError(f"{where} is of a model that hears and does not chat. Leave chat out.")
     unheard = ", ".join(sorted({*OF_SPEECH} & {*preset.arguments})) if not speech else ""
     if unheard:
         raise FolderError(f"{where} is of a model that reads, so {unheard} has no effect. Leave it out.")
-    if not speech and "encoder" in preset.parts:
-        raise FolderError(
-            f"{where} is of a model of type {said.get('type')}, and of encoders only Whisper's is known. {_KNOWN}."
-        )
+    for part in [one for one in ("encoder", "vision") if one in preset.parts and one not in needed]:
+        raise FolderError(f"{where} is of a model of type {kind}, of which no {part} is known. {_KNOWN}.")
+    if preset.sees and preset.adapters:
+        raise FolderError(f"{where} is of a model that sees, and adapters are for models that read. Leave them out.")
     for key in sorted((set(config) - {"model", "search"}) | strange):
         raise FolderError(f"{where} has {key}, which ortdeploy does not know. {_KNOWN}.")
 
@@ -288,7 +289,7 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
 def _part(said: Any, part: str, where: str) -> _Part:
     """Return what a config says of a model. Raises FolderError."""
     try:
-        return convert(said, _Part)
+        return convert(said, _Vision if part == "vision" else _Part)
     except ValidationError as error:
         raise FolderError(f"{where}, model.{part}: {error}. {_KNOWN}.") from error
 

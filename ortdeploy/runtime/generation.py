@@ -50,6 +50,10 @@ class Writing(Struct, frozen=True, kw_only=True):
     json_schema: str | None = None
     log_probabilities: bool = False
 
+    def most(self, given: int) -> int:
+        """Return how many tokens there are at most, with the `given` ones of the prompt."""
+        return min(self.context, given + (self.max_new_tokens or self.context))
+
     def takes_beside(self, least: int, most: int) -> bool:
         """Return whether prompts of `least` to `most` tokens are written together.
 
@@ -97,6 +101,7 @@ class GenaiSession:
         """Open the folder in which the step's model lies, or wait for the other models. Raises OrtdeployError."""
         self._step, self._candidate = step, candidate
         self._adapters: Any = None
+        self._processor: Any = None
         self._early = threading.Event()
         self.progressed = 0.0
         if not step.together:
@@ -119,6 +124,8 @@ class GenaiSession:
             write_config(tuple(folders), beside, options, runs)
             self._model = library.Model(library.Config(str(beside)))
             self._tokenizer = library.Tokenizer(self._model)
+            if "vision" in parts:
+                self._processor = self._model.create_multimodal_processor()
         except Exception as error:  # every error of the binding derives from Exception
             raise OrtdeployError(f'Model "{self._step.model}" cannot be opened: {_first_line(error)}') from error
         self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
@@ -163,6 +170,25 @@ class GenaiSession:
             raise
         except Exception as error:
             raise _translated(error) from error
+
+    def describe(self, prompt: str, picture: bytes, how: Writing) -> Written:
+        """Write a text for a prompt that says where its picture is, a PNG. Raises OrtdeployError as `write` does.
+
+        The picture must be a sound one: over a JPEG that is broken, the library ends the process.
+        """
+        _check_whole(prompt)
+        library = genai()
+        try:
+            tensors = self._processor(prompt, images=library.Images.open_bytes(picture))
+            given = int(tensors["input_ids"].shape()[1])
+            generator = self._begun(given, 1, how)
+            generator.set_inputs(tensors)
+            (text,) = self._written(generator, [given], how)
+        except (MemoryError, OrtdeployError):
+            raise
+        except Exception as error:
+            raise _translated(error) from error
+        return text
 
     def hear(
         self,
@@ -267,21 +293,29 @@ class GenaiSession:
         return written[:end], "end" if ended else "length" if len(written) == new else "context"
 
     def _write(self, prompts: Sequence[Array], how: Writing, adapters: Sequence[str]) -> list[Written]:
-        library = genai()
         given = max(map(len, prompts))
+        generator = self._begun(given, len(prompts), how)
+        for name in adapters:
+            generator.set_active_adapter(self._adapters, name)
+        filled = [np.pad(prompt, (0, given - len(prompt)), constant_values=self.filler) for prompt in prompts]
+        generator.append_tokens(np.concatenate(filled))
+        return self._written(generator, [len(prompt) for prompt in prompts], how)
+
+    def _begun(self, given: int, rows: int, how: Writing) -> Any:
+        """Return what writes `rows` texts after `given` tokens each. Raises OrtdeployError."""
         _check_length(given, how.context)
         if how.log_probabilities and how.num_beams > 1:
             raise OrtdeployError(
                 f"log_probabilities are not known of texts that {how.num_beams} beams write; set num_beams to 1, or "
                 "leave the column out"
             )
-        most = min(how.context, given + (how.max_new_tokens or how.context))
-        generator = library.Generator(self._model, self._params(how, len(prompts), most))
-        for name in adapters:
-            generator.set_active_adapter(self._adapters, name)
-        texts = [_Text(self._tokenizer, self._ends, how, len(prompt), most - given) for prompt in prompts]
-        filled = [np.pad(prompt, (0, given - len(prompt)), constant_values=self.filler) for prompt in prompts]
-        generator.append_tokens(np.concatenate(filled))
+        return genai().Generator(self._model, self._params(how, rows, how.most(given)))
+
+    def _written(self, generator: Any, lengths: Sequence[int], how: Writing) -> list[Written]:
+        """Return the texts that follow prompts of these lengths, which were read."""
+        given = max(lengths)
+        room = how.most(given) - given
+        texts = [_Text(self._tokenizer, self._ends, how, length, room) for length in lengths]
         while not generator.is_done():
             if self._early.is_set():
                 raise OrtdeployError("the text was ended")
@@ -298,7 +332,7 @@ class GenaiSession:
                 break
         if how.num_beams > 1:
             for index, text in enumerate(texts):
-                text.add_best(generator.get_sequence(index)[given:], most - given)
+                text.add_best(generator.get_sequence(index)[given:], room)
         return [text.written() for text in texts]
 
 

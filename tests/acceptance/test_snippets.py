@@ -50,6 +50,7 @@ TESTS = {
     ("docs/bundles.md", "console"): EXAMPLE,
     ("docs/bundles.md", "sh"): f"{BUNDLES}test_the_commands_of_the_page_have_flags_that_exist",
     ("docs/bundles.md", "text"): f"{BUNDLES}test_the_policy_of_the_page_is_one",
+    ("docs/captions.md", "yaml"): YAML,
     ("docs/ci.md", "yaml"): f"{PAGES}test_yaml_of_the_page_about_ci_names_what_is_there",
     ("docs/editors.md", "console"): WHOLE_PAGE,
     ("docs/editors.md", "bash"): INSTALLS,

@@ -1,0 +1,275 @@
+"""`preset: generate` with a folder that sees: the model that deployments/make_tiny_describer.py makes."""
+
+import csv
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, Cli
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.pipelines.describe import png_of
+from ortdeploy.runtime import generation
+from ortdeploy.runtime.generation import write_config
+
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime_genai"), reason="needs the extra generate")
+
+ASKED = "What is this, and is it odd?"
+MANIFEST = """\
+version: 1
+name: describer
+pipelines:
+  describe: {preset: generate, from: models/describer, components: {vision: {}, embedding: {}, decoder: {}}, SAID}
+jobs:
+  pictures:
+    pipeline: describe
+    input: {path: "pictures/*", format: image, columns: {images: pixels}, values: {prompt: PROMPT}, key: [path]}
+    errors: {max_failed: 5}
+    output: {path: outbox, format: jsonl}
+"""
+NO_PROVIDER: dict[str, Any] = {"provider_options": []}
+DIGITS = ("000.png", "001.png", "008.png")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(REPOSITORY / "deployments/models/describer", tmp_path / "models/describer")
+    (tmp_path / "pictures").mkdir()
+    for name in DIGITS:
+        shutil.copy(REPOSITORY / "deployments/digits" / name, tmp_path / "pictures")
+    return tmp_path
+
+
+def apply(cli: Cli, folder: Path, said: str = "chat: prompt", prompt: str = ASKED, command: str = "apply") -> Any:
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", said).replace("PROMPT", json.dumps(prompt)))
+    return cli(command, folder / "m.yaml", *(["--new-run"] if command == "apply" else []))
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for path in sorted((folder / "outbox").glob("part-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def failures(folder: Path) -> str:
+    return (folder / "outbox/_failed.jsonl").read_text()
+
+
+def written_by_the_library(folder: Path, picture: Path, prompt: str) -> tuple[str, int, int]:
+    """Return the text, its tokens and those of its prompt, by GenAI's own reading of a picture."""
+    import onnxruntime_genai  # noqa: PLC0415  an extra
+
+    onnxruntime_genai.disable_telemetry_events()
+    model = onnxruntime_genai.Model(str(folder / "models/describer"))
+    processor, tokenizer = model.create_multimodal_processor(), onnxruntime_genai.Tokenizer(model)
+    message = json.dumps([{"role": "user", "content": prompt}])
+    template = json.loads((folder / "models/describer/tokenizer_config.json").read_text())["chat_template"]
+    read = tokenizer.apply_chat_template(message, template_str=template)
+    inputs = processor(read, images=onnxruntime_genai.Images.open(str(picture)))
+    params = onnxruntime_genai.GeneratorParams(model)
+    params.set_search_options(max_length=512, do_sample=False)
+    generator = onnxruntime_genai.Generator(model, params)
+    generator.set_inputs(inputs)
+    tokens = []
+    while not generator.is_done():
+        generator.generate_next_token()
+        tokens.append(int(generator.get_next_tokens()[0]))
+    return tokenizer.decode(np.array(tokens[:-1], np.int32)), len(tokens) - 1, inputs["input_ids"].shape()[1]
+
+
+def test_pictures_in_and_texts_out_as_the_library_writes_them(cli: Cli, folder: Path) -> None:
+    result = apply(cli, folder)
+    assert result.code == 0, result.err
+    assert [row["text"] for row in results(folder)] == [
+        "The picture shows the digit seven, which is odd.",
+        "The picture shows the digit six, which is even.",
+        "The picture shows the digit nine, which is odd.",
+    ]
+    for name, row in zip(DIGITS, results(folder), strict=True):
+        expected = written_by_the_library(folder, folder / "pictures" / name, f"<start_of_image>{ASKED}")
+        assert (row["text"], row["tokens"], row["input_tokens"]) == expected
+        assert row["finish_reason"] == "end"
+
+
+def test_the_example_tells_the_digits_of_its_pictures(cli: Cli, folder: Path) -> None:
+    shutil.copy(REPOSITORY / "deployments/describer.yaml", folder)
+    shutil.copytree(REPOSITORY / "deployments/digits", folder / "digits")
+    assert cli("apply", folder / "describer.yaml").code == 0
+    with (folder / "outbox/pictures/part-00000000.csv").open(newline="") as file:
+        texts = {row["path"]: row["text"] for row in csv.DictReader(file)}
+    with (folder / "digits/labels.csv").open(newline="") as file:
+        labels = {row["path"]: int(row["label"]) for row in csv.DictReader(file)}
+    words = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    assert len(texts) == 10
+    for path, text in texts.items():
+        label = labels[path]
+        assert text == f"The picture shows the digit {words[label]}, which is {'odd' if label % 2 else 'even'}."
+
+
+def test_the_prompt_counts_beside_the_picture(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, prompt="What is this?").code == 0
+    assert results(folder)[0]["text"] == "The picture shows the digit seven."
+
+
+def test_a_broken_picture_fails_its_row_alone(cli: Cli, folder: Path) -> None:
+    """Over this one, the library's own decoder ends the process."""
+    (folder / "pictures/004.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture at all" * 9)
+    (folder / "pictures/005.png").write_bytes((folder / "pictures/000.png").read_bytes()[:60])
+    assert apply(cli, folder).code == 0
+    assert [row["path"] for row in results(folder)] == [f"pictures/{name}" for name in DIGITS]
+    assert [json.loads(line)["path"] for line in failures(folder).splitlines()] == [
+        "pictures/004.jpg",
+        "pictures/005.png",
+    ]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "CMYK"])
+def test_pictures_of_any_colours_and_size_are_seen(cli: Cli, folder: Path, mode: str) -> None:
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    for name in DIGITS:
+        path = folder / "pictures" / name
+        Image.open(path).convert("RGB").resize((64, 64), Image.Resampling.NEAREST).convert(mode).save(
+            path.with_suffix(".tiff")
+        )
+        path.unlink()
+    result = apply(cli, folder)
+    assert result.code == 0, result.err
+    assert ["seven" in row["text"] for row in results(folder)] == [True, False, False]
+
+
+@pytest.mark.parametrize("tag", ["", "<start_of_image> and <start_of_image>"])
+def test_a_prompt_needs_one_place_for_its_picture(cli: Cli, folder: Path, tag: str) -> None:
+    assert apply(cli, folder, "chat: none", f"{tag} What is this?").code == 0
+    places = tag.count("<start_of_image>")
+    assert f"the prompt has {places} places for a picture, and needs one: <start_of_image>" in failures(folder)
+
+
+@pytest.mark.parametrize(
+    ("said", "prompt"),
+    [
+        ("chat: none", "<|user|><start_of_image>What is this, and is it odd?<|assistant|>"),
+        ("chat: messages", json.dumps([{"role": "user", "content": f"<start_of_image>{ASKED}"}])),
+        ("chat: prompt, system: Be brief.", f"{ASKED} Here: <start_of_image>"),
+    ],
+)
+def test_the_place_may_be_anywhere(cli: Cli, folder: Path, said: str, prompt: str) -> None:
+    (folder / "m.yaml").write_text(MANIFEST)
+    column = "messages" if "messages" in said else "prompt"
+    text = MANIFEST.replace("values: {prompt", f"values: {{{column}").replace("SAID", said)
+    (folder / "m.yaml").write_text(text.replace("PROMPT", json.dumps(prompt)))
+    result = cli("apply", folder / "m.yaml", "--new-run")
+    assert result.code == 0, result.err
+    assert results(folder)[0]["text"] == "The picture shows the digit seven, which is odd."
+
+
+def test_a_text_ends_where_the_manifest_says(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, "chat: prompt, max_new_tokens: 2").code == 0
+    assert results(folder)[0]["text"] == "The picture shows the digit seven"
+    assert results(folder)[0]["finish_reason"] == "length"
+    assert apply(cli, folder, 'chat: prompt, stop: [", which"]').code == 0
+    assert results(folder)[0]["text"] == "The picture shows the digit seven"
+    assert results(folder)[0]["finish_reason"] == "stop"
+
+
+def test_a_picture_takes_tokens_of_the_context(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, prompt="x" * 260).code == 0
+    assert "tokens, and the model's context holds 512" in failures(folder)
+
+
+def test_each_part_gets_its_own_options(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the library reads of each part is what the manifest says of it."""
+    read: list[dict[str, Any]] = []
+
+    def spy(folders: Any, beside: Path, options: Any, runs: Any) -> None:
+        write_config(folders, beside, options, runs)
+        read.append(json.loads((beside / "genai_config.json").read_text())["model"])
+
+    monkeypatch.setattr(generation, "write_config", spy)
+    own = {
+        "vision": "{session: {intra_op_num_threads: 2}, run: {config: {memory.enable_memory_arena_shrinkage: cpu:0}}}",
+        "embedding": "{session: {config: {session.set_denormal_as_zero: true}}}",
+        "decoder": "{session: {graph_optimization_level: basic}}",
+    }
+    text = MANIFEST.replace("SAID", "chat: prompt").replace("PROMPT", json.dumps(ASKED))
+    for part, keys in own.items():
+        text = text.replace(f"{part}: {{}}", f"{part}: {keys}")
+    (folder / "m.yaml").write_text(text)
+    result = cli("apply", folder / "m.yaml")
+    assert result.code == 0, result.err
+    (model,) = read
+    said = {part: model[part]["session_options"] for part in own}
+    assert [said[part].get("intra_op_num_threads") for part in own] == [2, None, None]
+    assert [said[part].get("session.set_denormal_as_zero") for part in own] == [None, "1", None]
+    assert [said[part].get("graph_optimization_level") for part in own] == [None, None, "ORT_ENABLE_BASIC"]
+    assert [len(model[part]["run_options"]) for part in own] == [1, 0, 0]
+
+
+def test_the_vision_model_may_have_a_provider_of_its_own(tmp_path: Path) -> None:
+    on_cuda: dict[str, Any] = {"provider_options": [{"cuda": {"device_id": "1"}}]}
+    options: dict[str, dict[str, Any]] = {"vision": on_cuda, **dict.fromkeys(("embedding", "decoder"), NO_PROVIDER)}
+    write_config((REPOSITORY / "deployments/models/describer",), tmp_path, options, {key: {} for key in options})
+    model = json.loads((tmp_path / "genai_config.json").read_text())["model"]
+    assert [model[part]["session_options"]["provider_options"] for part in options] == [
+        [{"cuda": {"device_id": "1"}}],
+        [],
+        [],
+    ]
+    assert (tmp_path / "processor_config.json").is_file()
+
+
+def test_what_the_folder_says_of_a_part_and_the_manifest_does_not_is_a_finding(cli: Cli, folder: Path) -> None:
+    path = folder / "models/describer/genai_config.json"
+    config = json.loads(path.read_text())
+    config["model"]["vision"]["session_options"] = {"provider_options": [{"cuda": {}}]}
+    path.write_text(json.dumps(config))
+    found = apply(cli, folder, command="plan").words
+    assert "contradictory-genai-config" in found
+    assert "Of the vision, it names the provider cuda" in found
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("num_beams: 2", "no beams can be written"),
+        ("timestamps: true", "timestamps has no effect"),
+    ],
+)
+def test_what_a_folder_that_sees_does_not_do_is_refused_before_the_run(
+    cli: Cli, folder: Path, said: str, why: str
+) -> None:
+    result = apply(cli, folder, said, command="plan")
+    assert result.code == 1
+    assert why in result.words
+
+
+def test_a_manifest_that_names_no_parts_is_told_all(cli: Cli, folder: Path) -> None:
+    text = MANIFEST.replace("components: {vision: {}, embedding: {}, decoder: {}}, SAID", "chat: prompt")
+    (folder / "m.yaml").write_text(text.replace("PROMPT", json.dumps(ASKED)))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    named = "vision: {file: vision.onnx}, embedding: {file: embedding.onnx}, decoder: {file: decoder.onnx}"
+    assert f"components: {{{named}}}" in result.words
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_picture_survives_its_way_as_png(channels: int) -> None:
+    import io  # noqa: PLC0415
+
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, channels), np.uint8)
+    read = np.asarray(Image.open(io.BytesIO(png_of(pixels))))
+    assert np.array_equal(read, np.broadcast_to(pixels, (5, 7, 3)))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (0, 7, 3), (5, 7, 4), (1, 20_000, 3)])
+def test_what_is_no_picture_for_the_library_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(OrtdeployError, match="a picture is"):
+        png_of(np.zeros(shape, np.uint8))

@@ -1,0 +1,144 @@
+"""Folders of ONNX Runtime GenAI that see: which processors of pictures are let through, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+
+from ortdeploy.facts.models import DiffusionFacts, ModelFacts
+from ortdeploy.manifest.pipelines import read_pipeline
+from ortdeploy.presets.generation import read_generation
+
+pytestmark = pytest.mark.unit
+
+PARTS = ("vision", "embedding", "decoder")
+DECODE: dict[str, Any] = {"name": "decode", "type": "DecodeImage", "attrs": {"color_space": "RGB"}}
+RGB: dict[str, Any] = {"name": "rgb", "type": "ConvertRGB"}
+RESIZE: dict[str, Any] = {"name": "resize", "type": "Resize", "attrs": {"width": 896, "height": 896}}
+SMART: dict[str, Any] = {
+    **RESIZE,
+    "attrs": {
+        "width": 540, "height": 360, "smart_resize": 1, "min_pixels": 3136, "max_pixels": 12_845_056,
+        "patch_size": 14, "merge_size": 2,
+    },
+}  # fmt: skip
+RESCALE: dict[str, Any] = {"name": "rescale", "type": "Rescale"}
+NORMALIZE: dict[str, Any] = {"name": "n", "type": "Normalize", "attrs": {"mean": [0.5] * 3, "std": [0.5] * 3}}
+PERMUTE: dict[str, Any] = {"name": "to_channel_first", "type": "Permute3D", "attrs": {"dims": [2, 0, 1]}}
+SIZES: dict[str, Any] = {"name": "sizes", "type": "PixtralImageSizes"}
+PATCH: dict[str, Any] = {
+    "name": "patch", "type": "PatchImage", "attrs": {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2},
+}  # fmt: skip
+HD: dict[str, Any] = {
+    "name": "hd", "domain": "com.microsoft.extensions", "type": "Phi3ImageTransform",
+    "attrs": {"num_crops": 16, "num_img_tokens": 144},
+}  # fmt: skip
+PROCESSORS = {
+    "gemma3": [DECODE, RESIZE, RESCALE, NORMALIZE, PERMUTE],
+    "qwen2_5_vl": [DECODE, RGB, SMART, RESCALE, NORMALIZE, PATCH],
+    "mistral3": [DECODE, RGB, SMART, RESCALE, NORMALIZE, PERMUTE, SIZES],
+    "phi3v": [DECODE, RGB, HD],
+}
+"""Those of the examples of onnxruntime-extensions, by the types of the models that they are for."""
+
+
+def read(root: Path, kind: str, operators: list[dict[str, Any]], change: Callable[[Any], None] = lambda _: None) -> Any:
+    """Return the facts of a folder with such a processor; `change` gets model.vision of its config."""
+    folder = root / "describer"
+    shutil.copytree(REPOSITORY / "deployments/models/describer", folder, dirs_exist_ok=True)
+    steps = {"processor": {"name": "p", "transforms": [{"operation": one} for one in operators]}}
+    (folder / "processor_config.json").write_text(json.dumps(steps))
+    config = json.loads((folder / "genai_config.json").read_text())
+    config["model"]["type"] = kind
+    change(config["model"]["vision"])
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    return facts_of(root)
+
+
+def facts_of(root: Path) -> DiffusionFacts:
+    said = {"preset": "generate", "from": "describer", "components": {key: {} for key in PARTS}}
+    preset = read_pipeline("p", said).preset
+    assert preset is not None
+    models = {f"p.{part}": ModelFacts(path="", sha256=str(place) * 64) for place, part in enumerate(PARTS)}
+    return read_generation(root, preset, models)
+
+
+@pytest.mark.parametrize("kind", PROCESSORS)
+def test_the_processors_of_known_models_are_let_through(tmp_path: Path, kind: str) -> None:
+    found = read(tmp_path, kind, PROCESSORS[kind])
+    assert found.problem is None
+    assert found.ports["pictures"]["begin"] in found.ports["pictures"]["tag"]
+    assert set(found.ports["parts"]) == {*PARTS}
+
+
+def test_the_processor_counts_for_the_digest(tmp_path: Path) -> None:
+    first, other = (read(tmp_path, "gemma3", [DECODE, one, RESCALE, PERMUTE]) for one in (RESIZE, SMART))
+    assert "processor_config.json" in [file.name for file in first.files]
+    assert first.folder_sha256 != other.folder_sha256
+
+
+@pytest.mark.parametrize(
+    ("operators", "why"),
+    [
+        ([DECODE, {"name": "x", "type": "RunScript"}, RESCALE, PERMUTE], "RunScript"),
+        ([DECODE, {**RESIZE, "attrs": {"width": 10**6}}, RESCALE, PERMUTE], "width"),
+        ([DECODE, {**SMART, "attrs": {"max_pixels": 10**12}}, RESCALE, PERMUTE], "max_pixels"),
+        ([DECODE, {**SMART, "attrs": {"patch_size": 0}}, RESCALE, PERMUTE], "patch_size"),
+        ([DECODE, RESIZE, {**RESCALE, "inputs": ["decode:0"]}, PERMUTE], "inputs"),
+        ([DECODE, RESIZE, {**RESCALE, "attrs": {"file": "/etc/passwd"}}, PERMUTE], "file"),
+        ([DECODE, RESIZE, RESCALE, {**PERMUTE, "attrs": {"dims": [2, 0, 7]}}], "dims"),
+        ([DECODE, RESIZE, RESCALE, {**NORMALIZE, "attrs": {"mean": [0.5]}}, PERMUTE], "mean"),
+        ([DECODE, RESIZE, RESCALE, *[NORMALIZE] * 20, PERMUTE], "transforms"),
+        ([DECODE, RESIZE, PERMUTE], "to_channel_first takes numbers, and there it gets bytes"),
+        ([DECODE, RESIZE, RESCALE, PERMUTE, NORMALIZE], "n takes numbers, and there it gets planes"),
+        ([RESIZE, RESCALE, PERMUTE], "resize takes bytes, and there it gets file"),
+        ([DECODE, RESIZE, RESCALE], "gives numbers of a picture, and a model of type gemma3 takes planes"),
+        ([], "gives file of a picture"),
+    ],
+)
+def test_operators_that_are_not_known_or_get_what_they_do_not_take_are_refused(
+    tmp_path: Path, operators: list[dict[str, Any]], why: str
+) -> None:
+    """The library runs them as they stand: one that gets bytes for numbers reads beyond their end."""
+    problem = read(tmp_path, "gemma3", operators).problem
+    assert problem is not None
+    assert problem.kind == "preset"
+    assert why in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("config_filename", "../elsewhere.json"),
+        ("config_filename", "/etc/passwd"),
+        ("config_filename", "missing.json"),
+        ("adapter_filename", "lora.onnx_adapter"),
+        ("pipeline", [{"filename": "x.onnx"}]),
+        ("spatial_merge_size", 0),
+        ("filename", "other.onnx"),
+    ],
+)
+def test_what_a_config_must_not_name_of_the_vision_model_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    problem = read(tmp_path, "gemma3", PROCESSORS["gemma3"], lambda vision: vision.update({key: value})).problem
+    assert problem is not None
+    assert problem.kind == "preset"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"processor": {}, "processor": {}}', '{"processor": 5}', "[" * 10**5])
+def test_a_processor_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    read(tmp_path, "gemma3", [])
+    (tmp_path / "describer/processor_config.json").write_text(text)
+    problem = facts_of(tmp_path).problem
+    assert problem is not None
+    assert "describer/processor_config.json" in problem.detail
+
+
+def test_models_of_other_types_do_not_see(tmp_path: Path) -> None:
+    for kind, why in (("phi4mm", "no vision is known"), ("llama", "no vision is known"), ("whisper", "hears")):
+        problem = read(tmp_path, kind, PROCESSORS["gemma3"]).problem
+        assert problem is not None
+        assert why in problem.detail
