@@ -5,29 +5,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from ortdeploy.files.opening import read_text
+from ortdeploy.manifest.pipelines import GENERATE, KNOWN_COMPONENTS
 from ortdeploy.manifest.write import scalar
 from ortdeploy.presets.chat_templates import read_chat_template
 from ortdeploy.starters import provenance, samples, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject
+from ortdeploy.starters.pictures import sample_path, sample_pictures
 from ortdeploy.starters.provenance import Page
 
 FAMILY, _HEARS = "a model that writes", "a model that writes down what is said"
-_PROMPT = "prompt\nWhat is a pump for?\n"
-_TOKENS = 100
+_SEES = "a model that writes about pictures"
+_PROMPT, _QUESTION = "prompt\nWhat is a pump for?\n", "What does the picture show?"
+_TOKENS, _SIDE = 100, 224
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
-    """Yield a manifest that writes a text for each prompt, or for each recording if the folder has an encoder."""
+    """Yield a manifest that writes a text for each prompt, recording or picture, by the parts of the folder."""
     if subject.is_folder and (subject.model / "genai_config.json").is_file():
         files = _files(subject)
-        yield _listener(subject, files) if "encoder" in files else _starter(subject, files)
+        made = _listener if "encoder" in files else _describer if "vision" in files else _starter
+        yield made(subject, files)
 
 
 def _files(subject: Subject) -> dict[str, str]:
     """Return the files of the models of a folder by their parts, if genai_config.json names them."""
     with suppress(OSError, ValueError, RecursionError, AttributeError, LookupError, TypeError):
         said = json.loads(read_text(subject.model / "genai_config.json"))["model"]
-        files = {part: said[part].get("filename") for part in ("encoder", "decoder") if part in said}
+        files = {part: said[part].get("filename") for part in KNOWN_COMPONENTS[GENERATE] if part in said}
         files |= {
             name: stage.get("filename") for one in said["decoder"].get("pipeline", ()) for name, stage in one.items()
         }
@@ -64,26 +68,43 @@ def _listener(subject: Subject, files: Mapping[str, str]) -> Starter:
     return Starter(family=_HEARS, page=Page(marked=text), files=made, takes_long=True)
 
 
+def _describer(subject: Subject, files: Mapping[str, str]) -> Starter:
+    question = f"values: {{prompt: {provenance.choice('prompt', scalar(_QUESTION))}}}"
+    text = (
+        _writing(subject, files, "describe", "A model that writes about pictures, by ONNX Runtime GenAI.")
+        + yaml_text.input_section(subject, sample_path(subject), "columns: {images: pixels}", question, "key: [path]")
+        + yaml_text.output(subject)
+    )
+    made = sample_pictures(subject, _SIDE, _SIDE)
+    return Starter(family=_SEES, page=Page(marked=text), files=made, takes_long=True)
+
+
 def _starter(subject: Subject, files: Mapping[str, str]) -> Starter:
-    chat = ""
-    with suppress(OSError, ValueError):
-        read_chat_template(subject.model)
-        chat = f"    chat: {provenance.beside('chat prompt', 'prompt')}\n"
     sample = f"{subject.stem}-prompts.csv"
     text = (
-        yaml_text.head(
-            "A model that writes, by ONNX Runtime GenAI. How it draws tokens is genai_config.json's.",
-            "ortdeploy lock pins the folder by its digest.",
-        )
-        + "pipelines:\n  write:\n    preset: generate\n"
-        + f"    from: {provenance.graph('path', scalar(subject.path))}\n"
-        + _components(files)
-        + f"    providers: {provenance.choice('providers', '[CPU]')}\n"
-        + chat
-        + f"    max_new_tokens: {provenance.convention(f'max_new_tokens {_TOKENS}', _TOKENS)}\n\n"
-        + "jobs:\n  run:\n    pipeline: write\n"
+        _writing(subject, files, "write", "A model that writes, by ONNX Runtime GenAI.")
         + yaml_text.input_section(subject, sample, "key: [prompt]")
         + yaml_text.output(subject)
     )
     made = {} if subject.data else {sample: _PROMPT.encode()}
     return Starter(family=FAMILY, page=Page(marked=text), files=made, takes_long=True)
+
+
+def _writing(subject: Subject, files: Mapping[str, str], name: str, told: str) -> str:
+    """Return the head of a manifest, its pipeline, and the begin of its job; `told` says what was recognised."""
+    chat = ""
+    with suppress(OSError, ValueError):
+        read_chat_template(subject.model)
+        chat = f"    chat: {provenance.beside('chat prompt', 'prompt')}\n"
+    return (
+        yaml_text.head(
+            f"{told} How it draws tokens is genai_config.json's.", "ortdeploy lock pins the folder by its digest."
+        )
+        + f"pipelines:\n  {name}:\n    preset: generate\n"
+        + f"    from: {provenance.graph('path', scalar(subject.path))}\n"
+        + _components(files)
+        + f"    providers: {provenance.choice('providers', '[CPU]')}\n"
+        + chat
+        + f"    max_new_tokens: {provenance.convention(f'max_new_tokens {_TOKENS}', _TOKENS)}\n\n"
+        + f"jobs:\n  run:\n    pipeline: {name}\n"
+    )

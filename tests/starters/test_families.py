@@ -666,6 +666,14 @@ def test_a_folder_of_a_model_that_hears_writes_down_recordings(cli: Cli, tmp_pat
     assert rows(cli, tmp_path)[0]["text"] == ""  # the sample is a hum
 
 
+def test_a_folder_of_a_model_that_sees_writes_about_pictures(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    shutil.copytree(Path(__file__).parents[2] / "deployments/models/describer", tmp_path / "describer")
+    manifest, _ = made(cli, tmp_path, model="describer")
+    assert list(manifest["pipelines"]["describe"]["components"]) == ["vision", "embedding", "decoder"]
+    assert rows(cli, tmp_path)[0]["text"].startswith("The picture shows the digit ")
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", '{"model": 3}', '{"model": {"decoder": {"pipeline": 3}}}'])
 def test_a_folder_of_a_strange_config_is_refused_by_plan(cli: Cli, tmp_path: Path, text: str) -> None:
     folder = Path(shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer"))
