@@ -51,8 +51,9 @@ class DescribeSession(GenerateSession):
             text = f"{self._tag}{text}"
         prompt = self._prompt(text)
         places = prompt.count(self._tag_begin)
-        if places != 1 or self._tag not in prompt:
-            raise OrtdeployError(f"the prompt has {places} places for a picture, and needs one: {self._tag}")
+        needed = self._tag.rstrip()
+        if places != 1 or needed not in prompt:
+            raise OrtdeployError(f"the prompt has {places} places for a picture, and needs one: {needed}")
         return prompt
 
 

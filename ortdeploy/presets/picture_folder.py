@@ -33,7 +33,7 @@ FAMILIES = {
     "fara": _QWEN,
     "gemma3": Family("<start_of_image>", "<start_of_image>", "planes"),
     "mistral3": Family("[IMG]", "[IMG]", "planes and sizes"),
-    "phi3v": Family("<|image_1|>", "<|image_", "crops"),
+    "phi3v": Family("<|image_1|>\n", "<|image_", "crops"),
     "qwen2_5_vl": _QWEN,
     "qwen3_vl": _QWEN,
 }

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import REPOSITORY, Cli
+from support.seeing_models import copy_as
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.describe import png_of
+from ortdeploy.presets.picture_folder import FAMILIES
 from ortdeploy.runtime import generation
 from ortdeploy.runtime.generation import write_config
 
@@ -73,7 +75,7 @@ def written_by_the_library(folder: Path, picture: Path, prompt: str) -> tuple[st
     read = tokenizer.apply_chat_template(message, template_str=template)
     inputs = processor(read, images=onnxruntime_genai.Images.open(str(picture)))
     params = onnxruntime_genai.GeneratorParams(model)
-    params.set_search_options(max_length=512, do_sample=False)
+    params.set_search_options(max_length=inputs["input_ids"].shape()[1] + 20, do_sample=False)
     generator = onnxruntime_genai.Generator(model, params)
     generator.set_inputs(inputs)
     tokens = []
@@ -95,6 +97,36 @@ def test_pictures_in_and_texts_out_as_the_library_writes_them(cli: Cli, folder: 
         expected = written_by_the_library(folder, folder / "pictures" / name, f"<start_of_image>{ASKED}")
         assert (row["text"], row["tokens"], row["input_tokens"]) == expected
         assert row["finish_reason"] == "end"
+
+
+@pytest.mark.quick("qwen2_5_vl", "phi3v", "mistral3")
+@pytest.mark.parametrize("kind", sorted({*FAMILIES} - {"gemma3"}))
+def test_other_families_see_as_the_library_does(cli: Cli, folder: Path, kind: str) -> None:
+    shutil.rmtree(folder / "models/describer")
+    copy_as(REPOSITORY / "deployments/models/describer", folder / "models/describer", kind)
+    result = apply(cli, folder)
+    assert result.code == 0, result.err
+    words = ("seven, which is odd", "six, which is even", "nine, which is odd")
+    for name, word, row in zip(DIGITS, words, results(folder), strict=True):
+        assert row["text"] == f"The picture shows the digit {word}."
+        expected = written_by_the_library(folder, folder / "pictures" / name, f"{FAMILIES[kind].tag}{ASKED}")
+        assert (row["text"], row["tokens"], row["input_tokens"]) == expected
+
+
+def test_answers_about_pictures_are_columns(cli: Cli, folder: Path) -> None:
+    said = "{type: object, properties: {part: {enum: [pump, valve]}}, required: [part], additionalProperties: false}"
+    result = apply(cli, folder, f"chat: prompt, json_schema: {said}")
+    assert result.code == 0, result.err
+    assert {row["part"] for row in results(folder)} <= {"pump", "valve"}
+
+
+def test_a_bundle_has_all_that_sees(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, command="lock").code == 0
+    assert cli("bundle", folder / "m.yaml", "-o", folder / "m.tar").code == 0
+    shutil.rmtree(folder / "models")
+    result = cli("apply", folder / "m.tar")
+    assert result.code == 0, result.err
+    assert len(results(folder)) == len(DIGITS)
 
 
 def test_the_example_tells_the_digits_of_its_pictures(cli: Cli, folder: Path) -> None:
