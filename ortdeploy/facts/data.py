@@ -1,5 +1,6 @@
 """Facts about data: input files and their columns, output folders, files that operations read."""
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -209,6 +210,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
 PLAIN = Dialect()
 """The default of manifests."""
+
+OWN = Dialect(lines_per_record=sys.maxsize)
+"""How ortdeploy writes tables: a text in them is whole, however long it is."""
 
 
 class DeclaredInput(Struct, frozen=True, kw_only=True):

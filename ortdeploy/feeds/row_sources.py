@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.facts.data import Dialect
+from ortdeploy.facts.data import OWN, Dialect
 from ortdeploy.files.memory_budget import room
 from ortdeploy.files.urls import is_url
 from ortdeploy.plan.steps import PlannedInput, RunJob
@@ -40,9 +40,9 @@ def wanted_columns(job: RunJob) -> Wanted:
 
 
 def _dialect(job: RunJob) -> Dialect:
-    """Return how a job's tables are written: what another job has committed is whole, however long a text in it is."""
+    """Return how a job's tables are written, also those of another job."""
     dialect = job.input.dialect
-    return dialect if job.input.upstream is None else replace(dialect, lines_per_record=sys.maxsize)
+    return dialect if job.input.upstream is None else replace(OWN, empty=dialect.empty)
 
 
 def wanted_here(job: RunJob) -> Wanted:

@@ -13,11 +13,14 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.facts.data import OWN
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.expectations import OTHERWISE, Counts, changed_rows
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.types import FLOATING, WIDER
 
 EXPECTED = "expected"
 """The name under which the ledger keeps what was found, beside a job's statistics."""
@@ -47,11 +50,25 @@ def _count(counts: Counts, step: RunJob, path: Path) -> None:
     names = {name: "array" if step.output.format == "npy" else name for name in counts.columns}
     if not names:
         return
-    wanted = Wanted(dtypes={}, keys=tuple(dict.fromkeys(names.values())))
+    wanted = Wanted(dtypes={}, keys=tuple(dict.fromkeys(names.values())), dialect=OWN)
+    kinds = _kinds(step) if step.output.format == "csv" else {}
     with open_input(step.output.format, [str(path)], str(path.parent), wanted) as source:
         for block in source.blocks(0, repeat(_AT_ONCE)):
             for name, column in names.items():
-                counts.add(name, block.key(column))
+                counts.add(name, _as_in_other_formats(block.key(column), kinds.get(name)))
+
+
+def _kinds(step: RunJob) -> dict[str, str | None]:
+    """Return the types of the columns of an output, as far as the plan knows them."""
+    results = zip(step.output.columns, step.output.dtypes, strict=True)
+    return {**step.input.types, **{name: WIDER.get(dtype or "", dtype) for name, dtype in results}}
+
+
+def _as_in_other_formats(column: Column, kind: str | None) -> Column:
+    """Return cells of CSV by which NaN and booleans of a type count as those of the formats that have types do."""
+    if kind == "bool":
+        return [cell.lower() for cell in column]
+    return ["" if cell == "nan" else cell for cell in column] if kind in FLOATING else column
 
 
 class Expected:

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import OWN
 from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.decoding import is_a_bug
 from ortdeploy.files.opening import open_text, regular_path
@@ -77,7 +78,7 @@ def _rows_of(folder: Path, part: Part, step: RunJob, most: int) -> Iterator[dict
     results = dict(zip(step.output.columns, step.output.dtypes, strict=True))
     wanted = Wanted(dtypes={name: None if name in step.output.files else results[name] for name in results}, keys=keys)
     if step.output.format == "csv":  # a column of vectors is several of its file
-        wanted = Wanted(dtypes={}, keys=_header(folder / str(part.file)))
+        wanted = Wanted(dtypes={}, keys=_header(folder / str(part.file)), dialect=OWN)
     with module.open_source([str(folder / str(part.file))], str(folder), wanted) as source:
         block = next(source.blocks(0, iter([most])), None)
     if block is None:

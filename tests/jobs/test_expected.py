@@ -124,6 +124,25 @@ def test_a_job_that_is_as_expected_ends_well(tmp_path: Path, cli: Cli, form: str
     assert json.loads((tmp_path / "out/_run.json").read_text())["expectations_missed"] == []
 
 
+@pytest.mark.quick("csv")
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
+def test_values_count_alike_in_all_formats(tmp_path: Path, cli: Cli, form: str) -> None:
+    """CSV has NaN, booleans and texts of any number of lines as text."""
+    said = '{of: {nulls: 1, mean: [1, 1]}, flag: {share: {"true": "< 50%"}}, note: {nulls: 0, distinct: ">= 4"}}'
+    path = deploy(tmp_path, said, form, rows=0)
+    path.write_text(path.read_text().replace("[label]", "[of, flag, note]"))
+    notes = ["nan", "\n".join(["a,b,c,d,e"] * 150), "1,2,3,4,5\n6,7,8,9,0", "x"]
+    of = [math.nan, math.nan, 1.0, 1.0]
+    lines = [{"x": [0, 0], "of": of[at], "flag": at % 2 == 0, "note": note} for at, note in enumerate(notes)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    done = cli("apply", path)
+    assert "of: 2 of 4 values are null, and <= 1 are expected" in done.words
+    assert "flag: 50.0000% of its values are true, and < 50% are expected" in done.words
+    path.write_text(path.read_text().replace("nulls: 1", "nulls: 2").replace("< 50%", "<= 50%"))
+    done = cli("apply", path)
+    assert done.code == 0, done.words
+
+
 def test_a_job_that_is_not_as_expected_leaves_its_last_part_until_that_is_said_to_be_right(
     tmp_path: Path, cli: Cli
 ) -> None:
