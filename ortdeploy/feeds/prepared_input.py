@@ -114,7 +114,7 @@ class PreparedInput:
         if isinstance(column, list) or self._needs_rates or not self._is_even:
             rates = _pick(columns[RATE], rows, available) if self._needs_rates else [None] * len(column)
             pairs = zip(column, rates, strict=True)
-            prepared = [self._apply(np.asarray(value)[np.newaxis], rate)[0] for value, rate in pairs]
+            prepared = [self._apply(np.asarray(value)[np.newaxis], rate)[0, ...] for value, rate in pairs]
             if len({(value.shape, value.dtype) for value in prepared}) > 1:
                 return self._beside(prepared)
             return np.stack(prepared)
