@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.json_text import object_once
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
@@ -163,9 +164,13 @@ def how_of_row(always: Writing, feeds: Mapping[str, Array], row: int) -> Writing
     if not said:
         return always
     values = {name: _texts(value) if name == "stop" else _number(name, value) for name, value in said.items()}
-    if not set(_DRAWN).isdisjoint(values):
+    drawn = [name for name in _DRAWN if name in values]
+    if drawn:
         values["do_sample"] = values.get("temperature", always.temperature) != 0
-    return replace(always, **values)
+    how = replace(always, **values)
+    if drawn and how.do_sample and how.num_beams > 1:
+        raise OrtdeployError(f"{how.num_beams} beams draw no tokens, so {' and '.join(drawn)} would have no effect")
+    return how
 
 
 def _number(name: str, value: Any) -> Any:
@@ -192,7 +197,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 def _messages(text: str) -> list[dict[str, str]]:
     """Return the messages of a row. Raises OrtdeployError."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=object_once)
     except (ValueError, RecursionError) as error:
         raise OrtdeployError(f"messages are no JSON text: {error}") from error
     if not isinstance(found, list) or not found:

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.json_text import object_once
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import read_whole
 from ortdeploy.manifest.pipelines import PresetSpec
@@ -70,7 +71,7 @@ class PresetFiles:
         """
         shown = f"{folder}/{name}"
         try:
-            found = json.loads(self.read(name).decode("utf-8"), object_pairs_hook=_once)
+            found = json.loads(self.read(name).decode("utf-8"), object_pairs_hook=object_once)
         except OSError as error:
             why = f"cannot be read: {error.strerror}. Provide a folder that ONNX Runtime GenAI's model builder wrote."
             raise FolderError(f"{shown} {why}") from error
@@ -84,10 +85,3 @@ class PresetFiles:
     def hashed(self) -> tuple[HashedFile, ...]:
         """What was read, in the order of names."""
         return tuple(file for _, (_, file) in sorted(self._read.items()))
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found

@@ -45,6 +45,7 @@ _RESULTS = {
 """The element types of results that are no text."""
 _LISTS = ("log_probabilities", "segments", "begin", "end")
 """Results of which a row has several."""
+_DRAWN = ("temperature", "top_p", "top_k", "seed")
 _GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0, "num_beams": 1}
 """What GenAI does if neither the manifest nor genai_config.json says more."""
 
@@ -140,7 +141,7 @@ def read_generation(root: Path, preset: PresetSpec, models: Mapping[str, ModelFa
     """Return what goes in and comes out, what genai_config.json says, and the digest of what lies beside the model."""
     inputs, outputs = tuple(_inputs(preset)), tuple(_outputs(preset))
     parts = {part: models[name] for part, name in preset.parts.items()}
-    problem = _taken_names(preset) or missing_folder(root, preset)
+    problem = _vain(preset) or _taken_names(preset) or missing_folder(root, preset)
     if problem is not None:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=problem)
     files = PresetFiles(root / preset.folder)
@@ -176,9 +177,9 @@ def search_of(preset: PresetSpec, facts: DiffusionFacts) -> dict[str, Any]:
     """
     said = facts.ports.get("search", {})
     found = {key: said.get(key, value) for key, value in _GREEDY.items()}
-    drawn = [key for key in ("temperature", "top_p", "top_k", "seed") if key in preset.arguments]
-    if drawn:
-        found["do_sample"] = preset.arguments.get("temperature") != 0
+    drawn = [key for key in _DRAWN if key in preset.arguments]
+    wanted = preset.arguments.get("temperature", found["temperature"]) != 0  # 0 takes the best, as GenAI has it
+    found["do_sample"] = wanted and (bool(drawn) or found["do_sample"])
     context = {"context_length": facts.ports.get("context_length", 0)}
     return {**found, "seed": 0, **{key: preset.arguments[key] for key in preset.arguments}, **context}
 
@@ -207,6 +208,17 @@ def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
         ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, shapes.get(name, (ROWS,))), ragged=name in _LISTS)
         for name, dtype in kinds.items()
     ]
+
+
+def _vain(preset: PresetSpec) -> Problem | None:
+    """Return the problem of keys that have no effect beside others."""
+    said, detail = preset.arguments, None
+    drawn = [key for key in _DRAWN if key in said]
+    if drawn and said.get("num_beams", 1) > 1 and said.get("temperature") != 0:
+        detail = f"Beams draw no tokens, so {' and '.join(drawn)} would have no effect beside num_beams."
+    if preset.task == "none" and "system" in said:
+        detail = "With chat: none nothing goes through the chat template, so system would have no effect."
+    return None if detail is None else Problem(kind="preset", detail=f"{detail} Leave one of them out.")
 
 
 def _taken_names(preset: PresetSpec) -> Problem | None:

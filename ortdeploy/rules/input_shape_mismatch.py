@@ -50,6 +50,9 @@ def _advice(binding: "Binding", job: "ResolvedJob") -> str:
     """Return what to write if the whole input of the graph looks like one row."""
     if not is_of_one_row(binding.final.shape, binding.target.shape):
         return ""
+    if job.pipeline and job.pipeline.spec.preset:
+        lists = binding.value.name in {"messages", "stop"}
+        return " It takes a list as one text, its JSON in quotes." if lists else ""
     how = "by_row: true to the run step that feeds it" if job.pipeline else "batch: {size: none} to the job"
     return f" If the model has no dimension for rows, add {how}."
 

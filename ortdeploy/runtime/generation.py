@@ -393,11 +393,15 @@ def _log_probabilities(scores: Array, tokens: Array) -> Array:
 
 
 def _check_whole(*texts: str) -> None:
-    """Raise OrtdeployError for a text of which GenAI would read the beginning only."""
+    """Raise OrtdeployError for a text of which GenAI would read the beginning only, or nothing."""
     for text in texts:
         place = text.find("\0")
         if place >= 0:
             raise OrtdeployError(f"character {place + 1} of the prompt is NUL, and ONNX Runtime GenAI reads no further")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise OrtdeployError(f"character {error.start + 1} of the prompt is half of a surrogate pair") from error
 
 
 def _check_length(given: int, context: int) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.json_text import object_once
 from ortdeploy.files.memory_budget import LINE_OF_VALUES
 from ortdeploy.results.rows import HIDDEN
 from ortdeploy.sources.compression import Lines, open_binary
@@ -118,17 +119,8 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of a line. Raises ValueError for a repeated name, of which json would keep the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f'"{next(name for name in names if names.count(name) > 1)}" is there twice')
-    return found
-
-
-_decode = json.JSONDecoder(object_pairs_hook=_object).decode  # made once: json.loads makes one a line
-_decode_as_written = json.JSONDecoder(object_pairs_hook=_object, parse_float=JsonNumber).decode
+_decode = json.JSONDecoder(object_pairs_hook=object_once).decode  # made once: json.loads makes one a line
+_decode_as_written = json.JSONDecoder(object_pairs_hook=object_once, parse_float=JsonNumber).decode
 
 
 def _parse(line: bytes, decode: Callable[[str], Any] = _decode) -> dict[str, Any]:

@@ -276,11 +276,13 @@ def test_a_key_of_a_message_reaches_the_template_or_fails_its_row(cli: Cli, fold
         ({**user, "content": [{"type": "text", "text": "the pump"}]}, 'the "content" of a message is [{"type": "text"'),
         ({**user, "content": None}, 'the "content" of a message is null, which is no text'),
         ({**user, "name": "a\0b"}, "character 2 of the prompt is NUL"),
+        ({**user, "name": "a\ud800"}, "character 2 of the prompt is half of a surrogate pair"),
     ]
-    rows = [{"messages": json.dumps([one])} for one in ({**user, "name": "leaks"}, *(one for one, _ in wrong))]
-    assert apply(cli, folder, rows, "chat: messages", "    errors: {max_failed: 4}\n").code == 0
+    texts = [json.dumps([one]) for one in ({**user, "name": "leaks"}, *(one for one, _ in wrong))]
+    rows = [{"messages": text} for text in (*texts, texts[0].replace('"name"', '"role"'))]
+    assert apply(cli, folder, rows, "chat: messages", "    errors: {max_failed: 6}\n").code == 0
     assert [row["text"] for row in results(folder)] == ['{"part": "pump", "fault": "leak"}']
-    for letter, (_, why) in zip(letters(folder), wrong, strict=True):
+    for letter, why in zip(letters(folder), (*(why for _, why in wrong), '"role" is there twice'), strict=True):
         assert why in letter["message"]
 
 
@@ -341,6 +343,47 @@ def test_beams_and_a_json_schema_are_refused_before_the_first_row(cli: Cli, fold
     assert result.code == 1
     assert "2 beams write no text that fits a json_schema; set num_beams to 1" in result.words
     assert not results(folder)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("num_beams: 2, seed: 3, top_p: 0.5", "Beams draw no tokens, so top_p and seed would have no effect"),
+        ("chat: none, system: Be brief.", "nothing goes through the chat template, so system would have no effect"),
+    ],
+)
+def test_keys_without_effect_beside_others_are_refused_by_the_plan(cli: Cli, folder: Path, said: str, why: str) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", said))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert why in result.words
+
+
+def test_a_row_that_wants_beams_to_draw_fails(cli: Cli, folder: Path) -> None:
+    rows = [{"prompt": "the pump", "temperature": temperature, "num_beams": 2} for temperature in (0, 1.5)]
+    assert apply(cli, folder, rows, "max_new_tokens: 9", "    errors: {max_failed: 1}\n").code == 0
+    assert len(results(folder)) == 1
+    assert "2 beams draw no tokens, so temperature would have no effect" in letters(folder)[0]["message"]
+
+
+def test_a_list_that_is_no_text_is_told_how_it_is_written(cli: Cli, folder: Path) -> None:
+    (folder / "notes.jsonl").write_text(json.dumps({"id": 0, "messages": [{"role": "user", "content": "the pump"}]}))
+    (folder / "m.yaml").write_text(MANIFEST.replace("notes.csv", "notes.jsonl").replace("SAID", "chat: messages"))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert "It takes a list as one text, its JSON in quotes." in result.words
+
+
+def test_a_list_among_prompts_fails_alone(cli: Cli, folder: Path) -> None:
+    lines = [{"id": 0, "prompt": "the pump leaks"}, {"id": 1, "prompt": ["it is hot"]}]
+    (folder / "notes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    text = MANIFEST.replace("notes.csv", "notes.jsonl").replace("SAID", "temperature: 0")
+    (folder / "m.yaml").write_text(f"{text}    errors: {{max_failed: 1}}\n")
+    result = cli("apply", folder / "m.yaml")
+    assert result.code == 0, result.err
+    assert [row["id"] for row in results(folder)] == ["0"]
+    assert letters(folder)[0]["message"] == "input prompt takes [1] and gets [1, 1]"
 
 
 HOW = Writing(

@@ -259,6 +259,13 @@ def test_a_search_option_that_is_no_number_is_refused(tmp_path: Path, value: str
     assert "search.num_beams" in problem.detail
 
 
+@pytest.mark.parametrize("said", [{}, {"seed": 3}])
+def test_a_temperature_of_0_in_the_folder_takes_the_best_token(tmp_path: Path, said: dict[str, Any]) -> None:
+    path = folder_of(tmp_path) / "genai_config.json"
+    path.write_text(path.read_text().replace('"do_sample": false', '"do_sample": true, "temperature": 0'))
+    assert search_of(preset_of(**said), read(tmp_path, **said))["do_sample"] is False
+
+
 def test_what_the_manifest_leaves_out_is_the_folders(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     config = json.loads((folder / "genai_config.json").read_text())
