@@ -97,7 +97,8 @@ class GenerateSession(ComposedSession):
         adapters: Sequence[str],
     ) -> list[Written]:
         """Return what is written of the texts of rows. Raises OrtdeployError."""
-        prompts = [self._session.tokens_of(self._prompt(text)) for text in texts]
+        framed = self._chat == "none"  # a chat template writes itself how a text begins
+        prompts = [self._session.tokens_of(self._prompt(text), framed=framed) for text in texts]
         found: dict[int, Written] = {}
         for places in groups_of(prompts, hows, self._session.filler):
             some = self._session.write([prompts[row] for row in places], hows[places[0]], (*self._always, *adapters))

@@ -75,7 +75,8 @@ def _nested_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if output.format in _NESTED or not (has_maps or (value.ragged and value.name not in output.explode)):
         return None
     what = "lists maps" if has_maps else "lists another number of items in each row"
-    lines = "" if has_maps else f", or write a line for each item, explode: {value.name}"
+    names = ", ".join(one.name for one in job.model.facts.outputs if one.ragged and one.name in job.columns)
+    lines = "" if has_maps else f", or write a line for each item, explode: [{names}]"
     return f"{what}, which {output.format} cannot hold; use format: jsonl, parquet or arrow{lines}"
 
 

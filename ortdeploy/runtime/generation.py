@@ -250,13 +250,20 @@ class GenaiSession:
             params.set_guidance("json_schema", how.json_schema)
         return params
 
-    def tokens_of(self, prompt: str) -> Array:
-        """Return the tokens of a prompt, int32 [tokens]. Raises OrtdeployError."""
+    def tokens_of(self, prompt: str, *, framed: bool = False) -> Array:
+        """Return the tokens of a prompt, int32 [tokens]. Raises OrtdeployError.
+
+        `framed`: with those that the tokenizer puts around a text, such as the one that begins it, as transformers has
+        it. A prompt that has that one itself gets no other.
+        """
         _check_whole(prompt)
         try:
-            return np.asarray(self._tokenizer.encode(prompt), dtype=np.int32)
+            self._tokenizer.update_options(add_special_tokens=str(framed).lower())
+            found = np.asarray(self._tokenizer.encode(prompt), dtype=np.int32)
         except Exception as error:
             raise _translated(error) from error
+        begins_twice = framed and found[:2].tolist() == [self._tokenizer.bos_token_id] * 2
+        return found[1:] if begins_twice and len(self.tokens_of(prompt)) < len(found) else found
 
     def _hear(
         self,

@@ -211,7 +211,7 @@ def test_what_is_a_list_in_each_row_is_refused_for_a_csv_by_the_plan(cli: Cli, f
     result = cli("plan", folder / "m.yaml")
     assert result.code == 1
     assert "unsupported-tensor" in result.words
-    assert "or write a line for each item, explode: log_probabilities" in result.words
+    assert "or write a line for each item, explode: [log_probabilities]" in result.words
 
 
 def test_log_probabilities_of_rows_that_are_written_together_are_their_own(cli: Cli, folder: Path) -> None:
@@ -264,6 +264,25 @@ def test_messages_go_through_the_template_after_the_system_message(cli: Cli, fol
     (row,) = results(folder)
     assert row["text"] == '{"part": "pump", "fault": "leak"}'  # the system message has the fault
     assert [one["row"] for one in letters(folder)] == [1, 2]
+
+
+@pytest.mark.parametrize(("said", "tokens"), [("chat: none", ["5", "5", "6"]), ("chat: prompt", ["6", "7", "8"])])
+def test_prompts_begin_as_the_tokenizer_wants_unless_a_template_says_it(
+    cli: Cli, folder: Path, said: str, tokens: list[str]
+) -> None:
+    """As in transformers, but that a prompt which has the token itself gets no other."""
+    path = folder / "models/writer/tokenizer.json"
+    begin, text = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    added = {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}
+    framed = {"type": "TemplateProcessing", "single": [begin, text], "pair": [begin, text], "special_tokens": added}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": framed}))
+    assert apply(cli, folder, [{"prompt": f"{begins}the pump"} for begins in ("", "<s>", "<s><s>")], said).code == 0
+    assert [row["input_tokens"] for row in results(folder)] == tokens
+
+
+def test_a_prompt_keeps_what_begins_it_if_its_tokenizer_adds_nothing(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, [{"prompt": "<s><s>the pump"}]).code == 0
+    assert results(folder)[0]["input_tokens"] == "6"
 
 
 def test_a_key_of_a_message_reaches_the_template_or_fails_its_row(cli: Cli, folder: Path) -> None:
