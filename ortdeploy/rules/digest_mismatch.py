@@ -39,5 +39,6 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 def _compare(want: str | None, have: str, path: str, at: tuple[str | int, ...]) -> Iterator[Finding]:
     if want is not None and have and have != want:
-        detail = f"{path} has the digest {have}, and sha256: pins another one. Use the pinned file, or pin this one."
+        advice = "Use the pinned file, or pin this one with ortdeploy lock."
+        detail = f"{path} has the digest {have}, and sha256: pins another one. {advice}"
         yield Finding(at=(*at, "sha256"), detail=detail)

@@ -111,7 +111,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add("--version", metavar="N", type=version_number, default=1, dest="number", help=number)
     add("--label", metavar="TEXT", help="a name of the version for people, such as a commit")
     add("--against", metavar="OLD", help="compare with an older bundle, and say what devices will refuse")
-    device = "refuse what the machine of this device file would refuse; may be given several times"
+    device = "refuse what the machine of a device file, or of those of a pattern, would refuse; several times: of each"
     add("--device", metavar="FILE", action="append", default=[], dest="devices", help=device)
     add("--tag", metavar="TAG", help="with show: the tag of the bundle, if a layout has several")
     add("--policy", metavar="FILE", help="with show: a policy that must allow it too, beside that of the machine")

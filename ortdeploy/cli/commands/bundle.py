@@ -11,7 +11,7 @@ from ortdeploy.bundles.layout import Bundle, open_bundle, read_signature, write_
 from ortdeploy.bundles.policy import trust
 from ortdeploy.bundles.statement import objection_to_files, read_envelope
 from ortdeploy.cli.command_line.manifest_options import load_options
-from ortdeploy.cli.commands.shared import write_findings
+from ortdeploy.cli.commands.shared import device_files, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.names import is_there
@@ -78,7 +78,7 @@ def _close(manifest: str, arguments: argparse.Namespace) -> tuple[Closure | None
     )
     found = [*validated.diagnostics, *diagnostics]
     if closure is not None:
-        for device in arguments.devices:
+        for device in device_files(arguments.devices):
             planned = plan_manifests([manifest], options, state_dir=arguments.state_dir, device=device)
             found += planned.diagnostics
     return closure, tuple(dict.fromkeys(found))

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ortdeploy.cli.command_line.manifest_options import load_options, plan_root
 from ortdeploy.cli.command_line.targets import Target, check_target
 from ortdeploy.cli.commands.shared import (
+    device_files,
     log_outcome,
     planning,
     start_logging,
@@ -26,7 +27,6 @@ from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors, sort_d
 from ortdeploy.events import log
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.listing import expand, has_magic
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
@@ -43,7 +43,7 @@ from ortdeploy.views import device_table, github, json, text
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print; with --out, save the plan if nothing was refused."""
     _check_flags(arguments)
-    devices = _device_files(arguments.devices or ())
+    devices = device_files(arguments.devices or ())
     if devices and arguments.out is None and not arguments.bound:
         return _show_devices(arguments, devices)
     if len(devices) > 1:
@@ -99,12 +99,6 @@ def _with_measured(planned: Planned, arguments: argparse.Namespace) -> Planned:
             diagnostics += found
             plans += [] if has_errors(found) else [measured]
     return replace(planned, plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
-
-
-def _device_files(patterns: Sequence[str]) -> list[str]:
-    """Return the files that --device names, each once; one that matches none is named as it is."""
-    found = (name for one in patterns for name in (sorted(expand(one)) if has_magic(one) else []) or [one])
-    return list(dict.fromkeys(found))
 
 
 def _show_devices(arguments: argparse.Namespace, devices: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.output.streams import failure_of, lasting
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.events import log
+from ortdeploy.files.listing import expand, has_magic
 from ortdeploy.files.names import is_there
 from ortdeploy.files.urls import path_from_here
 from ortdeploy.process.python_warnings import warnings_to
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 
 _LOG_OPTIONS = ("log_format", "log_file", "color")
+
+
+def device_files(patterns: Sequence[str]) -> list[str]:
+    """Return the files that --device names, each once; one that matches none is named as it is."""
+    found = (name for one in patterns for name in (sorted(expand(one)) if has_magic(one) else []) or [one])
+    return list(dict.fromkeys(found))
 
 
 def use_color(arguments: argparse.Namespace) -> bool:
