@@ -3,20 +3,60 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ortdeploy.diagnostics import nearest
+from ortdeploy.diagnostics import did_you_mean, nearest
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
 from ortdeploy.manifest.write import flow
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import options_schema
 
-_OTHER_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "byte": "uint8"}
-"""What element types are called in ONNX and PyTorch; ONNX Runtime writes tensor(float)."""
+_OTHER_CHOICES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "long": "int64",
+    "byte": "uint8",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "bf16": "bfloat16",
+    "ort_disable_all": "disable",
+}
+"""What element types are called in ONNX and PyTorch (ONNX Runtime writes tensor(float)), and an optimization level."""
+_OTHER_KEYS = {
+    "backend": "providers",
+    "dataset": "input",
+    "device": "providers",
+    "ep": "providers",
+    "file": "path",
+    "preprocess": "prepare",
+    "preprocessing": "prepare",
+    "sess_options": "session",
+    "session_options": "session",
+    "transforms": "prepare",
+}
+"""What other tools call a key; each counts where the key is one."""
+_OTHER_STEPS = {"astype": "cast", "divide": "scale", "permute": "layout", "rescale": "scale", "transpose": "layout"}
+"""What other tools call a prepare step."""
 
 
 def on_key(key: str, at: Path, around: Mapping[str, Any]) -> str | None:
     """Return where a key belongs that is no key of the mapping `around` at a place of a manifest; None if unknown."""
+    if key == "provider_options":
+        return "Options stand beside their provider: providers: [{provider: …, options: {…}}]."
     return _on_component(key, at) or _on_option(key, around)
+
+
+def meant_key(key: str, known: Iterable[str]) -> str:
+    """Say which of the known keys or steps somebody meant by another name, or which there are."""
+    names = tuple(known)
+    meant = next((other[key] for other in (_OTHER_KEYS, _OTHER_STEPS) if other.get(key) in names), None)
+    return did_you_mean(meant or key, names)
+
+
+def on_size(number: Any, at: Path) -> str:
+    """Say what stands for any size, if a number of a shape at a place of a manifest is -1; else nothing."""
+    return ". Any size is a name, such as batch, or null" if number == -1 and "shape" in at else ""
 
 
 def _on_component(key: str, at: Path) -> str | None:
@@ -40,10 +80,16 @@ def _on_option(key: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def on_provider_as_key(value: Any, *, in_list: bool) -> str | None:
-    """Say how a provider is written with its options, if its name is a mapping's only key; `in_list`: as a list."""
-    if not (isinstance(value, dict) and len(value) == 1):
+    """Say how a provider is written with its options; `in_list`: as a list.
+
+    Its name may be a mapping's only key, or stand before them in a list, as ONNX Runtime has it.
+    """
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):  # noqa: PLR2004  a pair
+        name, options = value
+    elif isinstance(value, dict) and len(value) == 1:
+        ((name, options),) = value.items()
+    else:
         return None
-    ((name, options),) = value.items()
     if not isinstance(name, str) or find_provider(name) is None:
         return None
     keys = ", ".join(f"{key}: …" for key in options) if isinstance(options, dict) and options else "…"
@@ -68,6 +114,6 @@ def _example(schema: Mapping[str, Any]) -> str:
 def meant_choice(written: str, choices: Iterable[str]) -> str | None:
     """Return the allowed choice that somebody meant by another text; None if none is like it."""
     known = tuple(choices)
-    bare = written.casefold().removeprefix("tensor(").removesuffix(")")
-    dtype = _OTHER_DTYPES.get(bare, bare)
-    return dtype if dtype in known else nearest(written, known)
+    bare = written.casefold().removeprefix("tensor(").removesuffix(")").removeprefix("ort_enable_")
+    choice = _OTHER_CHOICES.get(bare, bare)
+    return choice if choice in known else nearest(written, known)

@@ -25,6 +25,15 @@ MAX_NODES = 200_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # four times faster where libyaml is there, the same events
 
 
+_YAML_ADVICE = {
+    "while scanning an alias": "Text that begins with * must be quoted.",
+    "unknown escape character": "Write / between folders, or put text with \\ into single quotes.",
+    "mapping values are not allowed": "A space follows each colon; text with a colon and a space in it is quoted.",
+    "while parsing a block mapping": "Keys of one mapping begin in the same column.",
+}
+"""What to do about an error of YAML, by a part of libyaml's words."""
+
+
 class Document(Struct, frozen=True, kw_only=True):
     """Plain data, where each value and each key stands, and which booleans were written as words like `yes`.
 
@@ -161,8 +170,8 @@ class _Parser(Struct):
         written = lines[line]
         if "\t" in written[: len(written) - len(written.lstrip())]:
             detail += " YAML indents with spaces only: replace the tab."
-        if error.context == "while scanning an alias":
-            detail += " Text that begins with * must be quoted."
+        said = f"{problem} {error.context}"
+        detail += "".join(f" {advice}" for told, advice in _YAML_ADVICE.items() if told in said)
         self.note("yaml-syntax", detail, Span(path=self.path, line=line + 1, column=column + 1))
 
     def _compose_events(self, events: Iterator[Any]) -> _Node | None:

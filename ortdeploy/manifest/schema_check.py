@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
+from ortdeploy.diagnostics import Diagnostic, Span
 from ortdeploy.manifest import advice
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.quick_check import UnsupportedSchemaError, fits, fits_schema
@@ -230,7 +230,9 @@ def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnost
     for key in error.instance:
         if key not in known and not any(matches(pattern, key) for pattern in patterns):
             is_manifest = document.whole == _WHOLE["deployment"]
-            where = (is_manifest and advice.on_key(key, at, error.instance)) or did_you_mean(key, known)
+            where = (is_manifest and advice.on_key(key, at, error.instance)) or advice.meant_key(key, known)
+            if error.parent is not None and key in _steps(error.parent):
+                where = f"{key} is a step of its own: write it as another item of the list."
             detail = f'"{key}" is not a key of {_name(at, document)}. {where}'
             yield stage_diagnostic("unknown-key", detail, document.locate_key((*at, key)))
 
@@ -239,11 +241,13 @@ def _missing_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnost
     for key in error.validator_value:
         if key not in error.instance and error.message.startswith(repr(key)):
             meaning = error.schema.get("properties", {}).get(key, {})
-            detail = f'{_name(at, document)} needs the key "{key}"{_meaning(meaning)}.'
+            detail = f'{_name(at, document)} needs the key "{key}"{_meaning(key, meaning)}.'
             yield stage_diagnostic("missing-key", detail, document.locate_key(at))
 
 
-def _meaning(schema: dict[str, Any]) -> str:
+def _meaning(key: str, schema: dict[str, Any]) -> str:
+    if "const" in schema:
+        return f", which is always {key}: {_shown(schema['const'])}"
     return f": {schema['title'].lower()}" if "title" in schema else ""
 
 
@@ -251,10 +255,10 @@ def _unknown_step(error: Any, at: Path, document: Document) -> Diagnostic:
     names = list(_steps(error))
     if not error.instance:
         return stage_diagnostic(
-            "missing-key", f"{_name(at, document)} names no step. {did_you_mean('', names)}", document.locate(at)
+            "missing-key", f"{_name(at, document)} names no step. {advice.meant_key('', names)}", document.locate(at)
         )
     written = next(iter(error.instance))
-    detail = f'{_name(at, document)}: "{written}" is not a step. {did_you_mean(written, names)}'
+    detail = f'{_name(at, document)}: "{written}" is not a step. {advice.meant_key(written, names)}'
     return stage_diagnostic("unknown-key", detail, document.locate_key((*at, written)))
 
 
@@ -283,7 +287,7 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
     types = set(_wanted_types(error))
     if document.whole == _WHOLE["deployment"]:
         in_list = "array" in types and "providers" in at[-2:]
-        is_provider = in_list or key == "provider"
+        is_provider = "providers" in at[-2:] or key == "provider"
         provider = advice.on_provider_as_key(error.instance, in_list=in_list) if is_provider else None
         if better := provider or advice.on_step_as_text(error.instance, _steps(error)):
             return f"{detail} {better}"
@@ -324,7 +328,8 @@ def _restriction(error: Any) -> str:
         case "const":
             return f"must be {_shown(limit)}, not {value}"
         case "minimum" | "exclusiveMinimum":
-            return f"is {value}; {'at least' if error.validator == 'minimum' else 'more than'} {limit} is allowed"
+            bound = f"is {value}; {'at least' if error.validator == 'minimum' else 'more than'} {limit} is allowed"
+            return bound + advice.on_size(error.instance, tuple(error.absolute_path))
         case "maximum":
             return f"is {value}; at most {limit} is allowed"
         case "minItems" | "maxItems":

@@ -30,7 +30,7 @@ _NOTHING_LEFT = (
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         outputs = job.model.facts.outputs
-        if outputs and not any(value.name in job.needed for value in outputs):
+        if outputs and all(_is_whole(value, job) for value in outputs):
             spec = job.spec
             yield Finding(at=spec.output.at, detail=_NOTHING_LEFT, key=True, job=spec.name, model=spec.model)
         for value in outputs:
@@ -39,9 +39,14 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 yield Finding(at=job.spec.output.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
 
 
+def _is_whole(value: "ValueFacts", job: "ResolvedJob") -> bool:
+    """Return whether an output is declared not to be by row."""
+    return job.axes.of_output(value.name) is None and value.name in job.axes.declared
+
+
 def _detail(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     axis, shape = job.axes.of_output(value.name), value.tensor.shape
-    if axis is None and value.name in job.axes.declared:
+    if _is_whole(value, job):
         return (
             f'Output "{value.name}" is declared with row_axis: none: it is not by row, so it cannot be a column. '
             "Leave it out with columns:, or say which of its axes counts rows."

@@ -83,6 +83,20 @@ def test_a_trap_is_one_diagnostic_with_its_place(raw: bytes, rule: str, line: in
 
 
 @pytest.mark.parametrize(
+    ("raw", "advice"),
+    [
+        (b'path: "inbox\\*.jpg"\n', "Write / between folders"),
+        (b"model:m\ninput: 1\n", "A space follows each colon"),
+        (b"a: 1\n b: 2\n", "A space follows each colon"),
+        (b"j:\n    a: {b: 1}\n   c: 2\n", "in the same column"),
+    ],
+)
+def test_what_yaml_refuses_is_told_with_what_to_do(raw: bytes, advice: str) -> None:
+    _, (found,) = parse_document(raw, "m.yaml")
+    assert advice in found.detail
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "a: 'yes'\n",

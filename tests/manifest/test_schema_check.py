@@ -159,6 +159,7 @@ def test_a_step_that_is_only_named_is_told_how_to_be_written(step: str, told: st
         ("long", "int64"),
         ("tensor(int64)", "int64"),
         ("flot32", "float32"),
+        ("FP16", "float16"),
     ],
 )
 def test_an_element_type_by_its_other_name_is_the_one_that_is_meant(written: str, meant: str) -> None:
@@ -280,6 +281,30 @@ def test_an_unknown_step_offers_the_nearest() -> None:
     ((rule, detail),) = step("{rezise: [8, 8]}")
     assert rule == "unknown-key"
     assert 'Did you mean "resize"?' in detail
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("session_options: {}", 'Did you mean "session"?'),
+        ("device: cuda", 'Did you mean "providers"?'),
+        ("provider_options: {}", "providers: [{provider: …, options: {…}}]."),
+        ("session: {graph_optimization_level: ORT_ENABLE_ALL}", 'Did you mean "all"?'),
+        ("inputs: {x: {shape: [-1, 3]}}", "Any size is a name, such as batch, or null."),
+        ("providers: [[CUDA, {device_id: 0}]]", "Write {provider: CUDA, options: {device_id: …}}."),
+    ],
+)
+def test_what_other_tools_call_it_is_what_is_meant(line: str, meant: str) -> None:
+    assert complaint(line)[2].endswith(meant)
+
+
+def test_steps_by_the_names_of_other_tools_and_two_steps_in_one_item() -> None:
+    ((_, detail),) = step("{transpose: [2, 0, 1]}")
+    assert 'Did you mean "layout"?' in detail
+    ((_, detail),) = step("{rgb: true, resize: [8, 8]}")
+    assert "rgb is a step of its own" in detail
+    (found,) = problems(MANIFEST + "    preprocess: {}\n")
+    assert 'Did you mean "prepare"?' in found.detail
 
 
 def test_a_word_of_a_step_offers_that_step_before_one_that_only_looks_alike() -> None:
