@@ -75,6 +75,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "late-compiler": (Stage.TEXT, Area.PROVIDERS),
     "layout-mismatch": (Stage.FACTS, Area.MODELS),
     "link-out-of-tree": (Stage.FACTS, Area.NAMES),
+    "mean-of-another-scale": (Stage.FACTS, Area.INPUT),
     "misnamed-operator": (Stage.TEXT, Area.PIPELINES),
     "missing-column": (Stage.FACTS, Area.INPUT),
     "missing-library": (Stage.FACTS, Area.PROVIDERS),
