@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePath
 
@@ -18,8 +19,23 @@ def advice_on_path(written: str, place: str) -> str:
         return " A path takes neither ~ nor variables."
     if "\\" in written and os.sep == "/":
         return " Write / between folders."
+    if (other := _in_another_case(Path(place))) is not None:
+        return f" {other} is there: letters of upper and lower case are not the same."
     near = _near(written, place)
     return f" Did you mean {near}?" if near else ""
+
+
+def _in_another_case(pattern: Path) -> str | None:
+    """Return a name, of the first ones in the folder of a pattern, that it would match if case made no difference."""
+    if not has_magic(pattern.name):
+        return None
+    try:
+        with os.scandir(pattern.parent) as entries:
+            names = [one.name for one in islice(entries, _MOST)]
+    except (OSError, ValueError):
+        return None
+    alike = (name for name in names if fnmatchcase(name.casefold(), pattern.name.casefold()))
+    return next((name for name in alike if name.isprintable() and not fnmatchcase(name, pattern.name)), None)
 
 
 def _near(written: str, place: str) -> str | None:

@@ -53,6 +53,11 @@ def test_a_path_that_leads_nowhere_is_told_what_is_near(folder: Path, written: s
     assert advice_on_path(written, str(folder / written)) == told
 
 
+def test_a_pattern_in_another_case_is_told_of_a_file(folder: Path) -> None:
+    told = advice_on_path("models/v1.2/*.ONNX", str(folder / "models/v1.2/*.ONNX"))
+    assert told == " net.onnx is there: letters of upper and lower case are not the same."
+
+
 def test_a_path_from_the_root_stays_one(folder: Path) -> None:
     written = str(folder / "modls/digits.onnx")
     assert advice_on_path(written, written) == f" Did you mean {folder.as_posix()}/models/digits.onnx?"
