@@ -47,11 +47,34 @@ def expand(full: str) -> "Sequence[str]":
         return in_order(names, os.path.join(name, ""))  # noqa: PTH118  text
     if os.path.lexists(name) or not has_magic(full):  # a name may hold a bracket
         return [name] if os.path.lexists(name) else []
+    above, crosses, below = f"{full}{os.sep}".partition(f"{os.sep}**{os.sep}")
+    if crosses:
+        return in_order(_across(above, below.rstrip(os.sep) or "*"))
     folder, pattern = os.path.split(full)
     fixed = as_name(folder)
-    if has_magic(folder) or pattern == "**" or not os.path.isdir(fixed):  # noqa: PTH112
-        return in_order(path for path in glob.iglob(full, recursive=True) if not os.path.isdir(path))  # noqa: PTH112, PTH207  keeps a glob's text
+    if has_magic(folder) or not os.path.isdir(fixed):  # noqa: PTH112
+        return in_order(path for path in glob.iglob(full) if not os.path.isdir(path))  # noqa: PTH112, PTH207  keeps a glob's text
     return in_order(_matching(fixed, pattern), os.path.join(fixed, ""))  # noqa: PTH118  text
+
+
+def _across(above: str, below: str) -> "Iterator[str]":
+    """Yield what matches `below` in folders that match `above` and in all below them that are not hidden.
+
+    A link that leads back to a folder on the way, or above it, is not followed: all there would be found forty times.
+    """
+    waiting = [(folder, [os.path.join(os.path.realpath(folder), "")]) for folder in glob.iglob(above or os.sep)]  # noqa: PTH118, PTH207
+    while waiting:
+        folder, way = waiting.pop()
+        full = os.path.join(glob.escape(folder), below)  # noqa: PTH118  text
+        if not os.path.isdir(as_name(full)):  # noqa: PTH112  of which a folder's files are no match
+            yield from expand(full)
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and is_folder_entry(entry):
+                    is_link = entry.is_symlink()
+                    real = os.path.join(os.path.realpath(entry.path) if is_link else way[-1] + entry.name, "")  # noqa: PTH118
+                    if not (is_link and any(one.startswith(real) for one in way)):
+                        waiting.append((entry.path, [*way, real]))
 
 
 def links_below(folder: str, skipped: str = "") -> "Iterator[str]":

@@ -121,3 +121,15 @@ def test_links_are_found_at_any_depth_and_not_followed(
 
 def test_a_folder_that_is_not_there_has_no_links(tmp_path: Path) -> None:
     assert list(links_below(str(tmp_path / "gone"))) == []
+
+
+@pytest.mark.parametrize("pattern", ["**/*.npy", "**", "**/x.npy", "s*/**/*.npy", "**/deep", "**/sub/*", "**/**/x.npy"])
+def test_a_link_back_to_a_folder_on_the_way_is_not_followed(tmp_path: Path, pattern: str) -> None:
+    for name in ("a.npy", "sub/x.npy", "sub/deep/y.npy", ".hidden/z.npy", "aside/w.npy"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "sub/far").symlink_to("../aside")
+    without = found_by_glob(f"{tmp_path}/{pattern}")
+    for name in ("one", "other", "sub/deep/third"):
+        (tmp_path / name).symlink_to(tmp_path)
+    assert sorted(set(expand(f"{tmp_path}/{pattern}"))) == sorted(set(without))
