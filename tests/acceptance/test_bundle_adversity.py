@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
-from conftest import Cli, run_fork
+from conftest import Cli, read_rows, run_fork
 from support.bundle_worlds import MANIFEST, World, allow, sign
 from support.bundles import Signer
 from support.forks import CAN_FORK, Fork, be_the_program
@@ -292,3 +292,19 @@ def test_a_layout_is_taken_from_within_and_an_empty_one_is_none(world: World, mo
     assert (done.code, world.version) == (0, 1), done.err
     (made / "x.tar").mkdir()
     assert "x.tar is no bundle: there is no index.json" in world.run("apply", "x.tar").err
+
+
+def test_without_a_policy_the_deployment_that_came_last_from_a_path_runs_while_that_is_away(world: World) -> None:
+    stick = world.home.parent / "stick.tar"
+    world.put("a", 0)
+    world.bundle(1).replace(stick)
+    assert world.run("apply", stick).code == 0
+    text = MANIFEST.replace("path: out", "path: elsewhere")
+    for name in ("other", "third", "fourth"):  # whichever record comes first
+        world.write(text.replace("name: demo", f"name: {name}").replace("elsewhere", name))
+        world.bundle(1).replace(stick)
+        assert world.run("apply", stick).code == 0
+    stick.unlink()
+    world.put("b", 0)
+    assert world.run("apply", "--last-good", stick).code == 1
+    assert [len(read_rows(world.device / name)) for name in ("out", "other", "third", "fourth")] == [2, 2, 2, 4]

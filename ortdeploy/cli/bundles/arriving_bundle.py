@@ -71,12 +71,12 @@ class ArrivingBundle:
         with record.installing(self._place.state, self._name):
             installed = replace(self._load(), source=source, wanted=self._id)
             self._save(installed)
-            if self._runs_whole(installed):
-                return EXIT_OK
             try:
-                self._go_through(installed)
+                if not self._runs_whole(installed):
+                    self._go_through(installed)
             except RefusedError as error:
                 return self._refuse(error)
+            record.own_source(installed, self._place.state)
         return EXIT_OK
 
     def _go_through(self, installed: Installed) -> None:

@@ -472,14 +472,20 @@ def owners(state_dir: Path) -> set[str] | None:
     }
 
 
-def name_from(state_dir: Path, source: str) -> str | None:
-    """Return the name of the deployment whose last bundle lay at a path, if one runs; None if there is none."""
+def name_from(state_dir: Path, source: str, *, but: str | None = None) -> str | None:
+    """Return the name of the deployment whose last bundle lay at a path, if one runs; None if none does but that."""
     for path in sorted((state_dir / FOLDER).glob("*.json")):
         with suppress(OSError, OrtdeployError):
             known = _load(path)
-            if known.source == source and known.current is not None:
+            if known.source == source and known.current is not None and known.name != but:
                 return known.name
     return None
+
+
+def own_source(installed: Installed, state_dir: Path) -> None:
+    """Let no other deployment be the one whose bundle lay at this one's path. Raises OrtdeployError."""
+    while (other := name_from(state_dir, installed.source, but=installed.name)) is not None:
+        save_installed(state_dir, replace(load_installed(state_dir, other), source=""))
 
 
 def _owner(name: str, id_: str) -> str:
