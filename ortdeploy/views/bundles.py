@@ -57,7 +57,7 @@ def render_versions(installed: "Installed", sizes: Mapping[str, int]) -> str:
         lines.append(f"{installed.name} {one.number}{label}: {state}{aside}, {kept}")
     for refused in installed.refused:
         why = f"not {refused.state} since {refused.since}: {refused.reason}"
-        lines.append(f"{installed.name} {refused.number}: {why}")
+        lines.append(f"{installed.name} {refused.called}: {why}")
     return safe("".join(f"{line}\n" for line in lines))
 
 

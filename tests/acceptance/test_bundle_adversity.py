@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import jsonschema
 import numpy as np
 import pytest
 from conftest import Cli, read_rows, run_fork
@@ -22,6 +23,7 @@ from ortdeploy.cli.bundles.bundle_place import Place
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
 from ortdeploy.files import names
 from ortdeploy.planning.versions import installed
+from ortdeploy.schemas import load_schema
 
 
 @pytest.fixture
@@ -308,3 +310,24 @@ def test_without_a_policy_the_deployment_that_came_last_from_a_path_runs_while_t
     world.put("b", 0)
     assert world.run("apply", "--last-good", stick).code == 1
     assert [len(read_rows(world.device / name)) for name in ("out", "other", "third", "fourth")] == [2, 2, 2, 4]
+
+
+def test_a_bundle_that_cannot_be_read_is_told_until_it_can_be(world: World) -> None:
+    upgrade(world)
+    bundle = world.home.parent / "demo-1.tar"
+    whole = bundle.read_bytes()
+    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
+    bundle.write_bytes(whole[:-2000])
+    done = world.run("apply", "--last-good", bundle)
+    assert (done.code, world.version, len(world.words())) == (1, 1, 4)
+    said = json.loads(document.read_text())
+    assert (said["state"], said["version"]["number"], said["wanted"]["same"]) == ("refused", 1, False)
+    assert said["refusal"]["summary"] == "What lies in the place of the bundle is not described"
+    jsonschema.validate(said, load_schema("status"))
+    assert "demo bundle: apply has failed since " in world.run("status", "@demo").words
+    bundle.rename(bundle.with_suffix(".away"))  # as with a stick
+    assert world.run("apply", "--last-good", bundle).code == 1
+    bundle.write_bytes(whole)
+    assert world.run("apply", "--last-good", bundle).code == 0
+    assert json.loads(document.read_text())["state"] == "current"
+    assert "demo bundle" not in world.run("status", "@demo", "--versions").out

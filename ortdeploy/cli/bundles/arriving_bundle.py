@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec.structs import replace
-
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Place, RefusedError, first_error
@@ -69,7 +67,7 @@ class ArrivingBundle:
         if (installed.source, installed.wanted) == (source, self._id) and self._runs_whole(installed):
             return EXIT_OK
         with record.installing(self._place.state, self._name):
-            installed = replace(self._load(), source=source, wanted=self._id)
+            installed = record.asked_for(self._load(), self._id, source)
             self._save(installed)
             try:
                 if not self._runs_whole(installed):

@@ -27,6 +27,7 @@ from ortdeploy.events import log
 from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.files.digests import signature
 from ortdeploy.files.names import is_folder, names_bundle
+from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.state_folder import state_folder
@@ -171,11 +172,19 @@ class _Desk:
                 raise
             code = EXIT_REJECTED
             sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
+            if os.path.lexists(path):  # which is no stick that is away
+                self._note_unreadable(name, str(error))
         installed = record.load_installed(self._place.state, name)
         if code == EXIT_OK or (with_last and installed.current is not None):
             return worst_of([code, self._run_installed(name)])
         self._report(installed)
         return code
+
+    def _note_unreadable(self, name: str, reason: str) -> None:
+        """Remember that what lies in the place of a bundle is none for this device; on a full disk, nobody does."""
+        state = self._place.state
+        with suppress(OrtdeployError), record.installing(state, name):
+            record.save_installed(state, record.with_unreadable(record.load_installed(state, name), reason, now()))
 
     def _require_same_name(self, name: str, source: str) -> None:
         """Under a policy, keep what one deployment's path brings from being another one, which would run instead of it.
@@ -230,7 +239,7 @@ class _Desk:
             where, refused = f"@{name} in {self._place.root}", installed.wanted_refusal
             why = "Apply its bundle: ortdeploy apply BUNDLE --root DIR"
             if refused is not None:
-                why = f"Version {refused.number} is not {refused.state} since {refused.since}: {refused.reason}"
+                why = f"Version {refused.called} is not {refused.state} since {refused.since}: {refused.reason}"
             raise OrtdeployError(f"nothing is installed as {where}. {why}")
         try:
             passed = self._require_trust(installed, version)

@@ -156,7 +156,7 @@ def _refusals(arguments: argparse.Namespace) -> list[Refusal]:
     """Return what was refused when it was last applied; a last good version may run in the place of a manifest."""
     installed = getattr(getattr(arguments, "taken", None), "installed", None)
     if installed is not None and (bundle := installed.wanted_refusal) is not None:
-        what, why = f"{installed.name} {bundle.number}", f"not {bundle.state}: {bundle.reason}"
+        what, why = f"{installed.name} {bundle.called}", f"not {bundle.state}: {bundle.reason}"
         return [Refusal(manifest=what, since=bundle.since, reason=why)]
     found = {one.manifest: one for one in refused_applies(find_manifests(arguments.paths)[0], arguments.state_dir)}
     return list({**found, **{one.manifest: one for one in _stand_ins(arguments)}}.values())

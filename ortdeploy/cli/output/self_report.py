@@ -282,7 +282,8 @@ def _refusal_of(bundle: "WantedBundle") -> Refused | None:
     found = bundle.refused
     if found is None:
         return None
-    return Refused(summary=f"Version {found.number} is not {found.state}", since=found.since, rule=found.rule)
+    what = f"Version {found.called}" if bundle.bundle else "What lies in the place of the bundle"
+    return Refused(summary=f"{what} is not {found.state}", since=found.since, rule=found.rule)
 
 
 def _cut(facts: Mapping[str, Fact]) -> dict[str, Fact]:

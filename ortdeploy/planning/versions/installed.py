@@ -51,7 +51,10 @@ _RESERVE = 64 * 1024 * 1024
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """A version that was refused: at which state, why, since when, and by which facts and policies."""
+    """A version that was refused: at which state, why, since when, and by which facts and policies.
+
+    Without an id, it is what lies in the place of the bundle, of which not even the number can be read.
+    """
 
     id: str
     number: int
@@ -65,6 +68,11 @@ class Refused(Struct, frozen=True, kw_only=True):
     def rule(self) -> str | None:
         """The rule that refuses its plan, with which the reason begins."""
         return self.reason.partition(":")[0] if self.state == PLANNED else None
+
+    @property
+    def called(self) -> str:
+        """The number of the version, or the word bundle."""
+        return f"{self.number}" if self.id else "bundle"
 
 
 class Installed(Struct, frozen=True, kw_only=True):
@@ -272,6 +280,18 @@ def with_refusal(installed: Installed, refused: Refused) -> Installed:
         refused = replace(refused, since=before.since)
     others = [one for one in installed.refused if one.id != refused.id]
     return replace(installed, wanted=refused.id, refused=(*others[-_MOST_REFUSALS + 1 :], refused))
+
+
+def with_unreadable(installed: Installed, reason: str, now: str) -> Installed:
+    """Return a record in which what was asked for last cannot even be described."""
+    return with_refusal(
+        installed, Refused(id="", number=0, label="", state=DESCRIBED, reason=reason, since=now, facts="")
+    )
+
+
+def asked_for(installed: Installed, id_: str, source: str) -> Installed:
+    """Return a record in which somebody asks for a version, of which a bundle lies at a path and can be read."""
+    return replace(installed, source=source, wanted=id_, refused=tuple(one for one in installed.refused if one.id))
 
 
 def with_current(installed: Installed, id_: str, keep: int) -> tuple[Installed, tuple[Version, ...]]:
