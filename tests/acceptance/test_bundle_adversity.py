@@ -331,3 +331,14 @@ def test_a_bundle_that_cannot_be_read_is_told_until_it_can_be(world: World) -> N
     assert world.run("apply", "--last-good", bundle).code == 0
     assert json.loads(document.read_text())["state"] == "current"
     assert "demo bundle" not in world.run("status", "@demo", "--versions").out
+
+
+def test_while_another_process_brings_a_version_in_the_one_before_runs(world: World) -> None:
+    upgrade(world)
+    two = world.bundle(2)
+    with installed.installing(world.device / ".ortdeploy", "demo"):  # for as long as it may hang there
+        assert world.run("apply", two).code == EXIT_LOCKED
+        done = world.run("apply", "--last-good", two)
+    assert (done.code, world.version, world.words()[2:]) == (EXIT_LOCKED, 1, ["right", "right"])
+    assert "is held by a live run" in done.err
+    assert (world.run("apply", two).code, world.version) == (0, 2)

@@ -21,7 +21,7 @@ from ortdeploy.cli.bundles.arriving_bundle import ArrivingBundle
 from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError, with_version
 from ortdeploy.cli.command_line.manifest_options import Taken
 from ortdeploy.cli.commands.shared import log_here
-from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED, worst_of
+from ortdeploy.cli.exit_codes import EXIT_LOCKED, EXIT_OK, EXIT_REJECTED, worst_of
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, has_errors
 from ortdeploy.events import log
 from ortdeploy.files.content_store import StoreFullError
@@ -164,15 +164,13 @@ class _Desk:
                 if self._arguments.command == "plan":
                     return arriving.plan(lambda version: self._take(version, f"@{name}"), self._run)
                 code = arriving.install(source)
-        except LockedError:
-            raise
-        except OrtdeployError as error:  # as if somebody is copying another one there
+        except OrtdeployError as error:  # as if somebody is copying another one there, or brings one in meanwhile
             name = (record.name_from(self._place.state, source) or name) if with_last else None
             if name is None or running_version(self._place.state, name) is None:
                 raise
-            code = EXIT_REJECTED
+            code = EXIT_LOCKED if isinstance(error, LockedError) else EXIT_REJECTED
             sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
-            if os.path.lexists(path):  # which is no stick that is away
+            if code == EXIT_REJECTED and os.path.lexists(path):  # which is no stick that is away
                 self._note_unreadable(name, str(error))
         installed = record.load_installed(self._place.state, name)
         if code == EXIT_OK or (with_last and installed.current is not None):
