@@ -251,7 +251,10 @@ def test_golden_checks_are_those_of_the_profile_that_holds(world: World) -> None
     shutil.copytree(world.home / "checks/scale", world.home / "checks/other")
     np.savez(world.home / "checks/other/outputs.npz", y=np.full((1, 2), 9, np.float32))
     other = "b: {when: {labels: {line: b}}, models: {scale: {checks: [checks/other]}}}"
-    world.write(f"{MANIFEST}profiles:\n  a: {{when: {{labels: {{line: a}}}}}}\n  {other}\n  otherwise: refuse\n")
+    more = "  more: {model: scale, input: {path: more/*.npy, on_empty: done}, output: {path: elsewhere}}"
+    profiles = f"profiles:\n  a: {{when: {{labels: {{line: a}}}}}}\n  {other}\n  otherwise: refuse\n"
+    world.write(f"{MANIFEST}{more}\n{profiles}")
+    (world.device / "more").mkdir()
     world.put("a", 0)
     bundle = world.bundle(1)
     assert "is not planned: no-profile: " in world.run("apply", bundle).err
@@ -260,6 +263,8 @@ def test_golden_checks_are_those_of_the_profile_that_holds(world: World) -> None
     refused = world.run("apply", "@demo", "--label", "line=b")
     assert (refused.code, len(world.words())) == (1, 2)
     assert "golden check checks/other of model scale" in refused.err
+    np.save(world.device / "more/bad.npy", np.zeros((1, 3), np.float32))  # of another job, which cannot be planned
+    assert world.run("apply", "@demo", "--label", "line=b", "--job", "run").err == refused.err
 
 
 def test_golden_checks_that_have_refused_a_version_do_not_run_again(

@@ -14,14 +14,12 @@ from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
-from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
 from ortdeploy.planning.versions.policy_file import keep_of
 from ortdeploy.planning.versions.version import Version
-from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.redaction import without_secrets
 from ortdeploy.terminal_text import safe
 from ortdeploy.versions import package_version, release_numbers
@@ -49,7 +47,7 @@ class ArrivingBundle:
             take(version)
             code = run(self._place.arguments)
             if code == EXIT_REJECTED and self._id != installed.current:
-                found = self._planned(version).diagnostics
+                found = self._place.plan(version).diagnostics
                 if has_errors(found):
                     return self._refuse(RefusedError(PLANNED, first_error(found)))
             if code in {EXIT_OK, EXIT_CHANGES} and installed.reached.get(self._id) == WHOLE:
@@ -98,7 +96,7 @@ class ArrivingBundle:
         """Plan and check a version that is whole. Raises RefusedError, LockedError."""
         place = self._place
         self._require_unit(version)
-        planned = self._planned(version)
+        planned = place.plan(version)
         if has_errors(planned.diagnostics):
             write_findings(planned.diagnostics, place.arguments, sys.stderr)
             raise RefusedError(PLANNED, first_error(planned.diagnostics))
@@ -107,7 +105,7 @@ class ArrivingBundle:
         facts, before = place.facts_key(), installed.refusal(self._id)
         if before is not None and before.facts == facts:
             raise RefusedError(before.state, before.reason)
-        place.try_checks(place.manifest_of(version), place.options(version), planned.plans)
+        place.try_checks(version, planned)
         installed = record.with_state(record.with_passed(installed, self._id, facts), self._id, CHECKED)
         self._save(installed)
         return installed
@@ -155,13 +153,6 @@ class ArrivingBundle:
                 f"{unit.path} denies its service what this version needs: {', '.join(missing)}. Write the unit anew, "
                 f"and restart it after systemctl daemon-reload: {to_renew(unit)}",
             )
-
-    def _planned(self, version: Version) -> Planned:
-        """Plan a version with the data that is here."""
-        place = self._place
-        own, arguments = place.options(version)(place.own_options()), place.arguments
-        manifest = place.manifest_of(version)
-        return plan_manifests([manifest], own, state_dir=arguments.state_dir, new_run=arguments.new_run)
 
     def _refuse(self, error: RefusedError) -> int:
         """Remember a refusal, and say what stays."""

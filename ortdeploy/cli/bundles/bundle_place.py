@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,15 +18,14 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
-from ortdeploy.plan.steps import Plan
-from ortdeploy.planning.devices.variants import on_this_machine
 from ortdeploy.planning.golden_checks import plan_checks
 from ortdeploy.planning.joining import probe_host
-from ortdeploy.planning.validation import validate
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions import policy_file
 from ortdeploy.planning.versions.installed import CHECKED
 from ortdeploy.planning.versions.version import Version
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.versions import versions
 
 Options = Callable[[LoadOptions], LoadOptions]
@@ -88,20 +88,27 @@ class Place:
             )
         return self._facts
 
-    def try_checks(self, manifest: str, options: Options, plans: Sequence[Plan]) -> None:
+    def plan(self, version: Version, jobs: Sequence[str] | None = None, excluded: Sequence[str] = ()) -> Planned:
+        """Plan a version, or some of its jobs, with the data that is here."""
+        own, state_dir = self.options(version)(self.own_options()), self.arguments.state_dir
+        chosen: dict[str, Any] = {"jobs": jobs, "excluded": excluded, "new_run": self.arguments.new_run}
+        return plan_manifests([self.manifest_of(version)], own, state_dir=state_dir, **chosen)
+
+    def try_checks(self, version: Version, planned: Planned) -> None:
         """Run all golden checks of a version, never beside a run of its jobs. Raises RefusedError, LockedError."""
         from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for what is checked
         from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
 
-        own, state_dir = options(self.own_options()), self.arguments.state_dir
-        specs = validate([manifest], own, choose=on_this_machine(own, state_dir)).specs
-        if not any(_has_checks(spec) for spec in specs):
+        if not any(_has_checks(one.spec) for one in planned.deployments):
             return
-        checks, diagnostics = plan_checks([manifest], own, state_dir=state_dir)
+        own, state_dir = self.options(version)(self.own_options()), self.arguments.state_dir
+        checks, diagnostics = plan_checks([self.manifest_of(version)], own, state_dir=state_dir)
         if has_errors(diagnostics):
             raise RefusedError(CHECKED, first_error(diagnostics))
         outputs = [
-            output_key(Path(plan.folder) / step.output.path, self.state) for plan in plans for step in run_jobs(plan)
+            output_key(Path(plan.folder) / step.output.path, self.state)
+            for plan in planned.plans
+            for step in run_jobs(plan)
         ]
         with hold_outputs(self.state, outputs):
             for result in run_checks(checks, state_dir, own.roots):

@@ -35,7 +35,6 @@ from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions.installed import Installed, running_version
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.planning.versions.version import Version
-from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.redaction import without_secrets
 from ortdeploy.terminal_text import safe
 
@@ -261,7 +260,7 @@ class _Desk:
             except OrtdeployError as error:
                 raise OrtdeployError(f"{_named(installed.name, version)} may not run any more: {error}") from error
         is_run = self._arguments.command in {"apply", "retry"}
-        return is_run and self._check_again(installed, version, self._place.options(version))
+        return is_run and self._check_again(installed, version)
 
     def report_stopped(self, path: str) -> None:
         """Say in the status document that what is installed may not run, because nobody knows what the policy says."""
@@ -318,21 +317,20 @@ class _Desk:
             with suppress(OrtdeployError):  # what is not whole does not run either
                 yield self._place.manifest_of(version), self._place.options(version)
 
-    def _check_again(self, installed: Installed, version: Version, options: Options) -> bool:
+    def _check_again(self, installed: Installed, version: Version) -> bool:
         """Run the golden checks of a version if the facts are others than when they passed. Raises OrtdeployError.
 
         Return whether they have passed; if the version cannot be planned, the command says so.
         """
         place, id_ = self._place, str(version.id)
-        facts, manifest = place.facts_key(), place.manifest_of(version)
+        facts = place.facts_key()
         if installed.passed.get(id_) == facts:
             return True
-        own = options(place.own_options())
-        planned = plan_manifests([manifest], own, state_dir=self._arguments.state_dir)
+        planned = place.plan(version, self._arguments.jobs, self._arguments.excluded)
         if has_errors(planned.diagnostics):
             return False
         try:
-            place.try_checks(manifest, options, planned.plans)
+            place.try_checks(version, planned)
         except RefusedError as error:
             what = f"{_named(installed.name, version)} is refused on this machine as it is now"
             raise OrtdeployError(f"{what}: {error.reason}") from error
