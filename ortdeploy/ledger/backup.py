@@ -1,10 +1,10 @@
 """Copies of a state folder's ledger: one file with its state at one moment, which may be made beside a live run.
 
 A copy is a zip of `state.db` (by SQLite's backup) and of notes: manifests as they last ran well, the texts with which
-outputs were last run, which endings of applies were reported, and what was measured. Locks, the progress of live runs,
-models and everything that is made again are left out. A copy is brought back only to a folder without a ledger, and
-only if it fits the outputs: their files, here or on an object store, are as the copy says, and their `_output.json`
-names the place that it is brought to.
+outputs were last run, which versions came in bundles, which endings of applies were reported, and what was measured.
+Locks, the progress of live runs, models and everything that is made again are left out. A copy is brought back only to
+a folder without a ledger, and only if it fits the outputs: their files, here or on an object store, are as the copy
+says, and their `_output.json` names the place that it is brought to.
 """
 
 import os
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.names import KEPT, TEXTS, TOLD
+from ortdeploy.files.names import BUNDLES, KEPT, TEXTS, TOLD
 from ortdeploy.files.object_store import url_of_mirror
 from ortdeploy.files.opening import open_regular, read_whole, regular_path
 from ortdeploy.files.scratch import scratch_folder
@@ -39,10 +39,10 @@ _NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedErr
 """What zipfile raises over a file that is damaged, or no zip file."""
 
 _MEASURED = f"{memo.FOLDER}/{KIND}"
-_FOLDERS = (KEPT, TEXTS, TOLD, _MEASURED)
+_FOLDERS = (BUNDLES, KEPT, TEXTS, TOLD, _MEASURED)
 _NOTE = re.compile(
     rf"{KEPT}/[0-9a-f]{{64}}\.(json|refused)|{TEXTS}/[0-9a-f]{{16}}\.json|{TOLD}/[0-9a-f]{{16}}\.txt"
-    rf"|{_MEASURED}/[0-9a-f]{{64}}"
+    rf"|{_MEASURED}/[0-9a-f]{{64}}|{BUNDLES}/[0-9a-f]{{32}}\.json"
 )
 """The notes of a copy: all its files but the ledger."""
 

@@ -347,3 +347,16 @@ def test_while_another_process_brings_a_version_in_the_one_before_runs(world: Wo
     assert (done.code, world.version, world.words()[2:]) == (EXIT_LOCKED, 1, ["right", "right"])
     assert "is held by a live run" in done.err
     assert (world.run("apply", two).code, world.version) == (0, 2)
+
+
+def test_numbers_go_on_from_a_copy_of_the_ledger(world: World) -> None:
+    upgrade(world)
+    two = world.bundle(2)
+    assert world.run("apply", two).code == 0
+    state, copy = world.device / ".ortdeploy", world.home.parent / "copy.zip"
+    assert world.cli("state", "backup", copy, "--state-dir", state).code == 0
+    shutil.rmtree(state)
+    assert world.cli("state", "restore", copy, "--state-dir", state).code == 0
+    assert "what was installed is not whole" in world.run("apply", "@demo").err
+    assert "version 2 ran here before, and 1 is older" in world.run("apply", world.home.parent / "demo-1.tar").err
+    assert (world.run("apply", two).code, world.version, len(world.words())) == (0, 2, 4)

@@ -28,6 +28,7 @@ from ortdeploy.files.atomic import make_durable_folder, open_whole
 from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
 from ortdeploy.files.disk import free_at
 from ortdeploy.files.gate import Use
+from ortdeploy.files.names import BUNDLES
 from ortdeploy.files.opening import read_whole
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.output_lock import hold_output, shared_use, sole_use
@@ -37,7 +38,6 @@ from ortdeploy.manifest.named_paths import named_paths
 from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.planning.versions.version import Version, dump_version, read_version, recall
 
-FOLDER = "bundles"
 OWNER = "bundle "
 """How the owners of references in the content store begin that are versions of bundles."""
 DESCRIBED, TRUSTED, WHOLE, PLANNED, CHECKED, CURRENT = "described", "trusted", "whole", "planned", "checked", "current"
@@ -148,7 +148,7 @@ def wanted_version(state_dir: Path, name: str) -> Wanted | None:
 
 def record_of(state_dir: Path, name: str) -> Path:
     """Return the path of a deployment's record."""
-    return state_dir / FOLDER / f"{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+    return state_dir / BUNDLES / f"{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
 
 
 def load_installed(state_dir: Path, name: str) -> Installed:
@@ -482,7 +482,7 @@ def owners(state_dir: Path) -> set[str] | None:
     The version that somebody asked for last is one of them, before it is whole.
     """
     try:
-        records = [_load(path) for path in (state_dir / FOLDER).glob("*.json")]
+        records = [_load(path) for path in (state_dir / BUNDLES).glob("*.json")]
     except (OSError, OrtdeployError):
         return None
     return {
@@ -494,7 +494,7 @@ def owners(state_dir: Path) -> set[str] | None:
 
 def name_from(state_dir: Path, source: str, *, but: str | None = None) -> str | None:
     """Return the name of the deployment whose last bundle lay at a path, if one runs; None if none does but that."""
-    for path in sorted((state_dir / FOLDER).glob("*.json")):
+    for path in sorted((state_dir / BUNDLES).glob("*.json")):
         with suppress(OSError, OrtdeployError):
             known = _load(path)
             if known.source == source and known.current is not None and known.name != but:
