@@ -1,6 +1,7 @@
 """What it catches: an adapter that does not fit its model's graph. That is: a parameter that is no input of the graph,
-or of another element type, rank or size; a symbolic rank that two parameters, or a parameter and a default, make two
-different numbers; a file for another version of the model; a file without parameters.
+or of another element type, rank or size; a symbolic rank, or the rank of a pair lora_A and lora_B, that two parameters,
+or a parameter and a default, make two different numbers; a file for another version of the model; a file without
+parameters.
 
 Why: ONNX Runtime notices at the first run ("Invalid input name", "GEMM: Dimension mismatch", "Shape mismatch attempting
 to re-use buffer"). It does not name the parameter, and it never compares versions.
@@ -113,7 +114,7 @@ def _mismatch(value: "ValueFacts", dtype: str, shape: tuple[int, ...]) -> Iterat
 def _rank_problems(
     parameters: "Sequence[ParameterFacts]", model: "ModelFacts", *, reuses_memory: bool
 ) -> Iterator[str]:
-    """Solve each symbol once over the parameters that apply together and the defaults of those that are left out."""
+    """Solve each rank once over the parameters that apply together and the defaults of those that are left out."""
     given = {one.name: one.shape for one in parameters}
     if not given.keys() & {value.name for value in model.inputs}:
         return
@@ -123,20 +124,24 @@ def _rank_problems(
         shape = value.default if left_out else given[value.name]
         if shape is None or value.tensor.shape is None or len(shape) != len(value.tensor.shape):
             continue
-        for size, symbol in zip(shape, value.tensor.shape, strict=True):
-            if not isinstance(symbol, str):
-                continue
-            known, other = solved.setdefault(symbol, (size, value.name))
-            if size != known and (reuses_memory or _is_pair(value.name, other)):
+        sizes = zip(shape, value.tensor.shape, strict=True)
+        opened = [(size, symbol) for size, symbol in sizes if not isinstance(symbol, int)]
+        ranks = [(f'"{symbol}"', size, _LAYERS) for size, symbol in opened if symbol and reuses_memory]
+        first = value.name.replace("lora_B", _A)
+        if len(opened) == 1 and _A in first:
+            ranks.append((f'The rank of "{first}" and its lora_B', opened[0][0], "Give both one rank."))
+        for rank, size, advice in ranks:
+            known, other = solved.setdefault(rank, (size, value.name))
+            if size != known:
                 source = f'the default of "{value.name}"' if left_out else f'"{value.name}"'
-                yield (
-                    f'"{symbol}" must be one number, but "{other}" makes it {known}, and {source} makes it {size}. '
-                    "Give all matrices one rank. If layers are to differ, export a symbol for each, or set session: "
-                    "{enable_mem_reuse: false}."
-                )
+                makes = f'"{other}" makes it {known}, and {source} makes it {size}'
+                yield f"{rank} must be one number, but {makes}. {advice}"
                 return
 
 
-def _is_pair(name: str, other: str) -> bool:
-    """Return whether two parameters are the two matrices of one layer, by how exporters name them."""
-    return name.replace("lora_B", "lora_A") == other.replace("lora_B", "lora_A")
+_LAYERS = (
+    "Give all matrices one rank. If layers are to differ, export a symbol for each, or set session: "
+    "{enable_mem_reuse: false}."
+)
+_A = "lora_A"
+"""How exporters name the first matrix of a layer; the second one is called lora_B."""
