@@ -293,6 +293,14 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         for one in self.values:
             sizes = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())
             fed[one.value.name] = sizes if one.axis is None else to_place((rows, *sizes[1:]), one.axis)
+        return fed | self.adapter_shapes
+
+    @property
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs that adapters feed, by name; if several feed one, the largest sizes."""
+        fed: dict[str, tuple[int, ...]] = {}
+        for one in (one for facts in self.adapter_facts.values() for one in facts.parameters):
+            fed[one.name] = tuple(map(max, fed.get(one.name, one.shape), one.shape))
         return fed
 
     @property

@@ -104,9 +104,9 @@ class _Inference:
             value.name: _with_shape(value.type, inputs[value.name]) if value.name in inputs else value.type
             for value in model.graph.input
         }
-        self._data = {tensor.name: tensor for tensor in model.graph.initializer}
-        for tensor in model.graph.initializer:
-            self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+        self._data = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name not in inputs}
+        for name, tensor in self._data.items():
+            self.types[name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
 
     def run(self) -> dict[int, str]:
         """Infer node by node; return those that cannot be, by their places, and why."""

@@ -254,7 +254,7 @@ def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]
     parts = {part.spec.name: part for part in job.pipeline.parts}
     if job.pipeline.types is not None:
         for step, rows in _steps(job.pipeline.types.steps, batch):
-            yield parts[step.spec.name], dict(_fed(step, rows))
+            yield parts[step.spec.name], dict(_fed(step, rows)) | job.adapter_shapes
     elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
         from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only for presets
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import REPOSITORY, Cli, run_fork, run_process
 from onnx import TensorProto, helper
 from PIL import Image
-from support.models import save_model
+from support.models import lora_model, make_adapter, save_model
 
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.memory import ROOMY
@@ -60,6 +60,27 @@ def test_open_sizes_are_not_guessed(tmp_path: Path) -> None:
     path = save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 4])}, {"y": (TensorProto.INT64, [2, "k"])})
     assert live_bytes(read_model(path, "m").skeleton, {"x": (2, 4)}) is None
     assert live_bytes(b"", {"x": (2, 4)}) is None
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_matrices_of_an_adapter_have_their_rank(cli: Cli, tmp_path: Path, *, required: bool) -> None:
+    """Not that of the defaults, which is zero, nor an open one."""
+    lora_model(tmp_path / "m.onnx", required=required)
+    rank = {"lora_A": np.ones((4, 4096), np.float32), "lora_B": np.ones((4096, 4), np.float32)}
+    make_adapter(tmp_path / "a.onnx_adapter", **rank)
+    np.savez(tmp_path / "in.npz", x=np.ones((64, 4), np.float32))
+    text = """\
+version: 1
+models: {m: {path: m.onnx}}
+adapters: {a: {path: a.onnx_adapter, model: m}}
+jobs: {run: {model: m, adapter: a, input: {path: in.npz}, output: {path: out}}}
+"""
+    (tmp_path / "m.yaml").write_text(text)
+    job = json.loads(cli("plan", str(tmp_path / "m.yaml"), "--format", "json").out)["steps"][-1]
+    forecast = job["limits"]["forecast"]
+    assert forecast["unknown"] is None
+    activations = next(one["size"] for one in forecast["parts"] if one["what"] == "activations")
+    assert activations >= forecast["callers"] * 32 * 4096 * 4
 
 
 @pytest.mark.parametrize(
