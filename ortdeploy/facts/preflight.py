@@ -54,6 +54,14 @@ class RefusedBatch(Struct, frozen=True, kw_only=True):
     output: str | None = None
 
 
+class LargestValue(Struct, frozen=True, kw_only=True):
+    """The value of a model's run that has the most elements, inside the graph too; sizes that are open count as 1."""
+
+    model: str
+    name: str
+    elements: int
+
+
 class RefusedRow(Struct, frozen=True, kw_only=True):
     """A row that cannot be fed to its model: its number, where it came from, the stage that refused it, and why."""
 
@@ -154,4 +162,5 @@ class Preflight(Struct, frozen=True, kw_only=True):
     refused_operators: Mapping[str, tuple[RefusedOperators, ...]] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
     refused_batches: Mapping[str, RefusedBatch] = field(default_factory=dict)
+    largest_values: Mapping[str, tuple[LargestValue, ...]] = field(default_factory=dict)
     memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

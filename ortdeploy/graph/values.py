@@ -63,6 +63,20 @@ def live_bytes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> i
     return most
 
 
+def largest_value(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> tuple[str, int]:
+    """Return the name and the number of elements of the largest value of a run, inputs included.
+
+    Sizes that are not known count as 1.
+    """
+    sizes = {name: [size or 1 for size in shape] for name, shape in inputs.items()}
+    graph, types = infer_values(skeleton, inputs) or (onnx.GraphProto(), {})
+    for name in {name for node in graph.node for name in node.output if name in types}:
+        sizes[name] = [max(dim.dim_value, 1) for dim in types[name].tensor_type.shape.dim]
+    counts = ((math.prod(shape), name) for name, shape in sizes.items())
+    most, name = max(counts, default=(0, ""))
+    return name, most
+
+
 def _of_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yield the constants of a graph's Constant nodes, under the names of their outputs."""
     for node in graph.node:

@@ -66,7 +66,7 @@ def judge_memory(deployment: "Deployment", plan: "Plan") -> tuple[Diagnostic, ..
 
 def _preflight_jobs(deployment: "Deployment", state: Path, *, elsewhere: bool) -> "Deployment":
     """Return the deployment with the outcome of its jobs' preflight; no rule may have found an error before."""
-    from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
+    from ortdeploy.planning.preflight.batch_sizes import find_largest, try_batches  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.memory_estimate import forecast_memory  # noqa: PLC0415  only what has jobs
 
@@ -78,6 +78,7 @@ def _preflight_jobs(deployment: "Deployment", state: Path, *, elsewhere: bool) -
         deployment.preflight,
         first_rows=first_rows,
         refused_batches=try_batches(deployment),
+        largest_values=find_largest(deployment),
         memory=forecast_memory(deployment, state, elsewhere=elsewhere),
     )
     return replace(deployment, preflight=preflight)

@@ -60,6 +60,10 @@ class Provider(Struct, frozen=True, kw_only=True):
         return self.name.removesuffix(SUFFIX)
 
 
+NVIDIA = "NVIDIA GPU"
+COUNTED = 2**31 - 1
+"""The memory of providers whose kernels count with 32 bits, and the most elements that they count."""
+
 _NVIDIA = ("char-drm", "char-nvhost*", "char-nvidia*", "/dev/nvmap")
 """Those of graphics cards, and of Jetson's modules."""
 
@@ -68,7 +72,7 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="AzureExecutionProvider", devices=(), package="onnxruntime", claims_nodes=False),
     Provider(name="CANNExecutionProvider", package="onnxruntime-cann", memory="Ascend NPU"),
     Provider(name="CPUExecutionProvider", devices=(), package="onnxruntime"),
-    Provider(name="CUDAExecutionProvider", devices=_NVIDIA, package="onnxruntime-gpu", memory="NVIDIA GPU"),
+    Provider(name="CUDAExecutionProvider", devices=_NVIDIA, package="onnxruntime-gpu", memory=NVIDIA),
     Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS", compiles=True),
     Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML", concurrent_runs=False),
     Provider(name="DnnlExecutionProvider", devices=(), package="a source build with --use_dnnl"),
@@ -84,7 +88,7 @@ PROVIDERS: tuple[Provider, ...] = (
         name="NvTensorRTRTXExecutionProvider",
         devices=_NVIDIA,
         package="a source build with --use_nv_tensorrt_rtx",
-        memory="NVIDIA GPU",
+        memory=NVIDIA,
         compiles=True,
         writes_context=True,
         plugin=Plugin(
@@ -120,7 +124,7 @@ PROVIDERS: tuple[Provider, ...] = (
         package="onnxruntime-gpu",
         compiles=True,
         needs_ranks=True,
-        memory="NVIDIA GPU",
+        memory=NVIDIA,
     ),
     Provider(
         name="VSINPUExecutionProvider", package="a source build with --use_vsinpu", compiles=True, static_shapes=True

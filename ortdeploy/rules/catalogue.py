@@ -94,7 +94,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "overlapping-adapters": (Stage.FACTS, Area.ADAPTERS),
     "overridable-initializer": (Stage.FACTS, Area.PROVIDERS),
     "overruled-shape": (Stage.FACTS, Area.MODELS),
-    "oversized-tensor": (Stage.FACTS, Area.BATCHES),
+    "oversized-tensor": (Stage.PREFLIGHT, Area.BATCHES),
     "path-outside-tree": (Stage.TEXT, Area.NAMES),
     "pipeline-mismatch": (Stage.FACTS, Area.PIPELINES),
     "pipeline-wiring": (Stage.TEXT, Area.PIPELINES),

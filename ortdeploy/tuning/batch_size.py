@@ -4,8 +4,9 @@ What is found is kept per device, model and sessions, and a job that goes on kee
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
@@ -15,6 +16,7 @@ from ortdeploy.files.tuning_cache import TuningCache, choice_key
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
+from ortdeploy.providers.catalogue import COUNTED
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.bounded_runs import Trials
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
@@ -102,8 +104,12 @@ def _measure(plan: Plan, step: RunJob, session: Session, ops: OpRunners, trials:
 
 
 def _seconds_of_a_run(session: Session, step: RunJob, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> float:
-    """Return the shortest of some runs; the first does not count, arenas and kernels are made ready in it."""
-    session.run(step.fetch, feeds, adapters)
+    """Return the shortest of some runs; the first does not count, arenas and kernels are made ready in it.
+
+    Raises OrtdeployError if an array has more elements than kernels count, which crashes some and others get wrong.
+    """
+    _check_counts(feeds.values())
+    _check_counts(session.run(step.fetch, feeds, adapters))
     shortest, begin, runs = float("inf"), time.perf_counter(), 0
     while runs < _RUNS or time.perf_counter() - begin < _RUN_SECONDS:
         before = time.perf_counter()
@@ -111,3 +117,8 @@ def _seconds_of_a_run(session: Session, step: RunJob, feeds: Mapping[str, Array]
         shortest = min(shortest, time.perf_counter() - before)
         runs += 1
     return max(shortest, 1e-9)
+
+
+def _check_counts(arrays: Iterable[Array]) -> None:
+    if any(isinstance(array, np.ndarray) and array.size > COUNTED for array in arrays):
+        raise OrtdeployError(f"a batch has more than {COUNTED:,} elements")

@@ -24,6 +24,7 @@ from ortdeploy.facts.models import (
 from ortdeploy.facts.preflight import (
     CompiledModel,
     FirstRows,
+    LargestValue,
     Opening,
     Preflight,
     RefusedBatch,
@@ -322,6 +323,9 @@ def _preflight(spec: Spec, data: Mapping[str, Any]) -> Preflight:
         refused_batches={
             name: RefusedBatch(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
             for name, found in data.get("refused_batches", {}).items()
+        },
+        largest_values={
+            job: tuple(LargestValue(**one) for one in some) for job, some in data.get("largest_values", {}).items()
         },
         memory={
             job.name: memory_forecast(

@@ -123,6 +123,18 @@ def test_sizes_that_memory_is_too_small_for_are_not_chosen(tmp_path: Path) -> No
     assert record.batch_size == 8
 
 
+def test_no_size_is_chosen_whose_elements_kernels_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(300))
+    monkeypatch.setattr(batch_size, "COUNTED", 8)
+    runtime = slow_up_to(64)
+    with capture_logs() as events:
+        assert execute(tmp_path, auto(plan_for(tmp_path, 300)), runtime).status is Status.DONE
+    (chosen,) = [event for event in events if event["event"] == "batch.chosen"]
+    width = runtime.sessions[0].batches[0]["x"][0].size
+    assert chosen["rows"] * width == 8
+    assert max(sizes(runtime)) * width == 8
+
+
 def test_few_rows_and_rows_that_cannot_be_fed_leave_a_size(tmp_path: Path) -> None:
     save(tmp_path, range(3))
     assert execute(tmp_path, auto(plan_for(tmp_path, 3)), FakeRuntime(double)).committed == 3

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
-from ortdeploy.facts.preflight import RefusedBatch
-from ortdeploy.planning.remembered.graph_cache import infer_shapes
+from ortdeploy.facts.preflight import LargestValue, RefusedBatch
+from ortdeploy.planning.preflight.memory_estimate import runs_of
+from ortdeploy.planning.remembered.graph_cache import infer_shapes, largest_value
+from ortdeploy.providers.catalogue import NVIDIA, find_provider
 from ortdeploy.tensors.types import format_shape
 
 _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -14,6 +16,19 @@ _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 def try_batches(deployment: Deployment) -> dict[str, RefusedBatch]:
     """Return the batch sizes that the jobs' graphs refuse, by job; no rule may have found an error before."""
     return {job.spec.name: trial for job in deployment.jobs for trial in _try(job)}
+
+
+def find_largest(deployment: Deployment) -> dict[str, tuple[LargestValue, ...]]:
+    """Return the largest value of each model that a job runs on an NVIDIA GPU, by job."""
+    return {job.spec.name: tuple(_largest(job)) for job in deployment.jobs if job.has_work}
+
+
+def _largest(job: ResolvedJob) -> Iterator[LargestValue]:
+    for model, shapes in runs_of(job, job.batching.run_size):
+        known = (find_provider(provider.name) for session in model.usable for provider in session.chain)
+        if any(provider is not None and provider.memory == NVIDIA for provider in known):
+            name, elements = largest_value(model.facts.skeleton, tuple(shapes.items()))
+            yield LargestValue(model=model.spec.name, name=name, elements=elements)
 
 
 def _try(job: ResolvedJob) -> Iterator[RefusedBatch]:

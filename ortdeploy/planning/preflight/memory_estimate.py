@@ -207,7 +207,7 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
         return None
     found = [
         None if size is None else _runs_at_once(model) * size
-        for model, shapes in _runs(job, batch)
+        for model, shapes in runs_of(job, batch)
         for size in [live_bytes(model.facts.skeleton, tuple(shapes.items()))]
     ]
     found += [_bytes_of_ops(line.graph, batch) for line in op_lines(job)]
@@ -246,7 +246,7 @@ def _cache_bytes(job: ResolvedJob, batch: int) -> int:
     return batch * int(beams) * int(found.ports.get("cache_bytes", 0))
 
 
-def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
+def runs_of(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
     """Yield each model that a job runs, with the shapes that it is fed."""
     if job.pipeline is None:
         yield job.model, job.run_shapes(batch)

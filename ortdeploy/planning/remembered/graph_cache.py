@@ -126,6 +126,18 @@ def live_bytes(skeleton: bytes, shapes: Shapes) -> int | None:
     return found[0]
 
 
+def largest_value(skeleton: bytes, shapes: Shapes) -> tuple[str, int]:
+    """Return the largest value that a run makes as `graph.values.largest_value` does."""
+    entry = _Entry("largest", _digest(skeleton), shapes)
+    found: tuple[str, int] | None = entry.find(tuple[str, int])
+    if found is None:
+        from ortdeploy.graph.values import largest_value as find  # noqa: PLC0415  brings onnx
+
+        found = find(skeleton, dict(shapes))
+        entry.keep(found)
+    return found
+
+
 def remembering_placement(host: HostFacts) -> Predict:
     """Return a `predict_placement` for a machine that remembers its results for chains without plugins."""
     if host.runtime.library is None or host.machine is None:

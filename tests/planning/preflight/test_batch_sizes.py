@@ -11,6 +11,7 @@ import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
+from support.machines import Machine
 from support.models import save_model
 
 from ortdeploy.graph.shapes import infer_shapes
@@ -198,3 +199,38 @@ def test_filling_up_is_not_advised_where_a_whole_batch_fits_no_better(cli: Cli, 
     written_batch(tmp_path / "m.onnx")
     (one,) = found(cli, tmp_path, 32, 4)
     assert one["detail"].endswith("It takes 8: set batch: {size: 8}.")
+
+
+@pytest.mark.parametrize("place", ["input", "inside", "output"])
+def test_no_value_of_a_run_on_cuda_has_more_elements_than_its_kernels_count(
+    cli: Cli, tmp_path: Path, place: str
+) -> None:
+    """511 rows fit, 512 do not; in a pipeline, and on the CPU."""
+    given, inside, made = (4096 if place == one else 1 for one in ("input", "inside", "output"))
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["a"], axes=[2]),
+        helper.make_node("Tile", ["a", "inside"], ["b"]),
+        helper.make_node("ReduceMean", ["b"], ["c"], axes=[2]),
+        helper.make_node("Tile", ["c", "made"], ["y"]),
+    ]
+    weights = {"inside": np.array([1, 1, inside]), "made": np.array([1, 1, made])}
+    sizes: dict[str, tuple[int, Sequence[int | str]]] = {
+        "x": (TensorProto.FLOAT, ["n", 1024, given]),
+        "y": (TensorProto.FLOAT, ["n", 1024, made]),
+    }
+    save_model(tmp_path / "m.onnx", nodes, {"x": sizes["x"]}, {"y": sizes["y"]}, weights, opset=13)
+    (tmp_path / "box.yaml").write_text(Machine(opens=("CUDA", "CPU")).device_file())
+
+    def refused(providers: str, size: int, runs: str) -> list[str]:
+        steps = "pipelines: {p: {steps: [{run: m, in: {x: $x}, out: {y: y}}], outputs: {y: $y}}}\n"
+        job = f"{{{runs}, input: {{path: x.npz}}, batch: {{size: {size}}}, output: {{path: out, format: npz}}}}"
+        models = f"models: {{m: {{path: m.onnx, providers: {providers}}}}}\n"
+        (tmp_path / "m.yaml").write_text(f"version: 1\n{models}{steps * ('pipeline' in runs)}jobs: {{j: {job}}}\n")
+        device = ("--device", str(tmp_path / "box.yaml"))
+        found = cli("plan", str(tmp_path / "m.yaml"), *device, "--format", "json").json["diagnostics"]
+        return [one["rule"] for one in found if one["severity"] == "error"]
+
+    for runs in ("model: m", "pipeline: p"):
+        assert refused("[CUDA, CPU]", 512, runs) == ["oversized-tensor"]
+        assert refused("[CUDA, CPU]", 511, runs) == []
+        assert refused("[CPU]", 512, runs) == []
