@@ -13,7 +13,7 @@ from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.presets.folder import FolderError, PresetFiles
 
 _Side = Annotated[int, Meta(ge=1, le=8192)]
-_Pixels = Annotated[int, Meta(ge=1, le=2**26)]
+_Pixels = Annotated[int, Meta(ge=1, le=2**24)]
 _Patch = Annotated[int, Meta(ge=1, le=1024)]
 _Flag = Annotated[int, Meta(ge=0, le=1)]
 _Colors = tuple[float, float, float]

@@ -129,6 +129,41 @@ def test_a_bundle_has_all_that_sees(cli: Cli, folder: Path) -> None:
     assert len(results(folder)) == len(DIGITS)
 
 
+def test_a_folder_that_prepares_pictures_otherwise_is_another(cli: Cli, folder: Path) -> None:
+    assert apply(cli, folder, command="lock").code == 0
+    path = folder / "models/describer/processor_config.json"
+    path.write_text(path.read_text().replace("LINEAR", "CUBIC"))
+    refused = cli("plan", folder / "m.yaml")
+    assert refused.code == 1
+    assert "digest-mismatch" in refused.words
+
+
+def test_rows_of_a_batch_may_have_pictures_of_different_sizes(cli: Cli, folder: Path) -> None:
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    path = folder / "pictures/001.png"
+    Image.open(path).resize((40, 24), Image.Resampling.NEAREST).save(path)
+    text = MANIFEST.replace("decoder: {}", "decoder: {row_independence: false}")
+    text = text.replace("    output:", "    batch: {size: 3}\n    output:").replace("SAID", "chat: prompt")
+    (folder / "m.yaml").write_text(text.replace("PROMPT", json.dumps("What is this?")))
+    result = cli("apply", folder / "m.yaml")
+    assert result.code == 0, result.err
+    assert ["seven" in row["text"] for row in results(folder)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rule"), [("[{scale: 0.5}]", "input-type-mismatch"), ("[{layout: NCHW}]", "input-shape-mismatch")]
+)
+def test_what_is_no_picture_any_more_is_refused_before_the_run(cli: Cli, folder: Path, steps: str, rule: str) -> None:
+    text = MANIFEST.replace("    errors:", f"    prepare: {{images: {steps}}}\n    errors:").replace(
+        "SAID", "chat: prompt"
+    )
+    (folder / "m.yaml").write_text(text.replace("PROMPT", json.dumps(ASKED)))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert rule in result.words
+
+
 def test_the_example_tells_the_digits_of_its_pictures(cli: Cli, folder: Path) -> None:
     shutil.copy(REPOSITORY / "deployments/describer.yaml", folder)
     shutil.copytree(REPOSITORY / "deployments/digits", folder / "digits")
