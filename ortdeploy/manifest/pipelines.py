@@ -24,7 +24,7 @@ COMPONENTS = ("text_encoder", "unet", "vae_decoder")
 KNOWN_COMPONENTS = {
     TEXT_TO_IMAGE: COMPONENTS,
     DIFFUSION: (*COMPONENTS, "text_encoder_2", "text_encoder_3", "transformer", "vae_encoder"),
-    GENERATE: ("encoder", "vision", "embedding", "decoder"),
+    GENERATE: ("encoder", "vision", "speech", "embedding", "decoder"),
 }
 
 _TEXTS = ("text", "tokens", "finish_reason", "input_tokens")
@@ -146,7 +146,7 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def sees(self) -> bool:
-        """Whether it writes about pictures."""
+        """Whether it writes about pictures, or about recordings beside."""
         return self.kind == GENERATE and "vision" in self.parts
 
     @property

@@ -1,12 +1,13 @@
-"""Writes a text about each picture with a model of ONNX Runtime GenAI: `generate` with a model that sees.
+"""Writes a text about each picture or recording with a model of ONNX Runtime GenAI that takes them beside text.
 
-Pictures were decoded before, as all pictures are, and go to the library as a PNG that is made here. Its own decoders
-never see a stranger's file: over some that are broken, they end the process.
+Pictures and recordings were decoded before, as all are, and go to the library as PNG and WAV that are made here. Its
+own decoders never see a stranger's file: over some that are broken, they end the process.
 """
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,23 +15,23 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.generate import GenerateSession
 from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.presets.speech import RATE
 from ortdeploy.runtime.generation import Writing, Written
 from ortdeploy.tensors.columns import Array
 
-_BITS, _RGB = 8, 2
+_BITS, _RGB, _FLOATS = 8, 2, 3
 _RANK, _COLORS = 3, 3
 _LARGEST = 16_384
 """Pixels of the longest side that the library takes."""
 
 
 class DescribeSession(GenerateSession):
-    """Writes one text of each row and its picture; it is used by one thread at a time."""
+    """Writes one text of each row and what is sensed beside it; it is used by one thread at a time."""
 
     def __init__(self, pipeline: PlannedPipeline, components: Mapping[str, Component]) -> None:
         """Open all models together. Raises OrtdeployError."""
         super().__init__(pipeline, components)
-        said = pipeline.preset.ports["pictures"] if pipeline.preset is not None else {}
-        self._tag, self._tag_begin = said["tag"], said["begin"]
+        self._senses: Mapping[str, Any] = pipeline.preset.ports["senses"] if pipeline.preset is not None else {}
 
     def _written(
         self,
@@ -39,22 +40,47 @@ class DescribeSession(GenerateSession):
         feeds: Mapping[str, Array],
         adapters: Sequence[str],  # noqa: ARG002  such a model has none
     ) -> list[Written]:
-        """Return what is written of the pictures of rows. Raises OrtdeployError."""
-        return [
-            self._session.describe(self._tagged(text), png_of(feeds["images"][row]), hows[row])
-            for row, text in enumerate(texts)
-        ]
+        """Return what is written of the pictures and recordings of rows. Raises OrtdeployError."""
+        given = {column for column in self._senses if column in feeds}
+        found = []
+        for row, text in enumerate(texts):
+            picture = png_of(feeds["images"][row]) if "images" in given else None
+            sound = self._wav_of(feeds["audio"][row]) if "audio" in given else None
+            found.append(self._session.describe(self._tagged(text, given), picture, sound, hows[row]))
+        return found
 
-    def _tagged(self, text: str) -> str:
-        """Return what the model reads for a row's text, with the one place of its picture. Raises OrtdeployError."""
-        if self._chat == "prompt" and self._tag_begin not in text:
-            text = f"{self._tag}{text}"
+    def _tagged(self, text: str, given: Collection[str]) -> str:
+        """Return what the model reads for a row's text, with one place for each column that is given.
+
+        Raises OrtdeployError.
+        """
+        if self._chat == "prompt":
+            lacking = [one["tag"] for name, one in self._senses.items() if name in given and one["begin"] not in text]
+            text = "".join([*lacking, text])
         prompt = self._prompt(text)
-        places = prompt.count(self._tag_begin)
-        needed = self._tag.rstrip()
-        if places != 1 or needed not in prompt:
-            raise OrtdeployError(f"the prompt has {places} places for a picture, and needs one: {needed}")
+        for name, one in self._senses.items():
+            places, tag = prompt.count(one["begin"]), one["tag"].rstrip()
+            if name not in given and places:
+                raise OrtdeployError(f"the prompt has a place for {name}, and no column gives any")
+            if name in given and (places != 1 or tag not in prompt):
+                raise OrtdeployError(f"the prompt needs one place for {name}, {tag}, and has {places}")
         return prompt
+
+    def _wav_of(self, samples: Array) -> bytes:
+        """Return a recording, float32 [samples], as a WAV that the model hears whole. Raises OrtdeployError."""
+        least, most = self._senses["audio"]["least"], self._senses["audio"]["most"]
+        if not least <= len(samples) <= most:
+            raise OrtdeployError(f"the recording has {len(samples):,} samples, and the model hears {least} to {most:,}")
+        return wav_of(samples)
+
+
+def wav_of(samples: Array) -> bytes:
+    """Return a recording, float32 [samples] of 16,000 a second, as a WAV of the same numbers."""
+    data = np.asarray(samples, "<f4").tobytes()
+    form = struct.pack("<IHHIIHH", 16, _FLOATS, 1, RATE, RATE * 4, 4, 32)
+    return (
+        b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + form + b"data" + struct.pack("<I", len(data)) + data
+    )
 
 
 def png_of(pixels: Array) -> bytes:

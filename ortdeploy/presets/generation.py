@@ -19,7 +19,7 @@ from ortdeploy.facts.problems import Problem
 from ortdeploy.manifest.pipelines import OF_SPEECH, SPEECH, PresetSpec
 from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
 from ortdeploy.presets.folder import FolderError, PresetFiles, folder_digest, missing_folder
-from ortdeploy.presets.picture_folder import FAMILIES, read_pictures
+from ortdeploy.presets.sense_folder import FAMILIES, read_sense
 from ortdeploy.presets.speech import WINDOW
 from ortdeploy.presets.speech_folder import read_speech
 from ortdeploy.tensors.elements import numpy_dtype
@@ -50,11 +50,9 @@ _GREEDY = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "r
 """What GenAI does if neither the manifest nor genai_config.json says more."""
 
 
-SENSING = {"whisper": ("encoder", "decoder"), **dict.fromkeys(FAMILIES, ("vision", "embedding", "decoder"))}
-"""The parts of models that take more than text, by their types."""
 _KNOWN = (
     "ortdeploy runs models that turn text into text, Whisper's, which turn speech into text, and models that take "
-    f"pictures beside text, of the types {', '.join(FAMILIES)}; speech beside text is not supported"
+    f"pictures or recordings beside text, of the types {', '.join(FAMILIES)}"
 )
 _SHARED = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena", "enable_mem_pattern")
 _Count = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -92,10 +90,10 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_key_value_heads: _Count = 0
 
 
-class _Vision(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model that sees: the file of its processor, and sizes by which GenAI divides."""
+class _Sense(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that sees or hears beside text: the file of its processor, and sizes by which GenAI divides."""
 
-    config_filename: Annotated[str, Meta(pattern=r"^[\w-][\w.-]*\.json$")] = "processor_config.json"
+    config_filename: Annotated[str, Meta(pattern=r"^[\w-][\w.-]*\.json$")] | None = None
     spatial_merge_size: Annotated[int, Meta(ge=1, le=64)] = 2
     patch_size: Annotated[int, Meta(ge=1, le=1024)] = 14
     window_size: _Count = 0
@@ -195,9 +193,19 @@ def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
         ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, rows), default=())
         for name, dtype in columns.items()
     ]
+    return [ValueFacts(name=name, kind="tensor", tensor=taken), *_sensed(preset, rows), *of_rows]
+
+
+def _sensed(preset: PresetSpec, rows: Shape) -> Sequence[ValueFacts]:
+    """Return what a model takes beside text: of one that sees and hears, either."""
     pictures = TensorType("uint8", (*rows, None, None, None), "NHWC")
-    seen = [ValueFacts(name="images", kind="tensor", tensor=pictures)] if preset.sees else []
-    return [ValueFacts(name=name, kind="tensor", tensor=taken), *seen, *of_rows]
+    if not preset.sees:
+        return []
+    if "speech" not in preset.parts:
+        return [ValueFacts(name="images", kind="tensor", tensor=pictures)]
+    sound = TensorType("float32", (*rows, "samples"))
+    both = {"images": pictures, "audio": sound}
+    return [ValueFacts(name=name, kind="tensor", tensor=tensor, default=()) for name, tensor in both.items()]
 
 
 def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
@@ -267,9 +275,10 @@ def _about(files: PresetFiles, preset: PresetSpec, models: Mapping[str, ModelFac
         "search": search,
         "parts": {part: _said(one.session_options) for part, one in parts.items()},
     }
-    vision = parts.get("vision")
-    if isinstance(vision, _Vision):
-        about["pictures"] = read_pictures(files, preset, said["type"], vision.config_filename)
+    senses = {part: one for part, one in parts.items() if isinstance(one, _Sense)}
+    if senses:
+        found = [read_sense(files, preset, said["type"], part, one.config_filename) for part, one in senses.items()]
+        about["senses"] = dict(found)
         if preset.arguments.get("num_beams", search.get("num_beams", 1)) > 1:
             raise FolderError(f"{preset.folder} sees pictures, of which no beams can be written. Set num_beams to 1.")
     return about
@@ -280,7 +289,8 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
     strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {*preset.parts, "decoder", "type"}
     kind = str(said.get("type"))
     speech, senses = kind == "whisper", "hears" if kind == "whisper" else "sees"
-    needed = SENSING.get(kind, ())
+    beside = [part for part in FAMILIES.get(kind, ()) if part == "vision" or part in said]
+    needed = ["encoder", "decoder"] if speech else [*beside, "embedding", "decoder"] if beside else []
     if not set(needed) <= set(preset.parts):
         named = {part: said[part].get("filename") for part in needed if isinstance(said.get(part), dict)}
         files = [f"{part}: {{file: {file}}}" for part, file in named.items()]
@@ -290,7 +300,7 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
     unheard = ", ".join(sorted({*OF_SPEECH} & {*preset.arguments})) if not speech else ""
     if unheard:
         raise FolderError(f"{where} is of a model that reads, so {unheard} has no effect. Leave it out.")
-    for part in [one for one in ("encoder", "vision") if one in preset.parts and one not in needed]:
+    for part in [one for one in ("encoder", "vision", "speech") if one in preset.parts and one not in needed]:
         raise FolderError(f"{where} is of a model of type {kind}, of which no {part} is known. {_KNOWN}.")
     if preset.sees and preset.adapters:
         raise FolderError(f"{where} is of a model that sees, and adapters are for models that read. Leave them out.")
@@ -301,7 +311,7 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
 def _part(said: Any, part: str, where: str) -> _Part:
     """Return what a config says of a model. Raises FolderError."""
     try:
-        return convert(said, _Vision if part == "vision" else _Part)
+        return convert(said, _Sense if part in {"vision", "speech"} else _Part)
     except ValidationError as error:
         raise FolderError(f"{where}, model.{part}: {error}. {_KNOWN}.") from error
 

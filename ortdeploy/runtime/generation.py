@@ -171,15 +171,18 @@ class GenaiSession:
         except Exception as error:
             raise _translated(error) from error
 
-    def describe(self, prompt: str, picture: bytes, how: Writing) -> Written:
-        """Write a text for a prompt that says where its picture is, a PNG. Raises OrtdeployError as `write` does.
+    def describe(self, prompt: str, picture: bytes | None, sound: bytes | None, how: Writing) -> Written:
+        """Write a text for a prompt that says where its picture and its recording are, a PNG and a WAV.
 
-        The picture must be a sound one: over a JPEG that is broken, the library ends the process.
+        These must be sound: over a JPEG that is broken, or an empty recording, the library ends the process. Raises
+        OrtdeployError as `write` does.
         """
         _check_whole(prompt)
         library = genai()
         try:
-            tensors = self._processor(prompt, images=library.Images.open_bytes(picture))
+            sensed = {} if picture is None else {"images": library.Images.open_bytes(picture)}
+            sensed |= {} if sound is None else {"audios": library.Audios.open_bytes(sound)}
+            tensors = self._processor(prompt, **sensed)
             given = int(tensors["input_ids"].shape()[1])
             generator = self._begun(given, 1, how)
             generator.set_inputs(tensors)

@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import json
 import shutil
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from support.seeing_models import copy_as
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.describe import png_of
-from ortdeploy.presets.picture_folder import FAMILIES
+from ortdeploy.presets.sense_folder import FAMILIES
+from ortdeploy.presets.speech import RATE
 from ortdeploy.runtime import generation
 from ortdeploy.runtime.generation import write_config
 
@@ -63,8 +65,10 @@ def failures(folder: Path) -> str:
     return (folder / "outbox/_failed.jsonl").read_text()
 
 
-def written_by_the_library(folder: Path, picture: Path, prompt: str) -> tuple[str, int, int]:
-    """Return the text, its tokens and those of its prompt, by GenAI's own reading of a picture."""
+def written_by_the_library(
+    folder: Path, picture: Path | None, prompt: str, sound: Path | None = None
+) -> tuple[str, int, int]:
+    """Return the text, its tokens and those of its prompt, by GenAI's own reading of a picture or a recording."""
     import onnxruntime_genai  # noqa: PLC0415  an extra
 
     onnxruntime_genai.disable_telemetry_events()
@@ -73,7 +77,9 @@ def written_by_the_library(folder: Path, picture: Path, prompt: str) -> tuple[st
     message = json.dumps([{"role": "user", "content": prompt}])
     template = json.loads((folder / "models/describer/tokenizer_config.json").read_text())["chat_template"]
     read = tokenizer.apply_chat_template(message, template_str=template)
-    inputs = processor(read, images=onnxruntime_genai.Images.open(str(picture)))
+    sensed = {} if picture is None else {"images": onnxruntime_genai.Images.open(str(picture))}
+    sensed |= {} if sound is None else {"audios": onnxruntime_genai.Audios.open(str(sound))}
+    inputs = processor(read, **sensed)
     params = onnxruntime_genai.GeneratorParams(model)
     params.set_search_options(max_length=inputs["input_ids"].shape()[1] + 20, do_sample=False)
     generator = onnxruntime_genai.Generator(model, params)
@@ -100,7 +106,7 @@ def test_pictures_in_and_texts_out_as_the_library_writes_them(cli: Cli, folder: 
 
 
 @pytest.mark.quick("qwen2_5_vl", "phi3v", "mistral3")
-@pytest.mark.parametrize("kind", sorted({*FAMILIES} - {"gemma3"}))
+@pytest.mark.parametrize("kind", sorted({*FAMILIES} - {"gemma3", "gemma4"}))
 def test_other_families_see_as_the_library_does(cli: Cli, folder: Path, kind: str) -> None:
     shutil.rmtree(folder / "models/describer")
     copy_as(REPOSITORY / "deployments/models/describer", folder / "models/describer", kind)
@@ -109,8 +115,94 @@ def test_other_families_see_as_the_library_does(cli: Cli, folder: Path, kind: st
     words = ("seven, which is odd", "six, which is even", "nine, which is odd")
     for name, word, row in zip(DIGITS, words, results(folder), strict=True):
         assert row["text"] == f"The picture shows the digit {word}."
-        expected = written_by_the_library(folder, folder / "pictures" / name, f"{FAMILIES[kind].tag}{ASKED}")
+        expected = written_by_the_library(folder, folder / "pictures" / name, f"{FAMILIES[kind]['vision'].tag}{ASKED}")
         assert (row["text"], row["tokens"], row["input_tokens"]) == expected
+
+
+TONES = {
+    "low": (500, "two, which is even"),
+    "middle": (1000, "three, which is odd"),
+    "high": (3000, "six, which is even"),
+}
+"""Pitches in Hz, and the digits that they stand for."""
+
+
+def tone(pitch: float, seconds: float = 0.5) -> np.ndarray:
+    return (0.5 * np.sin(2 * np.pi * pitch * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
+
+
+def hears(cli: Cli, folder: Path, rows: dict[str, np.ndarray], prompt: str = ASKED, said: str = "chat: prompt") -> Any:
+    """Run Gemma 4 on rows of arrays."""
+    if not (folder / "models/describer/speech.onnx").exists():
+        shutil.rmtree(folder / "models/describer")
+        copy_as(REPOSITORY / "deployments/models/describer", folder / "models/describer", "gemma4")
+    np.savez(folder / "rows.npz", **rows)  # type: ignore[arg-type]  # names of arrays
+    text = MANIFEST.replace("vision: {}", "vision: {}, speech: {file: speech.onnx}").replace("SAID", said)
+    text = text.replace('path: "pictures/*", format: image, columns: {images: pixels}', "path: rows.npz")
+    (folder / "m.yaml").write_text(text.replace("PROMPT", json.dumps(prompt)).replace("key: [path]", "key: [row]"))
+    return cli("apply", folder / "m.yaml", "--new-run")
+
+
+def test_a_model_hears_beside_text_as_the_library_does(cli: Cli, folder: Path) -> None:
+    result = hears(cli, folder, {"audio": np.stack([tone(pitch) for pitch, _ in TONES.values()])})
+    assert result.code == 0, result.err
+    for row, (pitch, digit) in zip(results(folder), TONES.values(), strict=True):
+        assert row["text"] == f"The picture shows the digit {digit}."
+        with wave.open(str(folder / "tone.wav"), "wb") as file:
+            file.setparams((1, 2, RATE, 0, "NONE", ""))
+            file.writeframes((tone(pitch) * 32767).astype("<i2").tobytes())
+        expected = written_by_the_library(folder, None, f"<|audio|>{ASKED}", folder / "tone.wav")
+        assert (row["text"], row["tokens"], row["input_tokens"]) == expected
+
+
+def test_a_model_sees_and_hears_in_one_row(cli: Cli, folder: Path) -> None:
+    """It says the lower of the two digits, so of one alone that one."""
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    seven = np.asarray(Image.open(folder / "pictures/000.png").convert("RGB"))[np.newaxis]
+    two = tone(500)[np.newaxis]
+    found = []
+    for rows in ({"images": seven}, {"audio": two}, {"images": seven, "audio": two}):
+        result = hears(cli, folder, rows)
+        assert result.code == 0, result.err
+        found += results(folder)
+    assert ["seven" in row["text"] for row in found] == [True, False, False]
+    seen, heard, both = (row["input_tokens"] for row in found)
+    assert max(seen, heard) < both
+
+
+@pytest.mark.parametrize(
+    ("samples", "why"),
+    [
+        (0, "has 0 samples, and the model hears 321 to 480,000"),
+        (320, "has 320 samples"),
+        (480_001, "has 480,001 samples"),
+    ],
+)
+def test_a_recording_that_the_library_would_cut_or_end_over_fails_its_row(
+    cli: Cli, folder: Path, samples: int, why: str
+) -> None:
+    assert hears(cli, folder, {"audio": np.zeros((1, samples), np.float32)}).code == 0
+    assert why in failures(folder)
+
+
+def test_a_place_without_a_column_fails_its_row(cli: Cli, folder: Path) -> None:
+    assert hears(cli, folder, {"audio": tone(500)[np.newaxis]}, f"<|image|>{ASKED}").code == 0
+    assert "the prompt has a place for images, and no column gives any" in failures(folder)
+
+
+def test_wav_files_are_heard(cli: Cli, folder: Path) -> None:
+    hears(cli, folder, {"audio": tone(500)[np.newaxis]})
+    (folder / "calls").mkdir()
+    with wave.open(str(folder / "calls/high.wav"), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes((tone(3000) * 32767).astype("<i2").tobytes())
+    text = (folder / "m.yaml").read_text()
+    text = text.replace("path: rows.npz", "path: calls/*.wav, rate: 16000, columns: {audio: samples}")
+    (folder / "m.yaml").write_text(text.replace("key: [row]", "key: [path]"))
+    result = cli("apply", folder / "m.yaml", "--new-run")
+    assert result.code == 0, result.err
+    assert results(folder)[0]["text"] == "The picture shows the digit six, which is even."
 
 
 def test_answers_about_pictures_are_columns(cli: Cli, folder: Path) -> None:
@@ -215,7 +307,7 @@ def test_pictures_of_any_colours_and_size_are_seen(cli: Cli, folder: Path, mode:
 def test_a_prompt_needs_one_place_for_its_picture(cli: Cli, folder: Path, tag: str) -> None:
     assert apply(cli, folder, "chat: none", f"{tag} What is this?").code == 0
     places = tag.count("<start_of_image>")
-    assert f"the prompt has {places} places for a picture, and needs one: <start_of_image>" in failures(folder)
+    assert f"the prompt needs one place for images, <start_of_image>, and has {places}" in failures(folder)
 
 
 @pytest.mark.parametrize(

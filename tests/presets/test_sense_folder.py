@@ -1,8 +1,8 @@
-"""Folders of ONNX Runtime GenAI that see: which processors of pictures are let through, and what is refused."""
+"""Folders of ONNX Runtime GenAI that see and hear: which processors are let through, and what is refused."""
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,21 @@ HD: dict[str, Any] = {
     "name": "hd", "domain": "com.microsoft.extensions", "type": "Phi3ImageTransform",
     "attrs": {"num_crops": 16, "num_img_tokens": 144},
 }  # fmt: skip
+SQUARES: dict[str, Any] = {
+    "name": "g", "type": "Gemma4ImageTransform",
+    "attrs": {"patch_size": 16, "max_soft_tokens": 280, "pooling_kernel_size": 3},
+}  # fmt: skip
+SOUND: dict[str, Any] = {"name": "audio_decoder", "type": "AudioDecoder"}
+BANDS: dict[str, Any] = {
+    "name": "gemma4_log_mel", "type": "Gemma4LogMel",
+    "attrs": {
+        "feature_size": 128, "sampling_rate": 16000, "frame_length_ms": 20.0, "hop_length_ms": 10.0,
+        "min_frequency": 0.0, "max_frequency": 8000.0, "preemphasis": 0.0, "preemphasis_htk_flavor": 1,
+        "fft_overdrive": 0, "mel_floor": 0.001,
+    },
+}  # fmt: skip
 PROCESSORS = {
+    "gemma4": [DECODE, SQUARES],
     "gemma3": [DECODE, RESIZE, RESCALE, NORMALIZE, PERMUTE],
     "qwen2_5_vl": [DECODE, RGB, SMART, RESCALE, NORMALIZE, PATCH],
     "mistral3": [DECODE, RGB, SMART, RESCALE, NORMALIZE, PERMUTE, SIZES],
@@ -59,11 +73,11 @@ def read(root: Path, kind: str, operators: list[dict[str, Any]], change: Callabl
     return facts_of(root)
 
 
-def facts_of(root: Path) -> DiffusionFacts:
-    said = {"preset": "generate", "from": "describer", "components": {key: {} for key in PARTS}}
+def facts_of(root: Path, parts: Sequence[str] = PARTS) -> DiffusionFacts:
+    said = {"preset": "generate", "from": "describer", "components": {key: {} for key in parts}}
     preset = read_pipeline("p", said).preset
     assert preset is not None
-    models = {f"p.{part}": ModelFacts(path="", sha256=str(place) * 64) for place, part in enumerate(PARTS)}
+    models = {f"p.{part}": ModelFacts(path="", sha256=str(place) * 64) for place, part in enumerate(parts)}
     return read_generation(root, preset, models)
 
 
@@ -71,7 +85,7 @@ def facts_of(root: Path) -> DiffusionFacts:
 def test_the_processors_of_known_models_are_let_through(tmp_path: Path, kind: str) -> None:
     found = read(tmp_path, kind, PROCESSORS[kind])
     assert found.problem is None
-    assert found.ports["pictures"]["begin"] in found.ports["pictures"]["tag"]
+    assert found.ports["senses"]["images"]["begin"] in found.ports["senses"]["images"]["tag"]
     assert set(found.ports["parts"]) == {*PARTS}
 
 
@@ -96,8 +110,8 @@ def test_the_processor_counts_for_the_digest(tmp_path: Path) -> None:
         ([DECODE, RESIZE, PERMUTE], "to_channel_first takes numbers, and there it gets bytes"),
         ([DECODE, RESIZE, RESCALE, PERMUTE, NORMALIZE], "n takes numbers, and there it gets planes"),
         ([RESIZE, RESCALE, PERMUTE], "resize takes bytes, and there it gets file"),
-        ([DECODE, RESIZE, RESCALE], "gives numbers of a picture, and a model of type gemma3 takes planes"),
-        ([], "gives file of a picture"),
+        ([DECODE, RESIZE, RESCALE], "ends with numbers, and a model of type gemma3 takes planes"),
+        ([], "ends with file"),
     ],
 )
 def test_operators_that_are_not_known_or_get_what_they_do_not_take_are_refused(
@@ -135,6 +149,54 @@ def test_a_processor_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     problem = facts_of(tmp_path).problem
     assert problem is not None
     assert "describer/processor_config.json" in problem.detail
+
+
+def hear(root: Path, operators: list[dict[str, Any]], *parts: str) -> DiffusionFacts:
+    """Return the facts of a folder that hears beside text, with such a processor of sound."""
+    read(root, "gemma4", PROCESSORS["gemma4"])
+    folder = root / "describer"
+    steps = {"feature_extraction": {"sequence": [{"operation": one} for one in operators]}}
+    (folder / "sound.json").write_text(json.dumps(steps))
+    config = json.loads((folder / "genai_config.json").read_text())
+    config["model"]["speech"] = {"filename": "speech.onnx", "config_filename": "sound.json"}
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    return facts_of(root, parts or ("speech", *PARTS))
+
+
+def test_a_processor_of_sound_is_let_through_and_says_how_long_recordings_are(tmp_path: Path) -> None:
+    found = hear(tmp_path, [SOUND, BANDS])
+    assert found.problem is None
+    assert found.ports["senses"]["audio"] == {"tag": "<|audio|>", "begin": "<|audio", "most": 480_000, "least": 321}
+    longer = hear(tmp_path, [{**SOUND, "attrs": {"max_samples": 16_000}}, BANDS])
+    assert longer.ports["senses"]["audio"]["most"] == 16_000
+    assert [one.name for one in found.inputs if one.default == ()][:2] == ["images", "audio"]
+
+
+@pytest.mark.parametrize(
+    ("operators", "why"),
+    [
+        ([SOUND], "ends with samples, and a model of type gemma4 takes bands"),
+        ([BANDS], "gemma4_log_mel takes samples, and there it gets file"),
+        ([DECODE, SQUARES], "ends with patches and places"),
+        ([{**SOUND, "attrs": {"max_samples": 0}}, BANDS], "max_samples"),
+        ([{**SOUND, "attrs": {"target_sample_rate": 8000}}, BANDS], "target_sample_rate"),
+        ([SOUND, {**BANDS, "attrs": {"frame_length_ms": 0.0}}], "frame_length_ms"),
+        ([SOUND, {**BANDS, "attrs": {"feature_size": 10**9}}], "feature_size"),
+    ],
+)
+def test_a_processor_of_sound_that_is_not_known_is_refused(
+    tmp_path: Path, operators: list[dict[str, Any]], why: str
+) -> None:
+    problem = hear(tmp_path, operators).problem
+    assert problem is not None
+    assert why in problem.detail
+
+
+def test_a_manifest_that_leaves_out_what_hears_is_told_all_parts(tmp_path: Path) -> None:
+    problem = hear(tmp_path, [SOUND, BANDS], *PARTS).problem
+    assert problem is not None
+    assert "speech: {file: speech.onnx}" in problem.detail
+    assert "embedding: {file: embedding.onnx}" in problem.detail
 
 
 def test_models_of_other_types_do_not_see(tmp_path: Path) -> None:
