@@ -94,21 +94,19 @@ def result_type(array: Array) -> str:
 
 
 def computing_type(array: Array) -> "np.dtype[Any]":
-    """Return the type in which a step computes on an array […]: float32 at least, or float64 if it is that.
+    """Return the type in which a step computes on an array […]: float32, or float64 for what float32 does not keep.
 
-    A sum of float16 ends at 65,504, and loses what it adds from 2,048 on. numpy converts piece by piece on the way, if
-    it is told the type; a converted copy of large pictures takes longer to make than the step itself.
+    A sum of float16 ends at 65,504, and loses what it adds from 2,048 on; differences of long whole numbers stay what
+    they were. numpy converts piece by piece on the way, if it is told the type; a converted copy of large pictures
+    takes longer to make than the step itself.
     """
-    return np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
+    is_long = array.dtype.kind in "iu" and array.dtype.itemsize > _OF_FEW_BITS
+    return np.dtype(np.float64 if is_long or array.dtype == np.float64 else np.float32)
 
 
 def computable(array: Array) -> Array:
-    """Return an array […] in the type in which sums, norms and exponentials are computed.
-
-    Whole numbers of more bits than float32 keeps become float64, in which their differences are what they were.
-    """
-    is_long = array.dtype.kind in "iu" and array.dtype.itemsize > _OF_FEW_BITS
-    return convert(array, "float64" if is_long else computing_type(array).name)
+    """Return an array […] in the type in which sums, norms and exponentials are computed."""
+    return convert(array, computing_type(array).name)
 
 
 def rounded(made: Array, like: Array) -> Array:

@@ -143,3 +143,12 @@ def test_a_class_that_no_whole_number_names_fails() -> None:
     row = np.array([[[0, 0, 1, 1, 0.5, np.inf]] * 7], np.float32)
     with pytest.raises(ConversionError, match="inf does not fit int64"):
         run("yolo_decode", row, {"version": "v10", "values": "last"})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
+def test_a_small_difference_of_large_whole_numbers_is_kept(dtype: str) -> None:
+    """float32 has one number in 128 there, such as seconds since 1970."""
+    seconds = np.array([[1_700_000_000, 1_700_000_001, 1_700_000_100]], dtype)
+    (found,) = run("normalize", seconds, {"normalize": {"mean": 1_700_000_000, "std": 10}})
+    assert found.dtype == np.float32
+    assert found.tolist() == np.array([[0, 0.1, 10]], np.float32).tolist()
