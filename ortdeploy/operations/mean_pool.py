@@ -1,4 +1,7 @@
-"""`mean_pool` — the mean of [rows, tokens, width] over the tokens that a mask [rows, tokens] keeps."""
+"""`mean_pool` — the mean of [rows, tokens, width] over the tokens that a mask [rows, tokens] keeps.
+
+Other numbers than 0 and 1 in the mask are weights. If all are 0, the mean is 0.
+"""
 
 from collections.abc import Mapping
 
@@ -41,4 +44,5 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no op
 def _mean(x: Array, mask: Array) -> Array:
     """Return the means, float [rows, width], of x [rows, tokens, width] under a mask [rows, tokens]."""
     weights = convert(mask[..., np.newaxis], computing_type(x).name)
-    return convert(np.asarray((x * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)), x.dtype.name)
+    total = weights.sum(axis=1)
+    return convert(np.asarray((x * weights).sum(axis=1) / np.where(total == 0, 1, total)), x.dtype.name)

@@ -113,6 +113,13 @@ def test_a_mean_of_many_tokens(dtype: str) -> None:
     assert (have == 1).all()
 
 
+def test_a_mean_by_weights() -> None:
+    """Their sum may be below 1; where nothing counts, the mean is 0."""
+    weights = np.array([[0.25, 0.25, 0], [0, 0, 0], [1, 3, 0]], np.float32)
+    (have,) = run("mean_pool", np.array([[[1], [2], [9]]] * 3, np.float32), mask=weights)
+    assert have.tolist() == [[1.5], [0], [1.75]]
+
+
 def test_differences_of_large_whole_scores_count() -> None:
     x = np.array([[2**53, 2**53 - 2, 2**24 + 1]], np.int64)
     (have,) = run("softmax", x, {"softmax": "x", "as": "y"})
