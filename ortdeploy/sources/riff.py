@@ -94,14 +94,18 @@ def _samples(content: bytes) -> tuple[int, int, int]:
     """Return the channels, the sample rate in Hz and the bytes of a sample."""
     if len(content) < _FORMAT:
         raise ValueError("its fmt chunk is cut off")
-    kind, channels, rate, _, _, bits = struct.unpack("<HHIIHH", content[:_FORMAT])
+    kind, channels, rate, _, frame, bits = struct.unpack("<HHIIHH", content[:_FORMAT])
     if kind == _EXTENSIBLE and len(content) == _WITH_GUID and content[26:] == _GUID:
         (kind,) = struct.unpack("<H", content[24:26])
     if kind != _PCM:
         raise ValueError(f"unknown format: {kind}")
     if not channels or not bits:
         raise ValueError(f"it says {bits} bits a sample in {channels} channels")
-    return channels, rate, -(-bits // 8)
+    width = -(-bits // 8)
+    usual = channels * width
+    if frame not in {0, usual}:  # such as 24 bits in 4 bytes each, which libsndfile reads as noise
+        raise ValueError(f"its frames have {frame} bytes, and {channels} channels of {bits} bits have {usual}")
+    return channels, rate, width
 
 
 def _chunks(file: BinaryIO, container: _Container) -> Iterator[Chunk]:
