@@ -4,6 +4,7 @@ A job still counts rows of the input: in parts, failures, budgets and retry.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,9 +53,16 @@ def _lengths(name: str, column: Column) -> Array:
     if isinstance(column, np.ndarray) and column.ndim > 1:
         return np.full(len(column), column.shape[1], dtype=np.int64)
     try:
-        return np.array([len(row) for row in column], dtype=np.int64)
+        return np.array([_length(row) for row in column], dtype=np.int64)
     except TypeError as error:
         raise ValueError(f"the row's {name} is one value, and lists nothing") from error
+
+
+def _length(row: Any) -> int:
+    """Return how many items a row lists. Raises TypeError for a single value."""
+    if isinstance(row, str | dict):
+        raise TypeError("letters and names of a map are no items")
+    return len(row)
 
 
 def as_lines(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> dict[str, Column]:

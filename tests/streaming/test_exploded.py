@@ -166,9 +166,11 @@ def test_columns_that_list_different_items_are_named() -> None:
         check_lists(columns, ["a", "b"])
 
 
-def test_a_row_that_lists_nothing_at_all_is_named() -> None:
+@pytest.mark.parametrize("column", [np.zeros(2), np.array(["one", "two"], object), [{1: 0.25, 2: 0.75}, {}]])
+def test_a_row_that_lists_nothing_at_all_is_named(column: Column) -> None:
+    """Nor does a text list its letters, or the map of a classifier its classes without their scores."""
     with pytest.raises(ValueError, match="a is one value, and lists nothing"):
-        check_lists({"a": np.zeros(2)}, ["a"])
+        check_lists({"a": column}, ["a"])
 
 
 def test_a_row_whose_columns_list_different_items_fails_alone(tmp_path: Path) -> None:
