@@ -88,7 +88,13 @@ def resized(one: Array, rows: Taps, columns: Taps) -> Array:
 
 
 def numbered(masks: Array) -> Array:
-    """Return uint8 [height, width] of masks [n, height, width]: the number of the first one, from 1 on, or 0."""
+    """Return uint8 [height, width] of masks [n, height, width]: the number of the first one, from 1 on, or 0.
+
+    Raises ValueError if one that uint8 cannot number is the first one somewhere.
+    """
+    if len(masks) > _MOST and (masks[_MOST:].any(axis=0) & ~masks[:_MOST].any(axis=0)).any():
+        what = f"a picture of uint8 numbers {_MOST} masks at most, and these are {len(masks)}"
+        raise ValueError(f"{what}; keep fewer, as nms does with max: {_MOST}")
     found = np.zeros(masks.shape[1:], np.uint8)
     for number, mask in reversed(list(enumerate(masks[:_MOST], 1))):
         found[mask] = number

@@ -176,3 +176,14 @@ def test_a_picture_without_a_size_fails_its_row() -> None:
 def test_more_classes_than_a_picture_has_grey_values_are_refused() -> None:
     with pytest.raises(ValueError, match="256 classes at most, and these are 257"):
         do("class_map", {}, scores=np.zeros((257, 3, 3), np.float32), how=np.array([4, 5], np.int64))
+
+
+def test_more_masks_than_a_picture_numbers_are_refused_where_they_show() -> None:
+    masks = np.zeros((256, 2, 2), np.float32)
+    masks[:, 0] = 1
+    size = np.array([2, 2], np.int64)
+    _, numbers = do("paste_masks", {}, masks=masks, how=size)
+    assert numbers.tolist() == [[1, 1], [0, 0]]
+    masks[255, 1] = 1
+    with pytest.raises(ValueError, match="255 masks at most, and these are 256; keep fewer"):
+        do("paste_masks", {}, masks=masks, how=size)
