@@ -18,6 +18,7 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import Attribute, Contract, FormalParameter, TypeConstraint, forms
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import FLOATING
+from ortdeploy.tensors.written_numbers import read_numbers
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
@@ -49,7 +50,7 @@ def read(path: str) -> Mapping[str, float]:
         key, value = line[0], _number(line[1])
         if value is None and number == 0:
             continue
-        if value is None:
+        if value is None or math.isnan(value):
             raise ValueError(f"{line[1]!r} of {key!r} is no number")
         if key in found:
             raise ValueError(f"{key!r} is in it twice")
@@ -61,10 +62,9 @@ def read(path: str) -> Mapping[str, float]:
 
 def _number(text: str) -> float | None:
     try:
-        found = float(text)
+        return float(read_numbers(np.array([text], dtype=object), "float64")[0])
     except ValueError:
         return None
-    return None if math.isnan(found) or "_" in text else found
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  texts alone

@@ -59,6 +59,9 @@ def test_numbers_are_those_of_the_table(
         ("a,1\nb\n", "its line 'b' has 1 cells"),
         ("a,1\nb,x\n", "'x' of 'b' is no number"),
         ("a,1\nb,nan\n", "'nan' of 'b' is no number"),
+        ("a,nan\nb,1\n", "'nan' of 'a' is no number"),
+        ("a,1\nb,1e400\n", "'1e400' of 'b' is no number"),
+        ("a,1\nb,\uff12\n", "of 'b' is no number"),
         ("a,1\na,2\n", "'a' is in it twice"),
     ],
 )
