@@ -17,6 +17,11 @@ from ortdeploy.transforms.protocol import HeldTransform, Options
 from ortdeploy.transforms.sampling import PILLOW
 
 
+_HIDE_NAN = frozenset({"argmax", "threshold", "top_k"})
+"""Steps whose results do not show that they are of NaN. Of a job's outputs, on_nan decides; it sees no pipeline's own
+values."""
+
+
 class TransformOperation(Struct, frozen=True):
     """A prepare or postprocess step as an operation on the value `x`."""
 
@@ -30,9 +35,12 @@ class TransformOperation(Struct, frozen=True):
 
     @property
     def CONTRACT(self) -> Contract:  # noqa: N802  as of a module
-        """The contract of the step, but users need not name its results."""
+        """The contract of the step, but users need not name its results, and none is made of NaN that hides it."""
         contract = self.transform.contract
-        return replace(contract, outputs=tuple(replace(one, option=SINGLE) for one in contract.outputs))
+        outputs = tuple(replace(one, option=SINGLE) for one in contract.outputs)
+        if contract.name not in _HIDE_NAN:
+            return replace(contract, outputs=outputs)
+        return replace(contract, inputs=tuple(replace(one, not_nan=True) for one in contract.inputs), outputs=outputs)
 
     def build(self, options: Options, types: Types) -> Call:
         """Return the function; it takes rows one by one if they differ in shape."""

@@ -182,3 +182,14 @@ def test_pixels_are_whole_numbers_and_nan_fails() -> None:
     assert [row.shape for row in made] == [(2, 3), (1, 1)]
     with pytest.raises(ValueError, match="NaN"):
         do("pixels", {}, types, x=np.array([[[np.nan]]], dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("argmax", {}), ("top_k", {"k": 1}), ("threshold", {"at": 0.5})], ids=lambda one: str(one)[:9]
+)
+def test_nothing_that_hides_nan_is_made_of_it(name: str, options: Mapping[str, Any]) -> None:
+    """An index and a boolean look like any other, and on_nan sees only what a pipeline gives."""
+    types = {"x": TensorType("float32", (ROWS, 2))}
+    do(name, options, types, x=np.array([[np.inf, 0.5]], np.float32))
+    with pytest.raises(ValueError, match="x holds NaN"):
+        do(name, options, types, x=np.array([[np.nan, 0.5]], np.float32))
