@@ -44,7 +44,12 @@ CONTRACT = Contract(
             "protos", "P", forms("rows maps map_height map_width"), "the maps, over the letterboxed image", finite=True
         ),
         FormalParameter(
-            "boxes", "B", forms("rows n 4"), "left, top, right, bottom in the image before letterbox", units=(PIXELS,)
+            "boxes",
+            "B",
+            forms("rows n 4"),
+            "left, top, right, bottom in the image before letterbox",
+            units=(PIXELS,),
+            not_nan=True,
         ),
         FormalParameter("how", "H", forms("rows 6"), "what letterbox gives", units=(FIT,), finite=True),
     ),

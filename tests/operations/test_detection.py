@@ -173,6 +173,9 @@ def test_the_picture_of_masks_has_the_number_of_the_first_one() -> None:
     wanted[3:20, 2:9] = 2
     np.testing.assert_array_equal(numbers, wanted)
     assert masks.sum(axis=(1, 2)).tolist() == [0, 7 * 17, 15]
+    boxes[1, 0] = np.nan
+    with pytest.raises(ValueError, match="boxes holds NaN"):  # and gives no empty mask
+        do("masks", {}, factors=factors, protos=protos, boxes=boxes, how=how)
 
 
 def counts_of(text: str) -> list[int]:
