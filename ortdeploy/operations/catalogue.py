@@ -16,7 +16,6 @@ from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import HeldTransform, Options
 from ortdeploy.transforms.sampling import PILLOW
 
-
 _HIDE_NAN = frozenset({"argmax", "threshold", "top_k"})
 """Steps whose results do not show that they are of NaN. Of a job's outputs, on_nan decides; it sees no pipeline's own
 values."""
