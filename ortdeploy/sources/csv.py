@@ -21,7 +21,7 @@ from ortdeploy.sources.joined import JoinedFiles
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import START, Mark
-from ortdeploy.sources.rows import RowError
+from ortdeploy.sources.rows import NUL_BYTES, RowError
 from ortdeploy.sources.settings import WINDOW
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.carried import TEXT
@@ -229,7 +229,7 @@ def _decode(raw: RawRow, empty: frozenset[str]) -> dict[str, Any]:
     if _is_garbled(text):
         raise RowError("the line is not UTF-8 text", "not-utf8")
     if "\0" in text:
-        raise RowError("the line has NUL bytes, as a file has that was cut off when power failed", "not-csv")
+        raise RowError(NUL_BYTES, "not-csv")
     if empty:
         cells = ["" if is_empty(cell, empty) else cell for cell in cells]
     return dict(zip(names, cells, strict=True))

@@ -23,7 +23,7 @@ from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import START, Mark
-from ortdeploy.sources.rows import RowError
+from ortdeploy.sources.rows import NUL_BYTES, RowError
 from ortdeploy.sources.settings import WINDOW
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.carried import TEXT, type_of_values
@@ -125,7 +125,7 @@ _decode_as_written = json.JSONDecoder(object_pairs_hook=object_once, parse_float
 
 def _parse(line: bytes, decode: Callable[[str], Any] = _decode) -> dict[str, Any]:
     if b"\0" in line:
-        raise RowError("the line has NUL bytes, as a file has that was cut off when power failed", "not-json")
+        raise RowError(NUL_BYTES, "not-json")
     try:
         row = decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError) as error:

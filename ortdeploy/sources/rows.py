@@ -24,6 +24,9 @@ from ortdeploy.tensors.written_numbers import JsonNumber, is_plain, read_numbers
 TOO_LARGE = "too-large"
 """The code of a row for which there is too little memory."""
 
+NUL_BYTES = "the line has NUL bytes, as UTF-16 has, or a file that was cut off when power failed"
+"""Why a line of a text file is none."""
+
 _READ = "\0read"
 """Where a row with fillers has those of its keys as they were read."""
 

@@ -14,7 +14,7 @@ from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.row_index import Mark
-from ortdeploy.sources.rows import RowError
+from ortdeploy.sources.rows import NUL_BYTES, RowError
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -45,6 +45,8 @@ def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None, dialect:
 
 
 def _decode(raw: RawRow) -> dict[str, Any]:
+    if b"\0" in raw.value:
+        raise RowError(NUL_BYTES, "not-utf8")
     line = raw.value.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return {COLUMN: (line if raw.number else line.removeprefix(BOM_UTF8)).decode()}

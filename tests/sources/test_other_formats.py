@@ -48,6 +48,16 @@ def test_text_has_a_row_a_line(tmp_path: Path) -> None:
     assert [row for block in read(tmp_path, "text", ["a.txt"], wanted, start=2) for row in block.rows] == [2, 4]
 
 
+@pytest.mark.parametrize("content", ["eins\nzwei\n".encode("utf-16"), b"eins\n" + b"\0" * 512])
+def test_text_with_nul_bytes_is_none(tmp_path: Path, content: bytes) -> None:
+    """In UTF-16, all lines but the first are UTF-8 with NUL bytes; and a file may end in them after a power failure."""
+    (tmp_path / "a.txt").write_bytes(content)
+    blocks = read(tmp_path, "text", ["a.txt"], Wanted(dtypes={"text": "string"}))
+    good = [str(value) for block in blocks for value in block.columns["text"]]
+    assert good == (["eins"] if content.startswith(b"e") else [])
+    assert "NUL bytes" in [row.message for block in blocks for row in block.failed][-1]
+
+
 def save_wav(path: Path, samples: np.ndarray, width: int) -> None:
     """Samples from -1 to 1, [frames, channels]."""
     with wave.open(str(path), "wb") as file:
