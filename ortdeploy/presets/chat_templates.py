@@ -27,12 +27,16 @@ _TOKEN = re.compile(rf"{{#(?:(?!{{#).)*?#}}|{{{{{_INSIDE}}}}}|{{%{_INSIDE}%}}", 
 """A comment, a value, or a statement; strings in it may hold what looks like a tag."""
 
 
+_NO_TOOLS = "{% set tools = none %}{% set documents = none %}"
+"""What transformers hands to templates where nobody gives tools or documents."""
+
+
 class TemplateError(ValueError):
     """Why there is no usable template, in words."""
 
 
 def read_chat_template(folder: Path) -> str:
-    """Return the chat template of a folder. Raises TemplateError, OSError."""
+    """Return the chat template of a folder, as it renders in transformers. Raises TemplateError, OSError."""
     text = read_text(folder / _FILE) if (folder / _FILE).is_file() else _of_config(folder / _CONFIG)
     if len(text) > _MOST:
         raise TemplateError(f"its chat template has {len(text)} characters, and {_MOST} are allowed")
@@ -49,7 +53,28 @@ def read_chat_template(folder: Path) -> str:
         raise TemplateError(f"its chat template may run for ever: {error}") from error
     except RecursionError as error:
         raise TemplateError("its chat template has too many values that are made of each other") from error
-    return text
+    return _NO_TOOLS + without_lines_of_tags(text)
+
+
+def without_lines_of_tags(text: str) -> str:
+    """Return a template that renders without options as it does with `trim_blocks` and `lstrip_blocks`.
+
+    Templates are written for transformers, which sets both: a statement or a comment takes the white space before it
+    with it if it begins a line, and a line's end behind it. GenAI sets none, and writes these into the prompt.
+    """
+    text = re.sub(r"\r\n?", "\n", text)
+    made, end, is_begun = "", 0, False
+    for tag in _TOKEN.finditer(text):
+        before, of_value = text[end : tag.start()], tag[0][1] == "{"
+        *_, line = before.rpartition("\n")
+        if not of_value and tag[0][2] not in "+-" and not line.strip() and (line != before or not is_begun):
+            before = before.removesuffix(line)
+        opening, closing = (tag[0][place] == "+" for place in (2, -3))
+        made += before + tag[0][:2] + tag[0][2 + opening : -2 - closing] + tag[0][-2:]
+        end = tag.end()
+        ends_line = not of_value and tag[0][-3] not in "+-" and text[end : end + 1] == "\n"
+        end, is_begun = end + ends_line, not ends_line
+    return made + text[end:]
 
 
 def _of_config(path: Path) -> str:

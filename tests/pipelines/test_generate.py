@@ -285,6 +285,14 @@ def test_a_prompt_keeps_what_begins_it_if_its_tokenizer_adds_nothing(cli: Cli, f
     assert results(folder)[0]["input_tokens"] == "6"
 
 
+def test_lines_of_tags_are_no_lines_of_the_prompt(cli: Cli, folder: Path) -> None:
+    """As in transformers, which hands no tools to a template, too."""
+    template = "{% for m in messages %}\n    {% if tools is none %}\n{{ m.content }}\n    {% endif %}\n{% endfor %}\n"
+    (folder / "models/writer/chat_template.jinja").write_text(template)
+    assert apply(cli, folder, [{"prompt": "the pump"}], "chat: prompt").code == 0
+    assert results(folder)[0]["input_tokens"] == "5"  # those of the prompt, and the end of its line
+
+
 def test_a_key_of_a_message_reaches_the_template_or_fails_its_row(cli: Cli, folder: Path) -> None:
     path = folder / "models/writer/tokenizer_config.json"
     template = "{% for m in messages %}{{ m.content }} {{ m.name }}{% endfor %}"

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import effort
 
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts
 from ortdeploy.manifest.pipelines import PresetSpec, read_pipeline
-from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
+from ortdeploy.presets.chat_templates import TemplateError, read_chat_template, without_lines_of_tags
 from ortdeploy.presets.generation import read_generation, search_of
 
 pytestmark = pytest.mark.unit
@@ -218,7 +221,28 @@ def test_a_template_that_may_run_for_ever_is_refused(tmp_path: Path, template: s
 )
 def test_a_template_as_models_have_it_is_read(tmp_path: Path, template: str) -> None:
     (tmp_path / "chat_template.jinja").write_text(template)
-    assert read_chat_template(tmp_path) == template
+    assert read_chat_template(tmp_path).endswith(template)
+
+
+def pieces(depth: int = 3) -> st.SearchStrategy[str]:
+    """Return templates of white space, values, comments and statements, with every sign that they may have."""
+    signs = st.sampled_from(["", "-", "+"])
+    plain = st.sampled_from([" ", "\n", "\t", "a", "  \n  ", "\r\n", "{{ y }}", "{{- y -}}"])
+    comments = st.builds("{{#{}c{}#}}".format, signs, signs)
+    if not depth:
+        return st.one_of(plain, comments)
+    inner = st.lists(pieces(depth - 1), max_size=4).map("".join)
+    choice = st.builds("{{%{} if x {}%}}{}{{%{} endif {}%}}".format, signs, signs, inner, signs, signs)
+    return st.one_of(plain, comments, choice)
+
+
+@settings(max_examples=effort(100, 5000))
+@given(st.lists(pieces(), max_size=8).map("".join))
+def test_a_template_without_lines_of_tags_renders_as_in_transformers(template: str) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    expected = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(template)
+    found = jinja2.Environment().from_string(without_lines_of_tags(template))
+    assert found.render(x=1, y=" v ") == expected.render(x=1, y=" v ")
 
 
 def test_a_template_may_loop_over_messages(tmp_path: Path) -> None:
