@@ -236,7 +236,7 @@ def pieces(depth: int = 3) -> st.SearchStrategy[str]:
     return st.one_of(plain, comments, choice)
 
 
-@settings(max_examples=effort(100, 5000))
+@settings(max_examples=effort(60, 1000))
 @given(st.lists(pieces(), max_size=8).map("".join))
 def test_a_template_without_lines_of_tags_renders_as_in_transformers(template: str) -> None:
     jinja2 = pytest.importorskip("jinja2")
