@@ -41,6 +41,8 @@ MEANT = {
     "version": "--version",
 }
 """What other programs call what a command does."""
+_FOR_FILES = {".onnx": "init", ".tar": "apply", ".yaml": "apply", ".yml": "apply"}
+"""The command that somebody means who names a file alone."""
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
@@ -173,6 +175,8 @@ def _parse(argv: list[str]) -> "argparse.Namespace":
         from ortdeploy.diagnostics import UsageError, did_you_mean  # noqa: PLC0415  only when something is wrong
 
         meant = MEANT.get(argv[0].lower())
+        command = _FOR_FILES.get(os.path.splitext(argv[0])[1].lower())  # noqa: PTH122  pathlib takes milliseconds to load
+        meant = f"{command} {argv[0]}" if command else meant
         known = f'Did you mean "{meant}"?' if meant else did_you_mean(argv[0], COMMANDS, len(COMMANDS))
         raise UsageError(f'there is no command "{argv[0]}". {known}\nortdeploy --help says what each command does.')
     arguments = build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)

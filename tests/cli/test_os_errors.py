@@ -70,6 +70,11 @@ def test_a_command_by_another_name_is_offered(cli: Cli) -> None:
         assert (shown.code, f'Did you mean "{meant}"?' in shown.err) == (64, True)
 
 
+def test_a_file_alone_is_offered_with_a_command(cli: Cli) -> None:
+    for typed, meant in (("m.yaml", "apply m.yaml"), ("net.ONNX", "init net.ONNX")):
+        assert f'Did you mean "{meant}"?' in cli(typed).err
+
+
 def test_a_file_that_is_no_manifest_is_named(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(deployment)
     for command in ("validate", "plan", "apply"):
