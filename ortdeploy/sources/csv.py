@@ -204,7 +204,7 @@ def _header(path: str, limit: int | None, dialect: Dialect) -> list[str]:
     if isinstance(names, RowError):
         raise OrtdeployError(f"{path}:{line + 1} must name the columns, and {names}")
     if _is_garbled("".join(names)):
-        raise OrtdeployError(f"{path} is not UTF-8 text")
+        raise OrtdeployError(f"{path} is not UTF-8 text; save it as UTF-8")
     return names
 
 

@@ -40,6 +40,14 @@ def unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem |
     return None
 
 
+_OF_SUFFIXES = {
+    ".json": "If it has one object a line, write format: jsonl.",
+    ".ndjson": "If it has one object a line, write format: jsonl.",
+    ".tsv": 'Write format: csv, delimiter: "\\t".',
+    ".xls": "Save the sheet as CSV; there is no format for it.",
+    ".xlsx": "Save the sheet as CSV; there is no format for it.",
+}
+"""What to do about files whose suffix is well known and of no format."""
 _OF_TABLES = {"delimiter": ("csv",), "lines_per_record": ("csv",), "empty": FORMATS_WITH_GAPS}
 """The keys that say how a table is written, with the formats that they are for."""
 
@@ -68,11 +76,9 @@ def format_of_files(some: Iterable[str], files: Sequence[str], folder: str) -> t
     for path in some:
         found.setdefault(format_of_suffix(format_suffix(path)), path)
     if None in found:
+        advice = _OF_SUFFIXES.get(format_suffix(found[None]), f"Add format: to the input. {did_you_mean('', SOURCES)}")
         narrower = f" Or write path: {_patterns(files, folder)}." if len(found) > 1 else ""
-        detail = (
-            f"The format of {shown(found[None], folder)} cannot be told from its suffix. Add format: to the input. "
-            f"{did_you_mean('', SOURCES)}{narrower}"
-        )
+        detail = f"The format of {shown(found[None], folder)} cannot be told from its suffix. {advice}{narrower}"
         return None, Problem(kind="unknown-format", detail=detail)
     if len(found) > 1:
         examples = " and ".join(f"{shown(path, folder)} ({name})" for name, path in found.items())

@@ -86,6 +86,8 @@ def _real(item: Any) -> float:
 def _plain(text: str) -> str:
     if not is_plain(text):
         raise ValueError("the digits of a number are 0 to 9, without anything between them")
+    if "," in text:
+        raise ValueError("a number has a point before its decimals, and nothing between thousands")
     return text
 
 

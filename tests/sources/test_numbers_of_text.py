@@ -153,3 +153,9 @@ def test_lists_of_different_lengths_are_decoded_once(
     assert not block.failed
     assert [row.tolist() for row in block.columns["x"]] == rows
     assert {row.dtype for row in block.columns["x"]} == {np.dtype(dtype)}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_a_comma_in_a_number_is_told_what_a_number_has(tmp_path: Path, dtype: str) -> None:
+    (failed,) = read(tmp_path, "csv", dtype, ['"1,5"']).failed
+    assert "a point before its decimals" in failed.message

@@ -172,3 +172,19 @@ def test_a_damaged_compressed_file_is_an_error_that_names_it(tmp_path: Path, pac
     (tmp_path / f"a.txt.{packed}").write_bytes(content[:-9] if damage == "cut" else b"plain text\n")
     with pytest.raises(OrtdeployError, match=rf"a\.txt\.{packed} cannot be"):
         read(tmp_path, "text", [f"a.txt.{packed}"], Wanted(dtypes={"text": "string"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a.tsv", 'Write format: csv, delimiter: "\\t".'),
+        ("a.json", "write format: jsonl"),
+        ("a.xlsx", "Save the sheet as CSV"),
+        ("a.odd", "Add format: to the input. Known: "),
+    ],
+)
+def test_a_suffix_of_no_format_is_told_with_what_to_do(tmp_path: Path, name: str, advice: str) -> None:
+    (tmp_path / name).write_text("x\n1\n")
+    problem = probe(tmp_path, [name]).problem
+    assert problem is not None
+    assert advice in problem.detail
