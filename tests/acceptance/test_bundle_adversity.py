@@ -5,7 +5,9 @@ import io
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,10 +18,13 @@ from conftest import Cli, read_rows, run_fork
 from support.bundle_worlds import MANIFEST, World, allow, sign
 from support.bundles import Signer
 from support.forks import CAN_FORK, Fork, be_the_program
+from support.jobs import Killed
 
 from ortdeploy.bundles.description import BundledFile
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.cli.bundles.bundle_place import Place
+from ortdeploy.cli.children import check as children_check
+from ortdeploy.cli.commands import check
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
 from ortdeploy.files import names
 from ortdeploy.planning.versions import installed
@@ -267,15 +272,18 @@ def test_golden_checks_are_those_of_the_profile_that_holds(world: World) -> None
     assert world.run("apply", "@demo", "--label", "line=b", "--job", "run").err == refused.err
 
 
-def test_golden_checks_that_have_refused_a_version_do_not_run_again(
+def test_golden_checks_that_have_refused_a_version_do_not_run_again_by_themselves(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upgrade(world)
     np.savez(world.home / "checks/scale/outputs.npz", y=np.full((1, 2), 9, np.float32))
     bundle = world.bundle(2)
     assert "is not checked: golden check " in world.run("apply", bundle).err
-    monkeypatch.setattr(Place, "try_checks", lambda *_: pytest.fail("they run again"))
-    assert "is not checked: golden check " in world.run("apply", bundle).err
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "try_checks", lambda *_: pytest.fail("they run again"))
+        assert "is not checked: golden check " in world.run("apply", "--last-good", bundle).err
+    monkeypatch.setattr(Place, "try_checks", lambda *_: None)
+    assert (world.run("apply", bundle).code, world.version) == (0, 2)  # whoever applies it asks for them
 
 
 def test_a_policy_that_cannot_be_used_is_told_in_the_document(world: World) -> None:
@@ -360,3 +368,29 @@ def test_numbers_go_on_from_a_copy_of_the_ledger(world: World) -> None:
     assert "what was installed is not whole" in world.run("apply", "@demo").err
     assert "version 2 ran here before, and 1 is older" in world.run("apply", world.home.parent / "demo-1.tar").err
     assert (world.run("apply", two).code, world.version, len(world.words())) == (0, 2, 4)
+
+
+def test_golden_checks_that_hang_end_and_those_that_reset_the_device_are_begun_three_times(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(world)
+    bundle = world.bundle(2)
+
+    def reset(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "try_checks", reset)
+        for _ in range(3):
+            with suppress(Killed):
+                world.run("apply", "--last-good", bundle)
+        done = world.run("apply", "--last-good", bundle)
+    assert "its golden checks were begun 3 times, and each time killed, or this device was reset" in done.err
+    assert (done.code, world.version, world.words()) == (1, 1, ["left", "left", "right", "right"])
+    assert (world.run("apply", bundle).code, world.version) == (0, 2)
+    monkeypatch.setattr(check, "UNATTENDED", 0.1)
+    monkeypatch.setattr(children_check, "run_check", lambda *_: threading.Event().wait())
+    (world.home / "labels.txt").write_text("up\ndown\n")
+    done = world.run("apply", "--last-good", world.bundle(3))
+    assert "error: the process that ran it was ended after 0 seconds. So version 2 stays" in done.err
+    assert done.code == 1

@@ -245,9 +245,9 @@ def refused_by_gates(
     if not plan.gates:
         return None
     from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for gates
-    from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
+    from ortdeploy.cli.commands.check import UNATTENDED, run_checks  # noqa: PLC0415
 
-    results = list(run_checks(plan.gates, state_dir, plan.roots, stopped))
+    results = list(run_checks(plan.gates, state_dir, plan.roots, stopped, seconds=UNATTENDED))
     for result in results:
         log.info(
             "check.finished",

@@ -5,15 +5,18 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Place, RefusedError, first_error
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
-from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.diagnostics import LockedError, OrtdeployError, has_errors
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
@@ -23,6 +26,9 @@ from ortdeploy.planning.versions.version import Version
 from ortdeploy.redaction import without_secrets
 from ortdeploy.terminal_text import safe
 from ortdeploy.versions import package_version, release_numbers
+
+_MOST_BEGUN = 3
+"""How often golden checks are begun that do not come to an end."""
 
 
 class ArrivingBundle:
@@ -100,15 +106,34 @@ class ArrivingBundle:
         if has_errors(planned.diagnostics):
             write_findings(planned.diagnostics, place.arguments, sys.stderr)
             raise RefusedError(PLANNED, first_error(planned.diagnostics))
-        installed = record.with_state(installed, self._id, PLANNED)
-        self._save(installed)
-        facts, before = place.facts_key(), installed.refusal(self._id)
-        if before is not None and before.facts == facts:
-            raise RefusedError(before.state, before.reason)
-        place.try_checks(version, planned)
+        facts = place.facts_key()
+        installed = self._try_checks(record.with_state(installed, self._id, PLANNED), version, planned, facts)
         installed = record.with_state(record.with_passed(installed, self._id, facts), self._id, CHECKED)
         self._save(installed)
         return installed
+
+    def _try_checks(self, installed: Installed, version: Version, planned: Planned, facts: str) -> Installed:
+        """Run the golden checks of a planned version; return the record in which they were begun.
+
+        For `watch`, they do not run again if they have refused the version, or reset this device each time. Raises
+        RefusedError, LockedError.
+        """
+        key, before = f"{self._id} {facts}", installed.refusal(self._id)
+        times = installed.begun.get(key, 0)
+        if self._place.arguments.last_good:
+            if before is not None and before.facts == facts:
+                raise RefusedError(before.state, before.reason)
+            if times >= _MOST_BEGUN:
+                why = f"its golden checks were begun {times} times, and each time killed, or this device was reset"
+                raise RefusedError(CHECKED, why)
+        begun = replace(installed, begun={key: times + 1})
+        self._save(begun)
+        try:
+            self._place.try_checks(version, planned)
+        except LockedError:  # before they began
+            self._save(installed)
+            raise
+        return begun
 
     def _bring_in(self, installed: Installed) -> Installed:
         """Bring the bundle to whole, if it is trusted and not refused already. Raises RefusedError."""

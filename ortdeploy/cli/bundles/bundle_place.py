@@ -97,7 +97,7 @@ class Place:
     def try_checks(self, version: Version, planned: Planned) -> None:
         """Run all golden checks of a version, never beside a run of its jobs. Raises RefusedError, LockedError."""
         from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for what is checked
-        from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
+        from ortdeploy.cli.commands.check import UNATTENDED, run_checks  # noqa: PLC0415
 
         if not any(_has_checks(one.spec) for one in planned.deployments):
             return
@@ -111,7 +111,7 @@ class Place:
             for step in run_jobs(plan)
         ]
         with hold_outputs(self.state, outputs):
-            for result in run_checks(checks, state_dir, own.roots):
+            for result in run_checks(checks, state_dir, own.roots, seconds=UNATTENDED):
                 if result.status != PASSED:
                     raise RefusedError(
                         CHECKED,

@@ -62,10 +62,19 @@ def show_warning(category: str, text: str, place: str) -> None:
     warnings.showwarning(text, type(category, (UserWarning,), {}), path, int(line))
 
 
+UNATTENDED = 3600.0
+"""Seconds after which checks end that nobody watches: compiling takes minutes, and a driver that hangs, for ever."""
+
+
 def run_checks(
-    checks: Sequence[PlannedCheck], state_dir: str | None, roots: Sequence[str], stopped: StopFlag | None = None
+    checks: Sequence[PlannedCheck],
+    state_dir: str | None,
+    roots: Sequence[str],
+    stopped: StopFlag | None = None,
+    *,
+    seconds: float | None = None,
 ) -> Iterator[CheckResult]:
-    """Run checks in a child; after a session that crashes it, continue in another child.
+    """Run checks in a child; after a session that crashes it, or takes all `seconds`, continue in another child.
 
     Models are opened from the content store in `state_dir`, by default the one of each check's manifest. A signal that
     is `stopped` ends the child, and nothing more is opened.
@@ -81,7 +90,8 @@ def run_checks(
             }
             for check in left
         ]
-        with Child("ortdeploy.cli.children.check", requests, keeps_stderr=True, on_warning=show_warning) as child:
+        module = "ortdeploy.cli.children.check"
+        with Child(module, requests, keeps_stderr=True, seconds=seconds, on_warning=show_warning) as child:
             if stopped is not None:
                 stopped.forward = child.send_signal
             for message in child.messages():
@@ -92,6 +102,7 @@ def run_checks(
                     ended = message["ended"]
             code = child.wait()
         if ended < len(left) and not (stopped is not None and stopped()):
-            reason = f"the process that ran it {how_it_ended(code)}"
+            ended_by = f"was ended after {seconds:.0f} seconds" if child.late else how_it_ended(code)
+            reason = f"the process that ran it {ended_by}"
             yield result_of(left[ended], ", ".join(left[ended].folders), ERROR, reason)
         left = left[ended + 1 :]

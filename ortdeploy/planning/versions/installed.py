@@ -79,7 +79,8 @@ class Installed(Struct, frozen=True, kw_only=True):
     """The versions of one deployment. By id, `reached` is the last state, and `passed` by which facts it was checked.
 
     `highest` is the highest number that became current, `aside` that up to which versions were rolled back; 0: none.
-    `wanted` is the id of the last version that somebody asked for, and `source` the path of its bundle.
+    `wanted` is the id of the last version that somebody asked for, and `source` the path of its bundle. `begun` is how
+    often golden checks were begun that have not ended, by the version's id and its facts.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Installed(Struct, frozen=True, kw_only=True):
     aside: int = 0
     wanted: str | None = None
     source: str = ""
+    begun: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
 
     def version(self, id_: str | None) -> Version | None:
@@ -250,7 +252,7 @@ def with_state(installed: Installed, id_: str, state: str) -> Installed:
 
 def with_passed(installed: Installed, id_: str, facts: str) -> Installed:
     """Return a record in which a version's golden checks have passed with these facts."""
-    return replace(installed, passed={**installed.passed, id_: facts})
+    return replace(installed, passed={**installed.passed, id_: facts}, begun={})
 
 
 def rolled_back(installed: Installed, number: int | None) -> tuple[Installed, Version]:
