@@ -220,10 +220,10 @@ def _resolve_session(
 def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts, full_path: Full) -> ResolvedProvider | None:
     """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses.
 
-    Without a library that its options decide, a provider takes no node.
+    Without a library that its options decide, a provider takes no node; one with a problem opens nothing.
     """
     name = full_name(entry.name)
-    if missing_library(entry, runtime) is not None:
+    if name in runtime.plugin_problems or missing_library(entry, runtime) is not None:
         return None
     options = with_full_provider_paths(find_provider(name), entry.options, full_path)
     if name in runtime.available_providers and entry.library is None:

@@ -77,7 +77,8 @@ class RuntimeFacts(Struct, frozen=True, kw_only=True):
     """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, if that is not known).
 
     `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
-    `plugin_problems` say of a provider why its package gives none, or why its built-in library cannot be loaded.
+    `plugin_problems` say of a provider why its package gives none, why its built-in library cannot be loaded, or that
+    it opens no session there.
     `missing_libraries` are those of a provider that options decide and that are not here.
     `runtime_packages` are the installed packages that carry onnxruntime itself. `kernels` are by provider and by
     `domain.operator`, for the providers that tell them. `attributes` are those that this ONNX Runtime knows of an

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.deployment.resolved import missing_library
 from ortdeploy.diagnostics import Certainty, Severity
+from ortdeploy.providers.catalogue import full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -39,5 +40,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _reason(entry: "ProviderSpec", deployment: "Deployment") -> str:
+    if full_name(entry.name) in deployment.facts.runtime.plugin_problems:
+        return "which opens no session here"
     missing = missing_library(entry, deployment.facts.runtime)
     return "which this onnxruntime build does not offer" if missing is None else f"whose {missing[1]} is missing"

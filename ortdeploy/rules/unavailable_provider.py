@@ -1,4 +1,5 @@
-"""What it catches: a provider that this onnxruntime does not offer. It is allowed if the model says on_unavailable:
+"""What it catches: a provider that this onnxruntime does not offer, or that opens no session on the device, as its file
+says (opens:) of a provider with kernels, such as CUDA. It is allowed if the model says on_unavailable:
 next and something of the chain is left, or if another of its sessions: can be opened.
 
 Why: ONNX Runtime gives a Python warning and runs on the CPU.
@@ -24,7 +25,7 @@ RULE = Rule(id="unavailable-provider", summary="Execution provider not available
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     runtime = deployment.facts.runtime
-    offered = " and ".join(runtime.available_providers)
+    offered = " and ".join(name for name in runtime.available_providers if name not in runtime.plugin_problems)
     for model in deployment.models:
         if model.usable:
             continue
@@ -32,7 +33,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             provider, name = find_provider(entry.name), full_name(entry.name)
             known = provider is not None or entry.library is not None
             here = name in runtime.missing_libraries or any(device.provider == name for device in runtime.devices)
-            if not known or here:
+            if not known or (here and name not in runtime.plugin_problems):
                 continue
             detail = (
                 f'Model "{model.spec.name}" asks for {name}, but this onnxruntime build offers only {offered}. '

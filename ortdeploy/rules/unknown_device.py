@@ -27,7 +27,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for model in deployment.models:
         for session, entry in ((one, entry) for one in model.sessions for entry in one.written):
             provider = find_provider(entry.name)
-            if provider is None or entry.device is None:
+            if provider is None or entry.device is None or provider.name in runtime.plugin_problems:
                 continue
             devices = [device for device in runtime.devices if device.provider == provider.name]
             if provider.name in runtime.available_providers:

@@ -224,6 +224,28 @@ def test_devices_of_one_name_are_told_apart(cli: Cli, folder: Path) -> None:
     }
 
 
+def test_a_provider_that_opens_no_session_on_a_device_does_not_run_there(cli: Cli, folder: Path) -> None:
+    """One that compiles may have left the small model that was tried to the CPU. Names may be short."""
+    shutil.rmtree(folder / "devices")
+    plain = Machine(offered=("CUDA", "VitisAI")).device_file("name")
+    for name, old, new in (
+        ("open", "- CPU\n", "- CUDA\n"),
+        ("short", "- CPU\n  providers:\n  - CUDAExecutionProvider\n", "- cuda\n  providers:\n  - CUDA\n"),
+        ("closed", "", ""),
+        ("unknown", "  opens:\n  - CPU\n", ""),
+    ):
+        assert old in plain
+        make(folder, "devices").joinpath(f"{name}.yaml").write_text(plain.replace(old, new) + f"name: {name}\n")
+    for provider, refused in (("CUDA", {"closed"}), ("VitisAI", set()), ("CPU", set())):
+        chain = f"[{', '.join(dict.fromkeys((provider, 'CPU')))}]"
+        job = "{model: m, input: {path: x.npy}, output: {path: out}}"
+        model = f"{{path: double.onnx, providers: {chain}, cpu_fallback: allow}}"
+        (folder / "m.yaml").write_text(f"version: 1\nmodels: {{m: {model}}}\njobs: {{j: {job}}}\n")
+        found = cells(table(cli))
+        assert {device for (device, _), (_, rule) in found.items() if rule == "unavailable-provider"} == refused
+        assert len(found) == 4
+
+
 def test_flags_that_are_about_one_machine(cli: Cli, folder: Path) -> None:
     two = ("--device", "devices/gpu.yaml", "--device", "devices/paint.yaml")
     for flags in (("--out", "p.json"), ("--bound",), ("--new-run",), ("--label", "a=b")):

@@ -15,6 +15,7 @@ from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, sta
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.planning.devices.offered_devices import described_devices
+from ortdeploy.providers.catalogue import CPU, PROVIDERS, full_name
 
 FORMAT_VERSION = 1
 
@@ -118,7 +119,7 @@ def _same_numbers(document: Document) -> Iterator[Diagnostic]:
     """Yield devices that have the number of another one of their provider."""
     known: dict[tuple[str, int], int] = {}
     for position, device in enumerate(document.data.get("devices", ())):
-        key = device["provider"], device.get("index", position)
+        key = full_name(device["provider"]), device.get("index", position)
         first = known.setdefault(key, position)
         if first != position:
             detail = f"devices[{position}] has the number of devices[{first}], {key[1]} of {key[0]}. Give it its own."
@@ -129,13 +130,27 @@ def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
     runtime = data["runtime"]
     return RuntimeFacts(
         version=runtime["version"],
-        available_providers=tuple(runtime["providers"]),
+        available_providers=tuple(dict.fromkeys((*map(full_name, runtime["providers"]), CPU))),
         max_ir_version=runtime.get("max_ir_version"),
         max_opsets=runtime.get("max_opsets", {}),
         packages=frozenset(runtime.get("packages", ())),
-        kernels={provider: parse_kernels(lines) for provider, lines in data.get("kernels", {}).items()},
+        kernels={full_name(provider): parse_kernels(lines) for provider, lines in data.get("kernels", {}).items()},
         devices=tuple(_device(device, index) for index, device in enumerate(data.get("devices", ()))),
+        plugin_problems=dict(_not_opening(data)),
     )
+
+
+def _not_opening(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the providers that are there and open no session, by the small model that was tried.
+
+    One that compiles may have left that model to the CPU, and take others.
+    """
+    told = data["runtime"]
+    there = {full_name(one) for one in (*told["providers"], *(one["provider"] for one in data.get("devices", ())))}
+    closed = there.difference(map(full_name, told.get("opens", there)), {CPU})
+    for one in PROVIDERS:
+        if one.name in closed and one.claims_nodes and not one.compiles:
+            yield one.name, "The device file says that it opens no session there (opens)."
 
 
 def _traits(data: Mapping[str, Any]) -> Traits:
@@ -171,7 +186,7 @@ def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
 
 def _device(data: Mapping[str, Any], position: int) -> DeviceFacts:
     return DeviceFacts(
-        provider=data["provider"],
+        provider=full_name(data["provider"]),
         index=data.get("index", position),
         kind=data["kind"],
         vendor=data.get("vendor", ""),
