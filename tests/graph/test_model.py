@@ -11,6 +11,7 @@ from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from support.effort import effort
 from support.models import gather_model, lora_model, save_model, scale_model
 
@@ -241,6 +242,48 @@ def test_indices_are_followed_through_what_passes_them_on_to_the_smallest_table(
         {"big": big, "small": small},
     )
     assert limits_of(path) == {"ids": (-4, 3), "free": None}
+
+
+@pytest.mark.parametrize("operator", ["DequantizeLinear", "EmbedLayerNormalization", "GatherBlockQuantized"])
+def test_limits_of_quantized_and_fused_lookups_are_those_of_onnxruntime(tmp_path: Path, operator: str) -> None:
+    """Beyond them, GatherBlockQuantized gives zeros without a message, on the CPU too."""
+    contrib = "com.microsoft"
+    weights: dict[str, np.ndarray] = {
+        "bytes": np.full((10, 16), 129, np.uint8),
+        "scale": np.ones(1, np.float32),
+        "scales": np.ones((10, 1), np.float32),
+    }
+    weights |= {name: np.ones((6, 16), np.float32) for name in ("words", "places", "kinds")}
+    weights |= {"gamma": np.ones(16, np.float32), "beta": np.ones(16, np.float32)}
+    embed = ["ids", "", "words", "places", "", "gamma", "beta"]
+    nodes = {
+        "DequantizeLinear": [
+            helper.make_node("DequantizeLinear", ["bytes", "scale"], ["table"], axis=0),
+            helper.make_node("Gather", ["table", "ids"], ["y"]),
+        ],
+        "EmbedLayerNormalization": [helper.make_node(operator, embed, ["y", "mask"], domain=contrib)],
+        "GatherBlockQuantized": [
+            helper.make_node(operator, ["bytes", "ids", "scales"], ["y"], domain=contrib, bits=8, block_size=16)
+        ],
+    }[operator]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT32, ["n", "k"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "k", 16])
+    graph = helper.make_graph(nodes, "g", [ids], [y], [numpy_helper.from_array(a, n) for n, a in weights.items()])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(contrib, 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(tmp_path / "m.onnx", options)
+
+    def is_found(index: int) -> bool:
+        try:
+            return bool(session.run(["y"], {"ids": np.array([[index]], np.int32)})[0].any())
+        except InvalidArgument:
+            return False
+
+    (limits,) = limits_of(tmp_path / "m.onnx").values()
+    assert limits is not None
+    assert [index for index in range(-20, 20) if is_found(index)] == list(range(limits[0], limits[1] + 1))
 
 
 @pytest.mark.parametrize(
