@@ -18,8 +18,14 @@ PACKAGES = ("ortdeploy", _RUNTIME, "onnx", "numpy")
 OPTIONAL = ("onnxruntime-extensions",)
 """Packages that compute results where they are installed."""
 
-TESTED_WITH = ("1.31", "1.32")
-"""The versions of ONNX Runtime whose choice of kernels is imitated and was compared with."""
+TESTED_WITH = {
+    "1.31": (13, {"ai.onnx": 26, "ai.onnx.ml": 5}),
+    "1.32": (14, {"ai.onnx": 28, "ai.onnx.ml": 5}),
+}
+"""The versions of ONNX Runtime whose choice of kernels is imitated and was compared with.
+
+With each, the highest IR version and operator sets that it loads.
+"""
 
 _MISSING = "not installed"
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.versions import release_numbers
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
@@ -25,7 +26,7 @@ OLDEST = (1, 31)
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     version = deployment.facts.runtime.version
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+    if release_numbers(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         detail = f"The device has onnxruntime {version}; ortdeploy needs {oldest} or newer there. Install it."
         yield Finding(at=("version",), detail=detail, key=True)

@@ -6,7 +6,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from ortdeploy.planning.devices.device_file import load_device
 from ortdeploy.runtime.supported_versions import find_limits
+from ortdeploy.versions import TESTED_WITH, release_numbers, runtime_version
 
 
 def save(path: Path, ir_version: int, opsets: dict[str, int]) -> Path:
@@ -49,3 +51,18 @@ def test_nothing_is_said_of_opsets_that_the_user_lets_through(monkeypatch: pytes
     before = find_limits()
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     assert find_limits() == (before[0], {})
+
+
+def test_limits_of_versions_are_what_they_say() -> None:
+    """So that a device file may leave them out."""
+    minor = ".".join(map(str, release_numbers(runtime_version())[:2]))
+    assert TESTED_WITH.get(minor, find_limits()) == find_limits()
+
+
+@pytest.mark.parametrize(("version", "known"), [("1.31.0", True), ("1.32rc1", True), ("99.1.0", False)])
+def test_a_device_file_may_leave_limits_out(tmp_path: Path, version: str, *, known: bool) -> None:
+    (tmp_path / "box.yaml").write_text(f"device_version: 1\nruntime: {{version: {version}, providers: [CPU]}}\n")
+    host, problems = load_device(str(tmp_path / "box.yaml"))
+    assert host is not None
+    assert problems == ()
+    assert bool(host.runtime.max_ir_version and host.runtime.max_opsets) is known

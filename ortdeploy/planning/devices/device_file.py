@@ -16,6 +16,7 @@ from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.planning.devices.offered_devices import described_devices
 from ortdeploy.providers.catalogue import CPU, PROVIDERS, full_name
+from ortdeploy.versions import TESTED_WITH, release_numbers
 
 FORMAT_VERSION = 1
 
@@ -128,11 +129,12 @@ def _same_numbers(document: Document) -> Iterator[Diagnostic]:
 
 def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
     runtime = data["runtime"]
+    ir_version, opsets = TESTED_WITH.get(".".join(map(str, release_numbers(runtime["version"])[:2])), (None, {}))
     return RuntimeFacts(
         version=runtime["version"],
         available_providers=tuple(dict.fromkeys((*map(full_name, runtime["providers"]), CPU))),
-        max_ir_version=runtime.get("max_ir_version"),
-        max_opsets=runtime.get("max_opsets", {}),
+        max_ir_version=runtime.get("max_ir_version") or ir_version,
+        max_opsets={**opsets, **runtime.get("max_opsets", {})},
         packages=frozenset(runtime.get("packages", ())),
         kernels={full_name(provider): parse_kernels(lines) for provider, lines in data.get("kernels", {}).items()},
         devices=tuple(_device(device, index) for index, device in enumerate(data.get("devices", ()))),
