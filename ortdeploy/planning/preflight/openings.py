@@ -96,11 +96,11 @@ def is_on_cpu(model: ResolvedModel) -> bool:
 def has_kernels_of(runtime: RuntimeFacts, *, elsewhere: bool) -> bool:
     """Return whether this machine's CPU provider tells which kernels that of an ONNX Runtime has.
 
-    If the one `elsewhere` lists none, it does unless that is newer: a type that has no kernel here had none before, and
-    architectures differ in kernels of float16 alone, around which casts are put.
+    If those of the one `elsewhere` are not listed, it does unless that is newer: a type that has no kernel here had
+    none before, and architectures differ in kernels of float16 alone, around which casts are put.
     """
     is_newer = release_numbers(runtime.version) > release_numbers(runtime_version())
-    return not elsewhere or not (runtime.kernels or is_newer)
+    return not elsewhere or not (CPU in runtime.kernels or is_newer)
 
 
 def _key(model: ResolvedModel, deployment: Deployment, *, on_cpu: bool, elsewhere: bool) -> str:
