@@ -382,7 +382,7 @@ def check_next_run(path: Path, cli: Cli, rows: int) -> None:
 
 @pytest.mark.process
 @pytest.mark.quick("9")
-@pytest.mark.parametrize("every", [9, 1], ids=["9", "1"])
+@pytest.mark.parametrize("every", [9, effort(2, 1)], ids=["9", "more"])
 def test_killed_at_every_step_all_rows_are_compared(tmp_path: Path, cli: Cli, every: int) -> None:
     for folder, event in kills(tmp_path, every):
         path = deploy(folder, "{y: {mean: [21, 21]}}", rows=22)
@@ -398,7 +398,7 @@ def test_killed_at_every_step_all_rows_are_compared(tmp_path: Path, cli: Cli, ev
 
 @pytest.mark.process
 @pytest.mark.quick("60")
-@pytest.mark.parametrize("every", [60, 9], ids=["60", "9"])
+@pytest.mark.parametrize("every", [60, effort(20, 9)], ids=["60", "more"])
 def test_shards_that_are_killed_at_every_step_are_compared(tmp_path: Path, cli: Cli, every: int) -> None:
     for folder, event in kills(tmp_path, every):
         path = deploy(folder, "{y: {mean: [21, 21]}}", rows=22)
@@ -421,7 +421,7 @@ def finished(cli: Cli, plan: Path) -> Result:
 
 @pytest.mark.process
 @pytest.mark.quick("5")
-@pytest.mark.parametrize("every", [5, 1], ids=["5", "1"])
+@pytest.mark.parametrize("every", [5, effort(2, 1)], ids=["5", "more"])
 def test_a_retry_that_is_killed_at_every_step_is_compared_at_last(tmp_path: Path, cli: Cli, every: int) -> None:
     for folder, event in kills(tmp_path, every):
         path = broken(folder, "{y: {mean: [19.5, 19.6]}}")

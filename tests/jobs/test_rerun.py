@@ -42,6 +42,10 @@ def third_day(inbox: Inbox) -> None:
     inbox.put("d", [101])
 
 
+EVERY = effort(3, 1)
+"""Of all states that a kill or power loss may leave, work goes on from each third one, or from each."""
+
+
 def recorded_days(inbox: Inbox) -> tuple[list[Event], int]:
     """Return what two days do to the disk, and where the second one begins."""
     with recording(inbox.at) as events:
@@ -78,7 +82,7 @@ def make_days(
 @pytest.mark.quick("in place-the same-9")
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("again", "every"), [(False, 9), (False, 1), (True, 1)], ids=["the same-9", "the same", "changed again"]
+    ("again", "every"), [(False, 9), (False, EVERY), (True, EVERY)], ids=["the same-9", "the same", "changed again"]
 )
 def test_killed_at_every_step_every_row_is_there_once(
     days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool, every: int
@@ -93,7 +97,7 @@ def test_after_power_loss_at_every_step_every_row_is_there_once(
     days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool
 ) -> None:
     continued = partial(go_on, carrier=CARRIERS["nobody"], again=again)
-    assert list(failures_of(*days, tmp_path, continued, kills=False)) == []
+    assert list(failures_of(*days, tmp_path, continued, kills=False, every=EVERY)) == []
 
 
 @pytest.mark.slow
@@ -104,7 +108,7 @@ def test_killed_and_carried_away_every_row_arrives(
 ) -> None:
     if days[0].removable:
         continued = partial(go_on, carrier=CARRIERS[name], again=False)
-        assert list(failures_of(*days, tmp_path, continued, kills=True)) == []
+        assert list(failures_of(*days, tmp_path, continued, kills=True, every=EVERY)) == []
 
 
 VALUES = st.lists(st.integers(-3, 9).map(float), max_size=6)

@@ -482,8 +482,7 @@ def test_a_part_that_was_carried_away_is_asked_for_where_nothing_else_tells_its_
     ("step", "changes"),
     [
         (23, [(0, None), (1, 5)]),
-        (7, [(1, 0)]),
-        *(pytest.param(1, one, marks=pytest.mark.slow) for one in ([(0, None), (1, 5)], [(1, None)], [(1, 0)])),
+        *((effort(4, 1), changes) for changes in ([(0, None), (1, 5)], [(1, None)], [(1, 0)])),
     ],
 )
 def test_killed_at_every_step_rows_that_run_again_are_there_once(

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.effort import effort
 from support.inbox import Inbox
 from support.power_loss import STATE
 
 from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.damage import FILE
 
-APPLIES = [pytest.param(12, id="quick"), pytest.param(600, marks=pytest.mark.slow, id="weeks")]
+APPLIES = [pytest.param(12, id="quick"), pytest.param(effort(240, 600), marks=pytest.mark.slow, id="weeks")]
 ROWS = 2
 PAGES = 16 * 4096
 """Bytes that the ledger may take at once: one page for each table and index that has none to spare."""
