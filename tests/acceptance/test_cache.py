@@ -211,7 +211,7 @@ def length_of(name: str, content: bytes) -> int:
     return len(content) // 128 if name.startswith("memo/memory/") else len(content)
 
 
-@pytest.mark.parametrize("applies", [pytest.param(6, id="quick"), pytest.param(100, marks=pytest.mark.slow, id="days")])
+@pytest.mark.parametrize("applies", [pytest.param(6, id="quick"), pytest.param(40, marks=pytest.mark.slow, id="days")])
 def test_beside_the_ledger_nothing_grows_with_the_number_of_applies(cli: Cli, deployment: Path, applies: int) -> None:
     manifest = deployment / "m.yaml"
     manifest.write_text(MANIFEST.replace("data.npy", "inbox/*.npy"), encoding="utf-8")

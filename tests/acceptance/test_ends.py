@@ -178,7 +178,7 @@ def test_a_run_that_is_ended_at_any_moment_says_so_and_its_rows_are_whole_in_the
     np.save(tmp_path / "data.npy", np.arange(1, 8001).repeat(4).reshape(-1, 4))
     moments = random.Random(seed)  # noqa: S311  moments, not secrets
     told = 0
-    for _ in range(effort(20, 400)):
+    for _ in range(effort(12, 400)):
         if not (tmp_path / "outbox").exists():  # in a child that is watched, or in this process
             (tmp_path / "m.yaml").write_text(moments.choice([MANIFEST, UNPROVEN]))
         number = moments.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGINT])

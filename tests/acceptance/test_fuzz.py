@@ -95,10 +95,8 @@ def fuzz(kind: str, folder: Path, numbers: range) -> Fuzzer:
     return fuzzer
 
 
-@pytest.mark.quick("manifests")
-@pytest.mark.parametrize("kind", FULL)
-def test_some_damage_is_told_in_words(kind: str, tmp_path: Path) -> None:
-    fuzzer = fuzz(kind, tmp_path / "work", range(12))
+def test_some_damage_is_told_in_words(tmp_path: Path) -> None:
+    fuzzer = fuzz("manifests", tmp_path / "work", range(12))
     assert len(fuzzer.codes) > 1
 
 

@@ -151,7 +151,7 @@ def test_kills_within_a_run_and_a_retry_leave_what_an_undisturbed_one_does(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "carried"])
 def test_many_kills(tmp_path: Path, kind: str) -> None:
-    kills = effort(80, 300)
+    kills = effort(30, 300)
     assert killed_runs(tmp_path, kind, kills=kills) >= kills
 
 

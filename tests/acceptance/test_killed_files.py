@@ -10,6 +10,7 @@ import pytest
 from conftest import Cli, read_rows
 from onnx import TensorProto, helper
 from support.clips import CODECS, clip, plain
+from support.effort import effort
 from support.fuse import killed_at
 from support.models import save_model, scale_model
 
@@ -50,6 +51,8 @@ def in_one(cli: Cli, path: Path) -> int:
 
 
 WAYS = {"one": in_one, "shards": in_shards}
+EVERY = [("one", 25), ("one", effort(3, 1)), ("shards", 70), ("shards", effort(20, 7))]
+"""Ways to run, and how many events are between the one before which a run is killed and the next."""
 
 
 def killed(cli: Cli, made: Path, way: str, every: int) -> Iterator[Path]:
@@ -67,11 +70,7 @@ def killed(cli: Cli, made: Path, way: str, every: int) -> Iterator[Path]:
 
 @pytest.mark.process
 @pytest.mark.quick("one-25", "shards-70")
-@pytest.mark.parametrize(
-    ("way", "every"),
-    [("one", 25), ("one", 1), ("shards", 70), ("shards", 7)],
-    ids=["one-25", "one-1", "shards-70", "shards-7"],
-)
+@pytest.mark.parametrize(("way", "every"), EVERY, ids=["one-25", "one", "shards-70", "shards"])
 def test_every_frame_is_there_once(cli: Cli, tmp_path: Path, way: str, every: int) -> None:
     made = tmp_path / "made"
     save_model(
@@ -104,11 +103,7 @@ def test_every_frame_is_there_once(cli: Cli, tmp_path: Path, way: str, every: in
 
 @pytest.mark.process
 @pytest.mark.quick("one-25", "shards-70")
-@pytest.mark.parametrize(
-    ("way", "every"),
-    [("one", 25), ("one", 1), ("shards", 70), ("shards", 7)],
-    ids=["one-25", "one-1", "shards-70", "shards-7"],
-)
+@pytest.mark.parametrize(("way", "every"), EVERY, ids=["one-25", "one", "shards-70", "shards"])
 def test_every_recording_is_there_once_and_whole(cli: Cli, tmp_path: Path, way: str, every: int) -> None:
     made = tmp_path / "made"
     scale_model(made / "m.onnx", width=4, factor=2.0)
