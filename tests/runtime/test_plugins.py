@@ -285,10 +285,10 @@ def test_without_another_session_an_abort_fails_the_job_and_not_ortdeploy(tmp_pa
     assert "failed" in status.out
 
 
-def start_long_run(folder: Path) -> "subprocess.Popen[str]":
-    """Start a run on QNN that takes some seconds, and return when its first part is committed."""
+def start_long_run(folder: Path, rows: int = 160_000) -> "subprocess.Popen[str]":
+    """Start a run on QNN whose rows take it some seconds, and return when its first part is committed."""
     path = write(folder)
-    np.save(folder / "data.npy", np.zeros((160_000, 4), np.float32))
+    np.save(folder / "data.npy", np.zeros((rows, 4), np.float32))
     path.write_text(path.read_text().replace("{path: out}", "{path: out, rows_per_part: 400}"))
     command = [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
@@ -310,7 +310,7 @@ def test_a_signal_reaches_the_process_that_runs(tmp_path: Path, number: int, cod
 
 @needs_qnn
 def test_the_process_that_runs_goes_on_when_its_readers_go_away(tmp_path: Path) -> None:
-    process = start_long_run(tmp_path)
+    process = start_long_run(tmp_path, rows=20_000)
     for pipe in (process.stdout, process.stderr):
         assert pipe is not None
         pipe.close()
