@@ -17,7 +17,7 @@ _Pixels = Annotated[int, Meta(ge=1, le=2**24)]
 _Patch = Annotated[int, Meta(ge=1, le=1024)]
 _Flag = Annotated[int, Meta(ge=0, le=1)]
 _Colors = tuple[float, float, float]
-_Milliseconds = Annotated[float, Meta(ge=1, le=1000)]
+_Milliseconds = Annotated[float, Meta(ge=5, le=64)]
 _Hertz = Annotated[float, Meta(ge=0, le=8000)]
 
 
@@ -179,7 +179,7 @@ class _Sound(_Attributes, frozen=True):
 
 
 class _Bands(_Attributes, frozen=True):
-    feature_size: Annotated[int, Meta(ge=1, le=1024)] = 128
+    feature_size: Annotated[int, Meta(ge=1, le=256)] = 128
     sampling_rate: Literal[16_000] = 16_000
     frame_length_ms: _Milliseconds = 20.0
     hop_length_ms: _Milliseconds = 10.0

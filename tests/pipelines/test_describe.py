@@ -4,6 +4,8 @@ import csv
 import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -368,6 +370,31 @@ def test_each_part_gets_its_own_options(cli: Cli, folder: Path, monkeypatch: pyt
     assert [said[part].get("session.set_denormal_as_zero") for part in own] == [None, "1", None]
     assert [said[part].get("graph_optimization_level") for part in own] == [None, None, "ORT_ENABLE_BASIC"]
     assert [len(model[part]["run_options"]) for part in own] == [1, 0, 0]
+
+
+COUNTING = """\
+import os, sys
+from pathlib import Path
+from ortdeploy.runtime.generation import genai, write_config
+parts, folder = ("vision", "embedding", "decoder"), Path(sys.argv[1])
+for many in ("none", *parts):
+    options = {one: {"provider_options": [], "intra_op_num_threads": 5 if one == many else 1} for one in parts}
+    beside = Path(sys.argv[2], many)
+    beside.mkdir()
+    write_config((folder,), beside, options, {one: {} for one in parts})
+    before = len(os.listdir("/proc/self/task"))
+    model = genai().Model(genai().Config(str(beside)))
+    print(many, len(os.listdir("/proc/self/task")) - before)
+    del model
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux lists them")
+def test_each_part_runs_with_its_own_threads(tmp_path: Path) -> None:
+    """Four threads beside the one that runs it, in a process that does nothing else."""
+    command = [sys.executable, "-c", COUNTING, str(REPOSITORY / "deployments/models/describer"), str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.split() == ["none", "0", "vision", "4", "embedding", "4", "decoder", "4"]
 
 
 def test_the_vision_model_may_have_a_provider_of_its_own(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def _run_all(body: str, shell: Shell, until: Callable[[str, str], bool]) -> Iter
 
 EXAMPLES = (
     "bundles.md",
+    "captions.md",
     "failed-rows.md",
     "how-to/broken-file.md",
     "how-to/cluster.md",
