@@ -5,20 +5,14 @@ operator reads what the one before has left, whatever that is. So only the opera
 an order in which each gets what it takes, and with sizes that bound their memory.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.presets.folder import FolderError, PresetFiles
-
-_Side = Annotated[int, Meta(ge=1, le=8192)]
-_Pixels = Annotated[int, Meta(ge=1, le=2**24)]
-_Patch = Annotated[int, Meta(ge=1, le=1024)]
-_Flag = Annotated[int, Meta(ge=0, le=1)]
-_Colors = tuple[float, float, float]
-_Milliseconds = Annotated[float, Meta(ge=5, le=64)]
-_Hertz = Annotated[float, Meta(ge=0, le=8000)]
+from ortdeploy.presets.speech import RATE
 
 
 class Place(NamedTuple):
@@ -48,191 +42,92 @@ FAMILIES = {
 _PROCESSORS = {"vision": "processor_config.json", "speech": "audio_processor_config.json"}
 """The processors of parts, if the config does not name them."""
 _COLUMNS = {"vision": "images", "speech": "audio"}
-_RATE = 16_000
 
 
-class _Attributes(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an operator is told; no attribute, if it has none."""
+def _from(least: int, most: int) -> Any:
+    return Annotated[int, Meta(ge=least, le=most)]
 
 
-class _Operator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """An operator of ONNX Runtime's extensions, with what it takes and gives."""
+def _numbers(least: float, most: float) -> Any:
+    return Annotated[float, Meta(ge=least, le=most)]
 
-    TAKES: ClassVar[str] = "bytes"
-    GIVES: ClassVar[str] = "bytes"
 
-    name: str
+class _Kind(NamedTuple):
+    """An operator of ONNX Runtime's extensions: what it takes and gives, and what its attributes may be."""
+
+    takes: str
+    gives: str
+    attributes: Mapping[str, Any] = {}
+
+
+_FLAG, _PATCH, _SIDES = _from(0, 1), _from(1, 1024), {"height": _from(1, 4096), "width": _from(1, 4096)}
+_COLOURS = tuple[float, float, float]
+_KINDS = {
+    "DecodeImage": _Kind("file", "bytes", {"color_space": Literal["RGB", "BGR", "rgb", "bgr"]}),
+    "ConvertRGB": _Kind("bytes", "bytes"),
+    "CenterCrop": _Kind("bytes", "bytes", _SIDES),
+    "Resize": _Kind("bytes", "bytes", {
+        **_SIDES, "keep_aspect_ratio": _FLAG, "interpolation": Literal["NEAREST", "LINEAR", "CUBIC", "LANCZOS"],
+        "smart_resize": _FLAG, "min_pixels": _from(1, 2**24), "max_pixels": _from(1, 2**24), "patch_size": _PATCH,
+        "merge_size": _PATCH,
+    }),
+    "Rescale": _Kind("bytes", "numbers", {"rescale_factor": float}),
+    "Normalize": _Kind("numbers", "numbers", {
+        "mean": _COLOURS, "std": _COLOURS, "qwen2_5_vl": _FLAG, "qwen3_vl": _FLAG,
+    }),
+    "Permute3D": _Kind("numbers", "planes", {"dims": tuple[Literal[2], Literal[0], Literal[1]]}),
+    "PatchImage": _Kind("numbers", "patches", {
+        "patch_size": _PATCH, "temporal_patch_size": _from(1, 4), "merge_size": _PATCH,
+    }),
+    "PixtralImageSizes": _Kind("planes", "planes and sizes"),
+    "Phi3ImageTransform": _Kind("bytes", "crops", {"num_crops": _from(1, 64), "num_img_tokens": _from(1, 4096)}),
+    "Gemma4ImageTransform": _Kind("bytes", "patches and places", {
+        "patch_size": _from(1, 32), "max_soft_tokens": _from(1, 2048), "pooling_kernel_size": Literal[3],
+    }),
+    "AudioDecoder": _Kind("file", "samples", {
+        "max_samples": _from(1, 2**24), "target_sample_rate": Literal[16_000], "stereo_to_mono": _FLAG,
+    }),
+    "Gemma4LogMel": _Kind("samples", "bands", {
+        "feature_size": _from(1, 256), "sampling_rate": Literal[16_000], "frame_length_ms": _numbers(5, 64),
+        "hop_length_ms": _numbers(5, 64), "min_frequency": _numbers(0, 8000), "max_frequency": _numbers(0, 8000),
+        "preemphasis": float, "preemphasis_htk_flavor": _FLAG, "fft_overdrive": _FLAG, "mel_floor": float,
+        "per_bin_mean": tuple[float, ...], "per_bin_stddev": tuple[float, ...],
+    }),
+}  # fmt: skip
+
+
+class _Operator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One step of a processor; `inputs`, which would name others than the step before, are not known."""
+
+    type: str
+    name: str = ""
     domain: str = ""
-    attrs: _Attributes = _Attributes()
+    attrs: dict[str, Any] = field(default_factory=dict)
 
 
-class _Space(_Attributes, frozen=True):
-    color_space: Literal["RGB", "BGR", "rgb", "bgr"] = "RGB"
+class _Step(Struct, frozen=True, forbid_unknown_fields=True):
+    operation: _Operator
 
 
-class _Size(_Attributes, frozen=True):
-    height: _Side = 256
-    width: _Side = 256
+_Steps = Annotated[tuple[_Step, ...], Meta(max_length=16)]
 
 
-class _Resizing(_Size, frozen=True):
-    keep_aspect_ratio: _Flag = 1
-    interpolation: Literal["NEAREST", "LINEAR", "CUBIC", "LANCZOS"] = "CUBIC"
-    smart_resize: _Flag = 0
-    min_pixels: _Pixels = 3136
-    max_pixels: _Pixels = 12_845_056
-    patch_size: _Patch = 14
-    merge_size: _Patch = 2
-
-
-class _Factor(_Attributes, frozen=True):
-    rescale_factor: float = 1 / 255
-
-
-class _Colouring(_Attributes, frozen=True):
-    mean: _Colors = (0.0, 0.0, 0.0)
-    std: _Colors = (1.0, 1.0, 1.0)
-    qwen2_5_vl: _Flag = 0
-    qwen3_vl: _Flag = 0
-
-
-class _Axes(_Attributes, frozen=True):
-    dims: tuple[Literal[2], Literal[0], Literal[1]]
-
-
-class _Crops(_Attributes, frozen=True):
-    num_crops: Annotated[int, Meta(ge=1, le=64)] = 16
-    num_img_tokens: Annotated[int, Meta(ge=1, le=4096)] = 144
-
-
-class _Patches(_Attributes, frozen=True):
-    patch_size: _Patch = 14
-    temporal_patch_size: Annotated[int, Meta(ge=1, le=16)] = 2
-    merge_size: _Patch = 2
-
-
-class _DecodeImage(_Operator, frozen=True, tag="DecodeImage"):
-    TAKES = "file"
-    attrs: _Space = _Space()
-
-
-class _ConvertRGB(_Operator, frozen=True, tag="ConvertRGB"):
-    pass
-
-
-class _Resize(_Operator, frozen=True, tag="Resize"):
-    attrs: _Resizing = _Resizing()
-
-
-class _CenterCrop(_Operator, frozen=True, tag="CenterCrop"):
-    attrs: _Size = _Size()
-
-
-class _Rescale(_Operator, frozen=True, tag="Rescale"):
-    GIVES = "numbers"
-    attrs: _Factor = _Factor()
-
-
-class _Normalize(_Operator, frozen=True, tag="Normalize"):
-    TAKES = GIVES = "numbers"
-    attrs: _Colouring = _Colouring()
-
-
-class _Permute3D(_Operator, frozen=True, tag="Permute3D"):
-    TAKES, GIVES = "numbers", "planes"
-    attrs: _Axes
-
-
-class _Phi3ImageTransform(_Operator, frozen=True, tag="Phi3ImageTransform"):
-    GIVES = "crops"
-    attrs: _Crops = _Crops()
-
-
-class _PatchImage(_Operator, frozen=True, tag="PatchImage"):
-    TAKES, GIVES = "numbers", "patches"
-    attrs: _Patches = _Patches()
-
-
-class _PixtralImageSizes(_Operator, frozen=True, tag="PixtralImageSizes"):
-    TAKES, GIVES = "planes", "planes and sizes"
-
-
-class _Squares(_Attributes, frozen=True):
-    """GenAI counts on the size that patches are pooled by."""
-
-    patch_size: Annotated[int, Meta(ge=1, le=32)] = 16
-    max_soft_tokens: Annotated[int, Meta(ge=1, le=2048)] = 280
-    pooling_kernel_size: Literal[3] = 3
-
-
-class _Gemma4ImageTransform(_Operator, frozen=True, tag="Gemma4ImageTransform"):
-    GIVES = "patches and places"
-    attrs: _Squares = _Squares()
-
-
-class _Sound(_Attributes, frozen=True):
-    """What is longer is cut, and no recording may be: it fails its row."""
-
-    max_samples: Annotated[int, Meta(ge=1, le=2**24)] = 30 * _RATE
-    target_sample_rate: Literal[16_000] = 16_000
-    stereo_to_mono: _Flag = 1
-
-
-class _Bands(_Attributes, frozen=True):
-    feature_size: Annotated[int, Meta(ge=1, le=256)] = 128
-    sampling_rate: Literal[16_000] = 16_000
-    frame_length_ms: _Milliseconds = 20.0
-    hop_length_ms: _Milliseconds = 10.0
-    min_frequency: _Hertz = 0.0
-    max_frequency: _Hertz = 8000.0
-    preemphasis: float = 0.0
-    preemphasis_htk_flavor: _Flag = 1
-    fft_overdrive: _Flag = 0
-    mel_floor: float = 0.001
-    per_bin_mean: tuple[float, ...] = ()
-    per_bin_stddev: tuple[float, ...] = ()
-
-
-class _AudioDecoder(_Operator, frozen=True, tag="AudioDecoder"):
-    TAKES, GIVES = "file", "samples"
-    attrs: _Sound = _Sound()
-
-
-class _Gemma4LogMel(_Operator, frozen=True, tag="Gemma4LogMel"):
-    TAKES, GIVES = "samples", "bands"
-    attrs: _Bands = _Bands()
-
-
-_Known = (
-    _DecodeImage | _ConvertRGB | _Resize | _CenterCrop | _Rescale | _Normalize | _Permute3D | _Phi3ImageTransform
-    | _PatchImage | _PixtralImageSizes | _Gemma4ImageTransform | _AudioDecoder | _Gemma4LogMel
-)  # fmt: skip
-
-
-class _Transform(Struct, frozen=True, forbid_unknown_fields=True):
-    operation: _Known
-
-
-_Operators = Annotated[tuple[_Transform, ...], Meta(max_length=16)]
-"""Operators in their order; `inputs` of one, which would name others than the one before, are not known."""
-
-
-class _Pictures(Struct, frozen=True, forbid_unknown_fields=True):
-    transforms: _Operators
+class _Transforms(Struct, frozen=True, forbid_unknown_fields=True):
+    transforms: _Steps
     name: str = ""
 
 
-class _Recordings(Struct, frozen=True, forbid_unknown_fields=True):
-    sequence: _Operators
+class _Sequence(Struct, frozen=True, forbid_unknown_fields=True):
+    sequence: _Steps
     name: str = ""
 
 
-class _PictureProcessor(Struct, frozen=True, forbid_unknown_fields=True):
-    processor: _Pictures
+class _OfPictures(Struct, frozen=True, forbid_unknown_fields=True):
+    processor: _Transforms
 
 
-class _SoundProcessor(Struct, frozen=True, forbid_unknown_fields=True):
-    feature_extraction: _Recordings
+class _OfSound(Struct, frozen=True, forbid_unknown_fields=True):
+    feature_extraction: _Sequence
 
 
 def read_sense(
@@ -242,33 +137,50 @@ def read_sense(
 
     `kind` is the type of the model, one of FAMILIES. Of recordings, the fewest and the most samples are told, too.
     """
-    processor = processor or _PROCESSORS[part]
-    shown, place = f"{preset.folder}/{processor}", FAMILIES[kind][part]
-    found = files.read_object(processor, preset.folder)
+    name = processor or _PROCESSORS[part]
+    shown, place = f"{preset.folder}/{name}", FAMILIES[kind][part]
     try:
+        found = files.read_object(name, preset.folder)
         if part == "vision":
-            operators = convert(found, _PictureProcessor).processor.transforms
+            steps = convert(found, _OfPictures).processor.transforms
         else:
-            operators = convert(found, _SoundProcessor).feature_extraction.sequence
+            steps = convert(found, _OfSound).feature_extraction.sequence
+        for one in steps:
+            _check_attributes(one.operation)
     except ValidationError as error:
         raise FolderError(f"{shown} prepares what it takes in a way that ortdeploy does not know: {error}.") from error
-    has, told = "file", {"tag": place.tag, "begin": place.begin}
-    for one in operators:
-        operator = one.operation
-        if has != operator.TAKES:
-            raise FolderError(f"{shown}: {operator.name} takes {operator.TAKES}, and there it gets {has}.")
-        has = operator.GIVES
-        told |= _samples(operator)
+    has = "file"
+    told: dict[str, Any] = {"tag": place.tag, "begin": place.begin}
+    for one in steps:
+        takes, gives, _ = _KINDS[one.operation.type]
+        if has != takes:
+            raise FolderError(f"{shown}: {one.operation.type} takes {takes}, and there it gets {has}.")
+        has = gives
+        told |= _lengths(one.operation)
     if has != place.ends:
         raise FolderError(f"{shown} ends with {has}, and a model of type {kind} takes {place.ends}.")
     return _COLUMNS[part], told
 
 
-def _samples(operator: _Known) -> dict[str, Any]:
+def _check_attributes(operator: _Operator) -> None:
+    """Raise ValidationError for an operator that is not known, or for a value that an attribute may not have."""
+    if operator.type not in _KINDS:
+        raise ValidationError(f"there is no operator {operator.type}")
+    known = _KINDS[operator.type].attributes
+    for key, value in operator.attrs.items():
+        if key not in known:
+            raise ValidationError(f"{operator.type} has no attribute {key}")
+        try:
+            convert(value, known[key])
+        except ValidationError as error:
+            raise ValidationError(f"{error}, of {key} of {operator.type}") from error
+
+
+def _lengths(operator: _Operator) -> dict[str, int]:
     """Return how long a recording is for an operator: over one of no frame, the library ends the process."""
-    match operator:
-        case _AudioDecoder():
-            return {"most": operator.attrs.max_samples}
-        case _Gemma4LogMel():
-            return {"least": round(_RATE * operator.attrs.frame_length_ms / 1000) + 1}
+    match operator.type:
+        case "AudioDecoder":
+            return {"most": operator.attrs.get("max_samples", 30 * RATE)}
+        case "Gemma4LogMel":
+            return {"least": round(RATE * operator.attrs.get("frame_length_ms", 20) / 1000) + 1}
     return {}
