@@ -11,6 +11,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import OWN
@@ -65,10 +67,15 @@ def _kinds(step: RunJob) -> dict[str, str | None]:
 
 
 def _as_in_other_formats(column: Column, kind: str | None) -> Column:
-    """Return cells of CSV by which NaN and booleans of a type count as those of the formats that have types do."""
+    """Return cells of CSV by which NaN, numbers and booleans count as those of the formats that have types do."""
     if kind == "bool":
         return [cell.lower() for cell in column]
-    return ["" if cell == "nan" else cell for cell in column] if kind in FLOATING else column
+    if kind not in FLOATING:
+        return column
+    try:
+        return np.array([float(cell or "nan") for cell in column], kind)
+    except ValueError:  # a value of a key that is no number, which CSV holds too
+        return column
 
 
 class Expected:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Protocol
@@ -75,6 +75,22 @@ class Chunk:
         """The values as text, as CSV has them."""
         values = self.present.tolist() if isinstance(self.present, np.ndarray) else self.present
         return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+
+    def count(self, text: str) -> int:
+        """Return how many values are written as a text; of numbers, how many are equal to what it says."""
+        if isinstance(self.present, np.ndarray) and self.present.dtype.kind in "iuf":
+            return int(np.count_nonzero(self.present == _number(text)))
+        if isinstance(self.present, list) and set(map(type, self.present)) <= {int, float}:
+            return self.present.count(_number(text))
+        return self.texts.count(text)
+
+
+def _number(text: str) -> float:
+    """Return the number that a text says; NaN if it says none, which is equal to nothing."""
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return math.nan
 
 
 def _flat(values: Sequence[Any]) -> Iterator[Any]:
@@ -225,7 +241,7 @@ class _Share(_Sums):
         self._value, self._wanted = value, Comparison(wanted)
 
     def add(self, chunk: Chunk) -> None:
-        self.join([chunk.texts.count(self._value), chunk.size])
+        self.join([chunk.count(self._value), chunk.size])
 
     def missed(self) -> str | None:
         found, size = self.counts

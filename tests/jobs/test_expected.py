@@ -90,6 +90,18 @@ def test_values_of_all_kinds_are_counted() -> None:
     assert counted(["1", "2.5"], [], {"mean": [1.75, 1.75]}) == []
 
 
+@pytest.mark.parametrize("values", [np.array([0, 1, 1, 0.1], np.float32), [0.0, 1.0, 1.0, 0.1], [0, 1, 1, 0.1]])
+def test_the_share_of_a_number_is_that_of_all_ways_to_write_it(values: Any) -> None:
+    """An alarm of 1.0 that may be "1" in 5% of all rows must not look as if there were none."""
+    for written in ("1", "1.0", "1e0"):
+        assert counted(values, [], {"share": {written: "<= 49%"}})
+        assert counted(values, [], {"share": {written: "<= 50%"}}) == []
+    assert counted(values, [], {"share": {"0.1": ">= 25%", "no number": "<= 0%"}}) == []
+    assert counted(["01", "1.0", "1"], [], {"share": {"1": "<= 34%"}}) == []  # texts
+    large: Any = np.array([2**53, 2**53 + 1])
+    assert counted(large, [], {"share": {str(2**53 + 1): "<= 50%"}}) == []
+
+
 @pytest.mark.parametrize(
     ("said", "share", "size"),
     [({"nulls": "0.7%"}, 7, 1000), ({"share": {"0.0": ">= 93%", "1.0": "<= 0.7e1%"}}, 7, 100)]
@@ -128,7 +140,7 @@ def test_a_job_that_is_as_expected_ends_well(tmp_path: Path, cli: Cli, form: str
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
 def test_values_count_alike_in_all_formats(tmp_path: Path, cli: Cli, form: str) -> None:
     """CSV has NaN, booleans and texts of any number of lines as text."""
-    said = '{of: {nulls: 1, mean: [1, 1]}, flag: {share: {"true": "< 50%"}}, note: {nulls: 0, distinct: ">= 4"}}'
+    said = '{of: {nulls: 1, mean: [1, 1], share: {"1": ">= 50%"}}, flag: {share: {"true": "< 50%"}}, note: {nulls: 0, distinct: ">= 4"}}'
     path = deploy(tmp_path, said, form, rows=0)
     path.write_text(path.read_text().replace("[label]", "[of, flag, note]"))
     notes = ["nan", "\n".join(["a,b,c,d,e"] * 150), "1,2,3,4,5\n6,7,8,9,0", "x"]
