@@ -114,6 +114,17 @@ def test_every_kind_of_column_is_read_in_any_blocks(
         assert [plain(one) for block in blocks for one in block.columns[name]] == [value(r % ROW_COUNT) for r in rows]
 
 
+def test_tensors_that_are_stored_in_another_order_have_the_shape_of_their_values(tmp_path: Path) -> None:
+    stored = np.arange(48, dtype=np.float32).reshape(2, 2, 3, 4)
+    kind = pa.fixed_shape_tensor(pa.float32(), (2, 3, 4), permutation=[2, 0, 1])
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(stored.reshape(-1)), 24)
+    save(tmp_path / "a.arrow", pa.table({"x": pa.ExtensionArray.from_storage(kind, flat)}))
+    seen = look_at("arrow", [str(tmp_path / "a.arrow")], InputFacts())
+    assert seen.columns["x"].shape == (ROWS, 4, 2, 3)
+    (block,) = read(tmp_path, ["a.arrow"], Wanted(dtypes={"x": "float32"}))
+    np.testing.assert_array_equal(block.columns["x"], stored.transpose(0, 3, 1, 2))
+
+
 @pytest.mark.parametrize("kind", FILES)
 def test_fixed_size_lists_are_not_copied(tmp_path: Path, kind: str) -> None:
     save(tmp_path / f"a.{kind}", table(), ROW_COUNT)

@@ -39,7 +39,7 @@ def tensor_type(kind: "pa.DataType") -> TensorType:
     kind = plain_type(kind)
     while True:
         if isinstance(kind, pa.FixedShapeTensorType):
-            shape += kind.shape
+            shape += (kind.shape[axis] for axis in _order(kind))
         elif is_list(kind):
             shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         else:
@@ -47,6 +47,11 @@ def tensor_type(kind: "pa.DataType") -> TensorType:
         kind = kind.value_type
     name = element_type(kind)
     return TensorType(name, tuple(shape)) if name or pa.types.is_null(kind) else TensorType()
+
+
+def _order(kind: "pa.FixedShapeTensorType") -> Sequence[int]:
+    """Return which axis of stored tensors each axis of their values is."""
+    return kind.permutation or range(len(kind.shape))
 
 
 def element_type(kind: "pa.DataType") -> str | None:
@@ -175,8 +180,9 @@ def as_rows(column: "pa.Array") -> Column:
     """Return a column without gaps as one array [rows, …]; nested lists add dimensions."""
     import pyarrow as pa  # noqa: PLC0415
 
-    if isinstance(column, pa.FixedShapeTensorArray):
-        return np.asarray(column.to_numpy_ndarray())
+    if isinstance(column, pa.FixedShapeTensorArray):  # whose own conversion mixes values of orders such as [2, 0, 1]
+        stored = np.asarray(as_rows(column.storage)).reshape(len(column), *column.type.shape)
+        return stored.transpose(0, *(axis + 1 for axis in _order(column.type)))
     if pa.types.is_fixed_size_list(column.type):
         inner, size = as_rows(_items(column)), column.type.list_size
         if isinstance(inner, list):
