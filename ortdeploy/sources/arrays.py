@@ -77,8 +77,13 @@ def _element_type(array: Typed) -> str:
     return "string" if is_text else array.dtype.newbyteorder("=").name
 
 
-def _converted(rows: Array) -> Array:
-    """Return rows in native byte order, text as Python's strings."""
+def _converted(rows: Array, what: str) -> Array:
+    """Return rows in native byte order, text as Python's strings. Raises ArraysError for booleans that are none.
+
+    numpy takes every byte but 0 for true, and kernels take it for what it is: 255 is not equal to true.
+    """
+    if rows.dtype == np.bool_ and rows.size and (largest := int(rows.view(np.uint8).max())) > 1:
+        raise ArraysError(f"{what} has a byte of {largest}, and booleans are 0 or 1; read or write it as uint8")
     if rows.dtype.kind in _KINDS_OF_TEXT:
         return convert(rows, "string")
     return rows if rows.dtype.isnative else convert(rows, rows.dtype.newbyteorder("=").name)
@@ -154,7 +159,7 @@ class ArraySource(Struct, frozen=True):
         columns: dict[str, Column] = {}
         for name in dict.fromkeys((*self.wanted.dtypes, *self.wanted.keys)):
             if name in arrays:
-                columns[name] = _converted(arrays[name][begin:end])
+                columns[name] = _converted(arrays[name][begin:end], f"{name} of {path}")
             elif name in {"path", FILE_PATH}:
                 columns[name] = constant(path, end - begin)
             elif name == FILE_ROW:

@@ -117,6 +117,25 @@ def test_raw_tensors_are_what_the_manifest_says(tmp_path: Path) -> None:
     assert np.concatenate([np.asarray(block.columns["array"]) for block in blocks]).tolist() == rows.tolist()
 
 
+@pytest.mark.parametrize("kind", ["raw", "npy", "npz"])
+def test_bytes_that_are_no_booleans_are_refused(tmp_path: Path, kind: str) -> None:
+    """Kernels compare bytes: of a mask of 0 and 255, where Where took the wrong branch, nothing was true."""
+    mask, name = np.array([[0, 1], [1, 255]], np.uint8).view(bool), f"a.{kind}"
+    row_type = TensorType("bool", (2,))
+    wanted = Wanted(dtypes={"array": None}, row_type=row_type if kind == "raw" else None)
+    save: dict[str, Callable[[Path, np.ndarray], object]] = {
+        "raw": lambda path, rows: path.write_bytes(rows.tobytes()),
+        "npy": np.save,
+        "npz": lambda path, rows: np.savez(path, array=rows),
+    }
+    save[kind](tmp_path / name, mask[:1])
+    (block,) = read(tmp_path, kind, [name], wanted)
+    assert np.asarray(block.columns["array"]).tolist() == [[False, True]]
+    save[kind](tmp_path / name, mask)
+    with pytest.raises(OrtdeployError, match=rf"array of {name} has a byte of 255, and booleans are 0 or 1"):
+        read(tmp_path, kind, [name], wanted)
+
+
 @pytest.mark.parametrize(
     ("names", "row_type", "text"),
     [
