@@ -115,7 +115,7 @@ def _block_of(decoded: list[tuple[RawRow, Found]], wanted: Wanted, start: int, a
                 stage="read",
                 code=error.code,
                 message=str(error),
-                key=_known_keys({**error.known, "path": pending[number - start].path, "row": number}, wanted),
+                key=_known_keys({"path": pending[number - start].path, "row": number, **error.known}, wanted),
                 attempts=attempts,
                 path=pending[number - start].path,
                 file_row=pending[number - start].number,

@@ -26,6 +26,9 @@ jobs:
 """
 
 
+GOOD_LINE = '{"a": 1, "b": 2, "id": "x", "row": "r6", "path": "o"}\n'
+
+
 def write_table(path: Path) -> None:
     numbers = {"a": pa.array([1, None], pa.float32()), "b": pa.array([1, 2], pa.float32())}
     parquet.write_table(pa.table({**numbers, "id": ["x", "y"]}), path)
@@ -69,6 +72,24 @@ def test_a_row_that_cannot_be_read_has_its_keys_that_are_also_fed(
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
     (line,) = (tmp_path / "out/_failed.jsonl").read_text().splitlines()
     assert json.loads(line)["key"] == {"a": "1" if name == "a.csv" else 1, "row": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "a,b,id,row,path\n1,bad,y,r7,p\n"),
+        ("a.jsonl", GOOD_LINE + '{"a": 1, "id": "y", "row": "r7", "path": "p"}\n'),
+        ("b.jsonl", GOOD_LINE + '{"a": 1, "b": "bad", "id": "y", "row": "r7", "path": "p"}\n'),
+    ],
+)
+def test_columns_of_the_file_stand_for_the_rows_number_and_path(cli: Cli, tmp_path: Path, name: str, text: str) -> None:
+    """As they do in the output."""
+    scale_model(tmp_path / "m.onnx", width=2)
+    (tmp_path / name).write_text(text)
+    (tmp_path / "m.yaml").write_text(MANIFEST.format(name=name))
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    (line,) = (tmp_path / "out/_failed.jsonl").read_text().splitlines()
+    assert json.loads(line)["key"] == {"id": "y", "row": "r7", "path": "p"}
 
 
 @pytest.mark.parametrize("pattern", ["inbox/*.png", "inbox", "inbox/deep/a.png"])
