@@ -61,7 +61,7 @@ def _count(counts: Counts, step: RunJob, path: Path) -> None:
 
 
 def _kinds(step: RunJob) -> dict[str, str | None]:
-    """Return the types of the columns of an output, as far as the plan knows them."""
+    """Return the types of those columns of an output of which the plan knows one."""
     results = zip(step.output.columns, step.output.dtypes, strict=True)
     return {**step.input.types, **{name: WIDER.get(dtype or "", dtype) for name, dtype in results}}
 
