@@ -125,6 +125,16 @@ def test_tensors_that_are_stored_in_another_order_have_the_shape_of_their_values
     np.testing.assert_array_equal(block.columns["x"], stored.transpose(0, 3, 1, 2))
 
 
+@pytest.mark.parametrize("missing", [{}, {"x": 0.0}])
+def test_a_tensor_that_is_null_fails_its_row_alone(tmp_path: Path, missing: dict[str, float]) -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), (1, 2))
+    flat = pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2))
+    save(tmp_path / "a.arrow", pa.table({"x": pa.ExtensionArray.from_storage(kind, flat)}))
+    (block,) = read(tmp_path, ["a.arrow"], Wanted(dtypes={"x": "float32"}, missing=missing))
+    assert np.asarray(block.columns["x"]).tolist() == [[[1, 2]], [[3, 4]]]
+    assert [(row.row, row.message) for row in block.failed] == [(1, '"x" is empty')]
+
+
 @pytest.mark.parametrize("kind", FILES)
 def test_fixed_size_lists_are_not_copied(tmp_path: Path, kind: str) -> None:
     save(tmp_path / f"a.{kind}", table(), ROW_COUNT)

@@ -76,6 +76,12 @@ def innermost(kind: "pa.DataType") -> "pa.DataType":
     return innermost(kind.value_type) if is_list(kind) else kind
 
 
+def depth_of(kind: "pa.DataType") -> int:
+    """Return how many lists deep the values of a type are stored; a tensor is one list."""
+    kind = storage(kind)
+    return 1 + depth_of(kind.value_type) if is_list(kind) else 0
+
+
 def typed_as(kind: "pa.DataType", dtype: str) -> "pa.DataType":
     """Return a type of nulls or decimals, perhaps in lists, as one of elements of a type."""
     import pyarrow as pa  # noqa: PLC0415

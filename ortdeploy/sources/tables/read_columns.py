@@ -15,6 +15,7 @@ from ortdeploy.sources.tables.arrow_values import (
     TableError,
     as_rows,
     decoded_bytes,
+    depth_of,
     element_type,
     flat,
     has_gaps,
@@ -32,7 +33,7 @@ from ortdeploy.tensors.arrow_types import arrow_element_name, named_type, plain_
 from ortdeploy.tensors.carried import TEXT
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.conversion import rounded_places
-from ortdeploy.tensors.types import FLOATING, ROWS, USUAL
+from ortdeploy.tensors.types import FLOATING, USUAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,15 +133,15 @@ class ReadColumns(Struct):
         elif self.wanted.missing.get(name) == "nan":
             column = self._as_floating(name, column)
         if has_gaps(column):
-            gaps = self._gaps(name, column.type, len(kind.shape or (ROWS,)) - 1)
+            gaps = self._gaps(name, column.type)
             column = self._filled_lists(column, gaps) if gaps.depth else self._filled(column, gaps)
         if column is not whole:
             self.changed.add(name)
         return column
 
-    def _gaps(self, name: str, kind: "pa.DataType", depth: int) -> "_Gaps":
-        """Return what stands for the nulls of a column of a type, whose elements lie in lists of a depth."""
-        filler, element = self.wanted.missing.get(name), innermost(kind)
+    def _gaps(self, name: str, kind: "pa.DataType") -> "_Gaps":
+        """Return what stands for the nulls of a column of a type."""
+        filler, element, depth = self.wanted.missing.get(name), innermost(kind), depth_of(kind)
         if filler is None:
             return _Gaps(name, depth)
         filler = math.nan if filler == "nan" and element_type(element) in FLOATING else filler
