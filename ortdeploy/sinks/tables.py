@@ -299,7 +299,8 @@ def _array_of_list(values: list[Any]) -> "pa.Array":
         return pa.array([None if value is None else value.count for value in values], pa.int64()).view(first.kind)
     plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
     if isinstance(first, np.ndarray) and first.dtype != object:
-        kind = pa.from_numpy_dtype(first.dtype)
+        dtypes = {value.dtype for value in values if isinstance(value, np.ndarray)}
+        kind = pa.from_numpy_dtype(first.dtype if len(dtypes) == 1 else np.result_type(*dtypes))
         for _ in range(first.ndim):
             kind = pa.list_(kind)
         return pa.array(plain, kind)

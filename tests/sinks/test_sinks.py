@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,6 +227,15 @@ def test_two_npy_parts_are_merged_in_the_order_of_their_rows(tmp_path: Path, val
 def test_an_array_takes_no_values_that_would_change(kind: str, values: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"rows of k|values of k"):
         write(kind, [{"k": values}], ["k"])
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_rows_of_several_shapes_and_types_get_one_that_holds_them(kind: str) -> None:
+    """pyarrow makes 2 of 2.5 if it is told that a list holds whole numbers, as the first row does."""
+    rows: Column = [np.array([1, 2], np.uint8), np.array([2.5], np.float32), np.array([300, -1, 0], np.int16)]
+    file = io.BytesIO(write(kind, [{"x": rows}], ["x"]))
+    found = parquet.read_table(file) if kind == "parquet" else pa.ipc.open_file(file).read_all()
+    assert found.column("x").to_pylist() == [[1, 2], [2.5], [300, -1, 0]]
 
 
 def test_blocks_of_several_types_are_joined_as_they_are() -> None:
