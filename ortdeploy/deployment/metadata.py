@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import ModelFacts
+from ortdeploy.files.text_lines import lines_of
 from ortdeploy.operations.catalogue import OPERATIONS
 
 
@@ -22,14 +23,18 @@ class MetadataError(Exception):
 
 
 def parsed_names(text: str) -> list[Any]:
-    """Return names that are written as JSON, as Python writes lists and mappings by number, or as lines."""
+    """Return names that are written as JSON, as Python writes lists and mappings by number, or as lines.
+
+    Numbers that are not those from 0 on name none: each name would be that of another class.
+    """
     found = _parsed(text)
     if isinstance(found, dict):
         by_number = {str(key): value for key, value in found.items()}
-        return [by_number[str(place)] for place in range(len(found)) if str(place) in by_number]
+        numbers = list(map(str, range(len(by_number))))
+        return [by_number[number] for number in numbers] if by_number.keys() == set(numbers) else []
     if isinstance(found, list):
         return found
-    return text.splitlines() if "\n" in text else []
+    return list(lines_of(text)) if "\n" in text else []
 
 
 def _parsed(text: str) -> Any:
@@ -64,8 +69,8 @@ class _Reading(Struct, frozen=True):
 
 
 _READINGS = {
-    "ctc_greedy": _Reading("lines", "letters", str.splitlines),
-    "labels": _Reading("lines", "names of classes", _names),
+    "ctc_greedy": _Reading("lines", "letters", lines_of),
+    "labels": _Reading("lines", "names of all classes from 0 on", _names),
     "yolo_heads": _Reading("numbers", "anchors", _numbers),
 }
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ortdeploy.facts.models import ModelFacts
+from ortdeploy.files.text_lines import lines_of
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject
@@ -61,7 +62,7 @@ def letters_of(subject: Subject, name: str, facts: ModelFacts, classes: int) -> 
     """
     written = facts.metadata.get(_CHARACTER, "")
     if written:
-        letters = len(written.splitlines())
+        letters = len(lines_of(written))
         of = provenance.metadata("letters", scalar(name))
         return f"model: {of}{_space(classes - letters)}", f'"{_CHARACTER}" in the model\'s metadata'
     beside = subject.beside(*_FILES)

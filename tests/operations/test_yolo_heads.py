@@ -173,7 +173,11 @@ def test_anchors_and_names_are_read_from_the_metadata(tmp_path: Path, cli: Cli) 
         ("model: m", "model: n", 'The pipeline runs no model "n". Known: m.'),
         ("model: m, metadata: ankers", "model: m", 'Model "m" has no "ankers" in its metadata.'),
         ("model: m, metadata: task", "model: m", '"task" in the metadata of model "m" has no anchors.'),
-        ("model: m", "model: m, metadata: task", '"task" in the metadata of model "m" has no names of classes.'),
+        (
+            "model: m",
+            "model: m, metadata: task",
+            '"task" in the metadata of model "m" has no names of all classes from 0 on.',
+        ),
         ("model: m", "model: m, from: labels.txt", "labels takes one of from, model, and has from and model"),
         ("model: m", "metadata: names", "labels takes one of from, model, and has none of them"),
     ],
