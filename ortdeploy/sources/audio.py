@@ -22,7 +22,7 @@ from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.sources.recordings import RATE, Header, hold_rate, in_words, probe_recordings, row_of
-from ortdeploy.sources.riff import missing_end
+from ortdeploy.sources.riff import hold_frames, missing_end
 from ortdeploy.sources.rows import RowError
 from ortdeploy.tensors.columns import Array
 
@@ -114,6 +114,7 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
     if len(samples) != header.frames:
         raise RowError(f"the file ends after {len(samples)} of {header.frames} frames", _CODE)
     with in_words(raw.value, "audio", _WHAT, _CODE), open_regular(raw.value) as stream:
+        hold_frames(stream)
         lacks = missing_end(stream) or (None if len(samples) else "it holds no samples")
     if lacks is not None:
         raise RowError(f"the recording is cut off: {lacks}", _CODE)

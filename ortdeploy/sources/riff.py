@@ -10,7 +10,7 @@ from msgspec import Struct
 OPEN_SIZES = frozenset({0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF, 2**63 - 1, 2**64 - 1})
 """Sizes that ffmpeg and sox write into pipes, where nobody can go back and write how much came."""
 
-_PCM, _EXTENSIBLE = 1, 0xFFFE
+_PCM, _FLOATING, _EXTENSIBLE = 1, 3, 0xFFFE
 _GUID = bytes.fromhex("000000001000800000aa00389b71")
 """The end of the identifier of a kind of samples in an extensible header; its beginning is the kind's number."""
 _FORMAT, _WITH_GUID = 16, 40
@@ -101,11 +101,25 @@ def _samples(content: bytes) -> tuple[int, int, int]:
         raise ValueError(f"unknown format: {kind}")
     if not channels or not bits:
         raise ValueError(f"it says {bits} bits a sample in {channels} channels")
-    width = -(-bits // 8)
-    usual = channels * width
-    if frame not in {0, usual}:  # such as 24 bits in 4 bytes each, which libsndfile reads as noise
+    _hold_frame(frame, channels, bits)
+    return channels, rate, -(-bits // 8)
+
+
+def _hold_frame(frame: int, channels: int, bits: int) -> None:
+    """Raise ValueError if a frame has another size than its samples; some writers leave it out."""
+    usual = channels * -(-bits // 8)
+    if frame not in {0, usual}:  # such as 24 bits in 4 bytes each, which would be read as noise
         raise ValueError(f"its frames have {frame} bytes, and {channels} channels of {bits} bits have {usual}")
-    return channels, rate, width
+
+
+def hold_frames(file: BinaryIO) -> None:
+    """Hold a file's frames against their samples, if it is a WAV file of these alone. Raises ValueError."""
+    if _CONTAINERS.get(_at(file, 0, 4)) is not _RIFF:
+        return
+    chunk = next((one for one in _chunks(file, _RIFF) if one.name == b"fmt "), None)
+    content = b"" if chunk is None else _at(file, chunk.begin, _FORMAT)
+    if len(content) == _FORMAT and (found := struct.unpack("<HHIIHH", content))[0] in {_PCM, _FLOATING, _EXTENSIBLE}:
+        _hold_frame(found[4], found[1], found[5])
 
 
 def _chunks(file: BinaryIO, container: _Container) -> Iterator[Chunk]:

@@ -73,11 +73,12 @@ def test_a_wav_of_open_length_is_read_to_its_end(tmp_path: Path, size: int, riff
         assert samples(tmp_path / "a.wav", "audio").tolist() == (words / 32768).tolist()
 
 
-def test_frames_of_another_size_than_their_samples_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["wav", "audio"])
+def test_frames_of_another_size_than_their_samples_are_refused(tmp_path: Path, form: str) -> None:
     """24 bits in four bytes each would be read as noise."""
     head = struct.pack("<HHIIHH", 1, 1, 16000, 64000, 4, 24)
     (tmp_path / "a.wav").write_bytes(wav(np.array([1 << 24, 1 << 25], "<i4").tobytes(), head=head))
-    (failed,) = read(tmp_path / "a.wav", "wav").failed
+    (failed,) = read(tmp_path / "a.wav", form).failed
     assert "its frames have 4 bytes, and 1 channels of 24 bits have 3" in failed.message
 
 
