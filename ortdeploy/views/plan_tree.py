@@ -176,7 +176,7 @@ def _of_job(step: RunJob) -> Iterator[Node]:
 
 def _writing(how: Mapping[str, Any]) -> str:
     """Return how texts are written, with what genai_config.json decides."""
-    said = [f"{name} {how[name]:g}" for name in ("temperature", "top_p", "top_k", "seed") if how.get("do_sample")]
+    said = [f"{name} {how[name]:.12g}" for name in ("temperature", "top_p", "top_k", "seed") if how.get("do_sample")]
     beams = how["num_beams"]
     drawn = (
         f"the best of {beams} beams"

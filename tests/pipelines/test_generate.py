@@ -668,7 +668,10 @@ def test_try_shows_prompts_with_their_texts(cli: Cli, folder: Path) -> None:
     ("said", "line"),
     [
         ("max_new_tokens: 9", "a context of 128 tokens, at most 9 new ones, the best token each"),
-        ("temperature: 0.5", "a context of 128 tokens, draws with temperature 0.5, top_p 1, top_k 50, seed 0"),
+        (
+            "temperature: 0.5, seed: 2147483647",
+            "a context of 128 tokens, draws with temperature 0.5, top_p 1, top_k 50, seed 2147483647",
+        ),
         (
             "num_beams: 3, repetition_penalty: 1.5",
             "a context of 128 tokens, the best of 3 beams, repetition_penalty 1.5",
