@@ -178,6 +178,8 @@ def search_of(preset: PresetSpec, facts: DiffusionFacts) -> dict[str, Any]:
     drawn = [key for key in _DRAWN if key in preset.arguments]
     wanted = preset.arguments.get("temperature", found["temperature"]) != 0  # 0 takes the best, as GenAI has it
     found["do_sample"] = wanted and (bool(drawn) or found["do_sample"])
+    if wanted and drawn:
+        found["num_beams"] = 1  # beams draw nothing; a manifest that names both is refused
     context = {"context_length": facts.ports.get("context_length", 0)}
     return {**found, "seed": 0, **{key: preset.arguments[key] for key in preset.arguments}, **context}
 

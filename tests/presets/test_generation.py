@@ -290,6 +290,13 @@ def test_a_temperature_of_0_in_the_folder_takes_the_best_token(tmp_path: Path, s
     assert search_of(preset_of(**said), read(tmp_path, **said))["do_sample"] is False
 
 
+@pytest.mark.parametrize(("said", "beams"), [({}, 4), ({"temperature": 0}, 4), ({"seed": 3}, 1), ({"num_beams": 2}, 2)])
+def test_who_wants_tokens_drawn_gets_no_beams_of_the_folder(tmp_path: Path, said: dict[str, Any], beams: int) -> None:
+    path = folder_of(tmp_path) / "genai_config.json"
+    path.write_text(path.read_text().replace('"num_beams": 1', '"num_beams": 4'))
+    assert search_of(preset_of(**said), read(tmp_path, **said))["num_beams"] == beams
+
+
 def test_what_the_manifest_leaves_out_is_the_folders(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     config = json.loads((folder / "genai_config.json").read_text())
