@@ -18,7 +18,7 @@ from ortdeploy.deployment.typed_steps import TypedStep
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.memory import PROCESS_PART, ROOMY, WEIGHTS_PART, MemoryForecast, MemoryPart
 from ortdeploy.files.memory_budget import PROCESS
-from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE
+from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE, TEXT_TO_IMAGE
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.thread_layout import ThreadLayout
@@ -247,7 +247,7 @@ def _cache_bytes(job: ResolvedJob, batch: int) -> int:
 
 
 def runs_of(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
-    """Yield each model that a job runs, with the shapes that it is fed."""
+    """Yield each model that a job runs, with the shapes that it is fed; none that another library runs."""
     if job.pipeline is None:
         yield job.model, job.run_shapes(batch)
         return
@@ -255,7 +255,7 @@ def runs_of(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shape
     if job.pipeline.types is not None:
         for step, rows in _steps(job.pipeline.types.steps, batch):
             yield parts[step.spec.name], dict(_fed(step, rows)) | job.adapter_shapes
-    elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
+    elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None and _kind(job) == TEXT_TO_IMAGE:
         from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only for presets
 
         for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
