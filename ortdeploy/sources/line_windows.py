@@ -47,6 +47,7 @@ _UNREADABLE = frozenset({"cell-count", "not-csv", "not-json", "not-utf8"})
 _SECOND = 10**9
 _DAY = 86_400 * _SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_9999 = 253_402_300_800 * _SECOND
 _CELL = 100
 """Bytes that a value of an open window takes, at least."""
 
@@ -321,9 +322,16 @@ class _Reader(Struct, frozen=True):
     ) -> "_Line | _Unreadable":
         order = self.windows.order
         try:
-            return _Line(number, 0 if order is None else _time(known[order], order), known, fed, wrong)
+            time = 0 if order is None else _time(known[order], order)
         except RowError as error:
             return _Unreadable(number, error)
+        if time > _YEAR_9999 and (self.windows.gap or self.windows.duration):
+            why = (
+                f'"{order}" as seconds is beyond the year 9999. With gap or duration, write seconds instead of '
+                "milliseconds, or text as ISO 8601 has it"
+            )
+            return _Unreadable(number, RowError(why, "not-a-time"))
+        return _Line(number, time, known, fed, wrong)
 
     def _row(self, window: Sequence[_Line]) -> dict[str, Any] | RowError:
         """Return the columns of a window, or why it has none."""

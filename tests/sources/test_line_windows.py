@@ -205,6 +205,14 @@ def test_a_number_beyond_all_times_is_a_row_of_its_own(tmp_path: Path) -> None:
     assert [row.code for row in found.failed] == ["not-a-time"]
 
 
+def test_milliseconds_are_not_taken_for_seconds_where_these_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("device,time,x\na,1793491200000,0\na,1793491201000,1\n")
+    assert Read(path, {"rows": 2, "order": "time"}).windows == [[0, 1]]
+    for more in ({"rows": 2, "gap": "5min"}, {"duration": "1s"}):
+        assert {row.code for row in Read(path, {"order": "time", **more}).failed} == {"not-a-time"}
+
+
 def test_no_value_is_another_device_than_a_text_that_looks_like_it(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     rows = [{"device": device, "x": at} for at, device in enumerate([None, "None"] * 4)]
