@@ -72,6 +72,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "input-shape-mismatch": (Stage.FACTS, Area.INPUT),
     "input-type-mismatch": (Stage.FACTS, Area.INPUT),
     "key-of-another-preset": (Stage.TEXT, Area.PIPELINES),
+    "label-count-mismatch": (Stage.FACTS, Area.OUTPUT),
     "late-compiler": (Stage.TEXT, Area.PROVIDERS),
     "layout-mismatch": (Stage.FACTS, Area.MODELS),
     "link-out-of-tree": (Stage.FACTS, Area.NAMES),
