@@ -27,7 +27,7 @@ from ortdeploy.cli.children import check as children_check
 from ortdeploy.cli.commands import check
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
 from ortdeploy.files import names
-from ortdeploy.planning.versions import installed
+from ortdeploy.planning.versions import installed, taking_in
 from ortdeploy.schemas import load_schema
 
 
@@ -48,14 +48,14 @@ def upgrade(world: World) -> None:
 
 def after_copying(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Let something happen when a bundle's files have just been copied."""
-    real = installed.take_in
+    real = taking_in.take_in
 
     def take_in(*words: Any) -> Any:
         done = real(*words)
         do()
         return done
 
-    monkeypatch.setattr(installed, "take_in", take_in)
+    monkeypatch.setattr(taking_in, "take_in", take_in)
 
 
 def test_a_policy_that_changes_while_a_bundle_is_taken_in_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from ortdeploy.cli.commands import watch
 from ortdeploy.cli.main import main
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import content_store, names
-from ortdeploy.planning.versions import installed
+from ortdeploy.planning.versions import installed, taking_in
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.schemas import load_schema
 
@@ -360,7 +360,7 @@ def test_a_bundle_that_was_cut_off_or_finds_no_room_leaves_nothing_of_itself(
     layout = world.home.parent / "next"
     assert world.cli("bundle", world.home / "m.yaml", "-o", layout, "--version", "2").code == 0
     with monkeypatch.context() as patch:
-        patch.setattr(installed, "free_at", lambda _folder: 1000)
+        patch.setattr(taking_in, "free_at", lambda _folder: 1000)
         assert "of 1,000 that are free" in world.run("apply", layout).err
     with monkeypatch.context() as patch:
         patch.setattr(content_store, "_take", _full)

@@ -20,6 +20,7 @@ from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
+from ortdeploy.planning.versions import taking_in
 from ortdeploy.planning.versions.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
 from ortdeploy.planning.versions.policy_file import keep_of
 from ortdeploy.planning.versions.version import Version
@@ -148,7 +149,7 @@ class ArrivingBundle:
         installed = record.with_state(installed, self._id, TRUSTED)
         self._save(installed)
         try:
-            installed = record.take_in(bundle, installed, place.state, now())
+            installed = taking_in.take_in(bundle, installed, place.state, now())
         except OrtdeployError as error:
             raise RefusedError(WHOLE, f"{error}") from error
         self._save(installed)
@@ -210,7 +211,7 @@ class ArrivingBundle:
             self._place.options(version)
         except OrtdeployError:
             return False
-        return record.is_kept(self._bundle, installed, self._place.state)
+        return taking_in.is_kept(self._bundle, installed, self._place.state)
 
     def _version(self, installed: Installed) -> Version:
         version = installed.version(self._id)

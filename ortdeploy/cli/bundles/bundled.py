@@ -32,6 +32,7 @@ from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.versions import installed as record
+from ortdeploy.planning.versions import taking_in
 from ortdeploy.planning.versions.installed import Installed, running_version
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.planning.versions.version import Version
@@ -199,7 +200,7 @@ class _Desk:
         description = bundle.description
         trust(self._place.policies, description, bundle.id, bundle.signatures)
         kept = tuple(self._kept(record.load_installed(self._place.state, description.name)))
-        own = record.options_of_bundle(bundle, self._place.root)
+        own = taking_in.options_of_bundle(bundle, self._place.root)
         self._arguments.texts = own.texts
         self._name_again(path, partial(with_version, own), kept=kept)
         self._arguments.paths = [os.path.join(self._place.root, description.manifest)]  # noqa: PTH118  text
