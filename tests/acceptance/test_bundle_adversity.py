@@ -1,5 +1,6 @@
 """Bundles on a bad day: a policy that changes meanwhile, two applies at once, no room, and a stick that is pulled out."""
 
+import argparse
 import errno
 import io
 import json
@@ -24,7 +25,7 @@ from ortdeploy.bundles.description import BundledFile
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.cli.bundles.bundle_place import Place
 from ortdeploy.cli.children import check as children_check
-from ortdeploy.cli.commands import check
+from ortdeploy.cli.commands import check, watch
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
 from ortdeploy.files import names
 from ortdeploy.planning.versions import installed, taking_in
@@ -394,3 +395,21 @@ def test_golden_checks_that_hang_end_and_those_that_reset_the_device_are_begun_t
     done = world.run("apply", "--last-good", world.bundle(3))
     assert "error: the process that ran it was ended after 0 seconds. So version 2 stays" in done.err
     assert done.code == 1
+
+
+def test_watch_looks_at_the_inputs_of_what_runs_while_its_bundle_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(world)
+    (world.home.parent / "demo-1.tar").unlink()
+    seen: list[tuple[str, ...]] = []
+
+    def apply_once(arguments: argparse.Namespace, *_: object) -> bool:
+        before = arguments.taken.arrivals.look()
+        world.put("c", 0)
+        seen.append((*arguments.taken.arrivals.jobs, str(arguments.taken.arrivals.look() != before)))
+        return True
+
+    monkeypatch.setattr(watch, "apply_once", apply_once)
+    assert world.run("watch", world.home.parent / "demo-1.tar").code == 0
+    assert seen == [("run", "True")]

@@ -216,11 +216,9 @@ class _Desk:
     def current_files(self, path: str) -> tuple[str, list[str], LoadOptions] | None:
         """Return the id, manifest and options of the version that runs of what a path names; None if none does."""
         with suppress(OrtdeployError):
-            name = path[1:]
-            if not path.startswith("@"):
-                with open_bundle(Path(path), getattr(self._arguments, "tag", None)) as bundle:
-                    name = bundle.description.name
-            installed = record.load_installed(self._place.state, name)
+            state = self._place.state
+            name = path[1:] if path.startswith("@") else record.name_from(state, os.path.abspath(path))  # noqa: PTH100
+            installed = record.load_installed(state, name or "")
             version = installed.version(installed.current)
             if version is not None:
                 own = replace(self._place.options(version)(LoadOptions()), digest=False)
