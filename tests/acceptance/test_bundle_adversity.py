@@ -253,7 +253,7 @@ def test_what_a_command_line_says_lets_a_refused_version_run(world: World) -> No
     assert (done.code, world.version, world.words()) == (0, 2, ["right", "right"]), done.err
 
 
-def test_golden_checks_are_those_of_the_profile_that_holds(world: World) -> None:
+def test_golden_checks_are_those_of_the_profile_that_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(world.home / "checks/scale", world.home / "checks/other")
     np.savez(world.home / "checks/other/outputs.npz", y=np.full((1, 2), 9, np.float32))
     other = "b: {when: {labels: {line: b}}, models: {scale: {checks: [checks/other]}}}"
@@ -265,6 +265,11 @@ def test_golden_checks_are_those_of_the_profile_that_holds(world: World) -> None
     bundle = world.bundle(1)
     assert "is not planned: no-profile: " in world.run("apply", bundle).err
     assert world.run("apply", bundle, "--label", "line=a").code == 0
+    state = world.device / ".ortdeploy"
+    passed = installed.load_installed(state, "demo").passed
+    monkeypatch.setenv("ORTDEPLOY_DEVICE", "another")  # as each container has another name
+    assert world.run("apply", "@demo", "--label", "line=a").code == 0
+    assert installed.load_installed(state, "demo").passed == passed
     world.put("b", 0)
     refused = world.run("apply", "@demo", "--label", "line=b")
     assert (refused.code, len(world.words())) == (1, 2)

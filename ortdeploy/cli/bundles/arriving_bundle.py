@@ -107,7 +107,7 @@ class ArrivingBundle:
         if has_errors(planned.diagnostics):
             write_findings(planned.diagnostics, place.arguments, sys.stderr)
             raise RefusedError(PLANNED, first_error(planned.diagnostics))
-        facts = place.facts_key()
+        facts = place.facts_key(version)
         installed = self._try_checks(record.with_state(installed, self._id, PLANNED), version, planned, facts)
         installed = record.with_state(record.with_passed(installed, self._id, facts), self._id, CHECKED)
         self._save(installed)
@@ -190,7 +190,7 @@ class ArrivingBundle:
             state=error.state,
             reason=error.reason,
             since=now(),
-            facts=self._place.facts_key() if error.state == CHECKED else "",
+            facts=self._place.facts_key(self._version(installed)) if error.state == CHECKED else "",
         )
         with suppress(OrtdeployError):  # as on a full disk; then it is tried again
             self._save(record.with_refusal(installed, refused))

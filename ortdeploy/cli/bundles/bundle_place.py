@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ortdeploy.bundles.policy import Policy
-from ortdeploy.cli.command_line.manifest_options import device_name, labels_of, load_options
+from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
 from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.ledger.output_lock import hold_outputs
@@ -18,9 +18,11 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
+from ortdeploy.planning.devices.variants import on_this_machine
 from ortdeploy.planning.golden_checks import plan_checks
 from ortdeploy.planning.joining import probe_host
 from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions import policy_file
 from ortdeploy.planning.versions.installed import CHECKED
@@ -72,18 +74,20 @@ class Place:
         self.arguments.taken = None
         return load_options(self.arguments)
 
-    def facts_key(self) -> str:
-        """Return a digest of the facts and policies that decide about a version."""
+    def facts_key(self, version: Version) -> str:
+        """Return a digest of the facts, policies and profile that decide about a version."""
         if self._facts is None:
             host = probe_host([])
-            runtime, here = host.runtime, host.machine
+            runtime, machine = host.runtime, host.machine
+            own, state_dir = self.options(version)(self.own_options()), self.arguments.state_dir
+            chosen = validate([self.manifest_of(version)], own, choose=on_this_machine(own, state_dir)).specs
             self._facts = record.facts_key(
                 versions(),
                 runtime.available_providers,
                 runtime.devices,
                 sorted(runtime.packages),
-                here and [here.system, here.architecture, here.cpu_flags, here.total_memory_bytes, here.online_cores],
-                [self.arguments.profile, device_name(), labels_of(self.arguments.labels)],
+                None if machine is None else [machine.system, machine.architecture, machine.cpu_flags],
+                [spec.profile for spec in chosen],
                 policy_file.key_of(self.policies),
             )
         return self._facts

@@ -322,7 +322,7 @@ class _Desk:
         Return whether they have passed; if the version cannot be planned, the command says so.
         """
         place, id_ = self._place, str(version.id)
-        facts = place.facts_key()
+        facts = place.facts_key(version)
         if installed.passed.get(id_) == facts:
             return True
         planned = place.plan(version, self._arguments.jobs, self._arguments.excluded)
