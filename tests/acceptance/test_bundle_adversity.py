@@ -28,7 +28,9 @@ from ortdeploy.cli.children import check as children_check
 from ortdeploy.cli.commands import check, watch
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
 from ortdeploy.files import names
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.versions import installed, taking_in
+from ortdeploy.planning.versions.version import Version
 from ortdeploy.schemas import load_schema
 
 
@@ -418,3 +420,20 @@ def test_watch_looks_at_the_inputs_of_what_runs_while_its_bundle_is_away(
     monkeypatch.setattr(watch, "apply_once", apply_once)
     assert world.run("watch", world.home.parent / "demo-1.tar").code == 0
     assert seen == [("run", "True")]
+
+
+def test_a_refused_version_of_other_profiles_has_the_old_one_checked_no_more_often(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(world)
+    np.savez(world.home / "checks/scale/outputs.npz", y=np.full((1, 2), 9, np.float32))
+    world.write(f"{MANIFEST}profiles:\n  a: {{when: {{labels: {{line: a}}}}}}\n  otherwise: refuse\n")
+    bundle, real, tried = world.bundle(2), Place.try_checks, list[int | None]()
+
+    def try_checks(place: Place, version: Version, planned: Planned) -> None:
+        tried.append(version.number)
+        real(place, version, planned)
+
+    monkeypatch.setattr(Place, "try_checks", try_checks)
+    assert world.run("apply", "--last-good", bundle, "--label", "line=a").code == 1
+    assert tried == [2]

@@ -49,7 +49,7 @@ class Place:
     def __init__(self, arguments: argparse.Namespace, policies: tuple[Policy, ...], root: str, state: Path) -> None:
         """Take the command line, the policies in force, and the folders."""
         self.arguments, self.policies, self.root, self.state = arguments, policies, root, state
-        self._facts: str | None = None
+        self._facts: dict[str | None, str] = {}
 
     def read_policies(self) -> tuple[Policy, ...]:
         """Read the policies anew, because copying and checking take long, and return them. Raises OrtdeployError."""
@@ -76,12 +76,12 @@ class Place:
 
     def facts_key(self, version: Version) -> str:
         """Return a digest of the facts, policies and profile that decide about a version."""
-        if self._facts is None:
+        if version.id not in self._facts:
             host = probe_host([])
             runtime, machine = host.runtime, host.machine
             own, state_dir = self.options(version)(self.own_options()), self.arguments.state_dir
             chosen = validate([self.manifest_of(version)], own, choose=on_this_machine(own, state_dir)).specs
-            self._facts = record.facts_key(
+            self._facts[version.id] = record.facts_key(
                 versions(),
                 runtime.available_providers,
                 runtime.devices,
@@ -90,7 +90,7 @@ class Place:
                 [spec.profile for spec in chosen],
                 policy_file.key_of(self.policies),
             )
-        return self._facts
+        return self._facts[version.id]
 
     def plan(self, version: Version, jobs: Sequence[str] | None = None, excluded: Sequence[str] = ()) -> Planned:
         """Plan a version, or some of its jobs, with the data that is here."""
