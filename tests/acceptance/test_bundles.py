@@ -481,7 +481,12 @@ def test_watch_takes_versions_and_rows_as_they_come_and_survives_what_is_refused
 def test_mender_installs_what_the_device_would_run_and_no_other(world: World, shell_program: Path) -> None:
     module, theirs = REPOSITORY / "deployments/fleet/mender-module", world.home.parent / "mender"
     (theirs / "files").mkdir(parents=True)
-    path = f"{shell_program}{os.pathsep}{os.environ['PATH']}"
+    synced, real = world.home.parent / "synced", shutil.which("sync")
+    (theirs / "sync").write_text(
+        f'#!/bin/sh\nls -a "$ORTDEPLOY_ROOT/bundles" >> {synced}\necho "$@" >> {synced}\n{real} "$@"\n'
+    )
+    (theirs / "sync").chmod(0o755)
+    path = os.pathsep.join([str(theirs), str(shell_program), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "ORTDEPLOY_ROOT": str(world.device)}
 
     def call(state: str) -> int:
@@ -491,6 +496,7 @@ def test_mender_installs_what_the_device_would_run_and_no_other(world: World, sh
     shutil.copy(world.bundle(1), theirs / "files/demo.tar")
     assert [call(state) for state in ("SupportsRollback", "ArtifactInstall", "ArtifactCommit", "Cleanup")] == [0] * 4
     current = world.device / "bundles/current.tar"
+    assert synced.read_text().endswith(f"current.tar\n{current.parent}\n")  # before Mender takes it for committed
     assert (world.run("apply", current).code, world.version) == (0, 1)
     spoil_plan(world)
     shutil.copy(world.bundle(2), theirs / "files/demo.tar")
