@@ -354,9 +354,14 @@ def test_a_bundle_that_cannot_be_read_is_told_until_it_can_be(world: World) -> N
     assert "demo bundle" not in world.run("status", "@demo", "--versions").out
 
 
-def test_while_another_process_brings_a_version_in_the_one_before_runs(world: World) -> None:
+@pytest.mark.parametrize("facts", ["same", "others"])
+def test_while_another_process_brings_a_version_in_the_one_before_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch, facts: str
+) -> None:
     upgrade(world)
     two = world.bundle(2)
+    if facts == "others":  # so that golden checks run before the jobs
+        monkeypatch.setattr(Place, "facts_key", lambda *_: "others")
     with installed.installing(world.device / ".ortdeploy", "demo"):  # for as long as it may hang there
         assert world.run("apply", two).code == EXIT_LOCKED
         done = world.run("apply", "--last-good", two)

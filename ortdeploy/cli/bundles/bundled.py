@@ -333,7 +333,7 @@ class _Desk:
         except RefusedError as error:
             what = f"{_named(installed.name, version)} is refused on this machine as it is now"
             raise OrtdeployError(f"{what}: {error.reason}") from error
-        with record.installing(place.state, installed.name):
+        with suppress(OrtdeployError), record.installing(place.state, installed.name):  # else they run again next time
             now_known = record.load_installed(place.state, installed.name)
             record.save_installed(place.state, record.with_passed(now_known, id_, facts))
         return True
