@@ -5,7 +5,7 @@ inference, and rows on their way. It may be wrong by a factor of two, so a job w
 The sizes of libraries were measured on Linux with onnxruntime 1.31.1.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ortdeploy.deployment.bound_inputs import Binding
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession, json_digest
 from ortdeploy.deployment.typed_steps import TypedStep
 from ortdeploy.facts.host import MachineFacts
@@ -253,8 +254,9 @@ def runs_of(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shape
         return
     parts = {part.spec.name: part for part in job.pipeline.parts}
     if job.pipeline.types is not None:
+        arriving = {one.value.name: one for one in job.bindings}
         for step, rows in _steps(job.pipeline.types.steps, batch):
-            yield parts[step.spec.name], dict(_fed(step, rows)) | job.adapter_shapes
+            yield parts[step.spec.name], dict(_fed(step, rows, arriving)) | job.adapter_shapes
     elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None and _kind(job) == TEXT_TO_IMAGE:
         from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only for presets
 
@@ -289,10 +291,11 @@ def _step_bytes(job: ResolvedJob, rows: int) -> int:
     return sum(rows * (_tensor_bytes(tensor) or 0) for name, tensor in made if name not in results)
 
 
-def _fed(step: TypedStep, rows: int) -> Iterator[tuple[str, Sizes]]:
-    """Yield the inputs of a step's model with the sizes that it is fed."""
+def _fed(step: TypedStep, rows: int, arriving: Mapping[str, Binding]) -> Iterator[tuple[str, Sizes]]:
+    """Yield the inputs of a step's model with the sizes that it is fed; of what columns feed, those of rows."""
     for name, tensor in step.types.items():
-        sizes = to_place(_sizes(tensor, rows), step.axes.of_input(name))
+        column = arriving.get(step.wires.get(name, ""))
+        sizes = to_place(column.shape(rows) if column else _sizes(tensor, rows), step.axes.of_input(name))
         yield name, sizes[1:] if step.spec.by_row and tensor.shape and tensor.shape[0] == ROWS else sizes
     for one in step.constants:
         whole = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())

@@ -83,6 +83,22 @@ jobs: {run: {model: m, adapter: a, input: {path: in.npz}, output: {path: out}}}
     assert activations >= forecast["callers"] * 32 * 4096 * 4
 
 
+def test_sizes_that_a_graph_leaves_open_are_those_of_rows_in_a_pipeline_too(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", "w"])}, {"y": (FLOAT, ["n", "w"])})
+    np.savez(tmp_path / "in.npz", x=np.ones((64, 5), np.float32))
+    text = """\
+version: 1
+models: {m: {path: m.onnx}}
+pipelines: {p: {steps: [{run: m, in: {x: $x}, out: {y: y}}], outputs: {y: $y}}}
+jobs: {run: {pipeline: p, input: {path: in.npz}, output: {path: out, format: jsonl}}}
+"""
+    (tmp_path / "m.yaml").write_text(text)
+    job = json.loads(cli("plan", str(tmp_path / "m.yaml"), "--format", "json").out)["steps"][-1]
+    activations = [one["size"] for one in job["limits"]["forecast"]["parts"] if one["what"] == "activations"]
+    assert activations == [32 * 5 * 4]
+
+
 @pytest.mark.parametrize(
     ("external", "reader", "size"), [(False, "Gather", 4096), (True, "Gather", 0), (True, "MatMul", 4096)]
 )
