@@ -14,7 +14,7 @@ from support.effort import effort
 from support.fakes import FakeRuntime, double
 from support.fuse import killed_at
 from support.inbox import Inbox, failures_of
-from support.power_loss import Event, execute_there, quickly, recording
+from support.power_loss import EVERY, Event, execute_there, quickly, recording
 
 from ortdeploy.results.results import Status
 
@@ -40,10 +40,6 @@ def third_day(inbox: Inbox) -> None:
     inbox.put("b", [81, 82, 83, 84, -85, 86])
     inbox.put("a", [91, 92, 93])
     inbox.put("d", [101])
-
-
-EVERY = effort(3, 1)
-"""Of all states that a kill or power loss may leave, work goes on from each third one, or from each."""
 
 
 def recorded_days(inbox: Inbox) -> tuple[list[Event], int]:
@@ -97,7 +93,7 @@ def test_after_power_loss_at_every_step_every_row_is_there_once(
     days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool
 ) -> None:
     continued = partial(go_on, carrier=CARRIERS["nobody"], again=again)
-    assert list(failures_of(*days, tmp_path, continued, kills=False, every=EVERY)) == []
+    assert list(failures_of(*days, tmp_path, continued, kills=False)) == []
 
 
 @pytest.mark.slow
@@ -108,7 +104,7 @@ def test_killed_and_carried_away_every_row_arrives(
 ) -> None:
     if days[0].removable:
         continued = partial(go_on, carrier=CARRIERS[name], again=False)
-        assert list(failures_of(*days, tmp_path, continued, kills=True, every=EVERY)) == []
+        assert list(failures_of(*days, tmp_path, continued, kills=True)) == []
 
 
 VALUES = st.lists(st.integers(-3, 9).map(float), max_size=6)

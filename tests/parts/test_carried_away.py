@@ -10,7 +10,7 @@ import pytest
 from support.carriers import CARRIERS, Carrier, delivered, rows_of, times_delivered
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, retrying, save
-from support.power_loss import ROWS, Event, failures_after, make_plan, quickly, recording, run_all, stop_twice
+from support.power_loss import EVERY, ROWS, Event, failures_after, make_plan, quickly, recording, run_all, stop_twice
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.opening import open_ledger, read_outputs
@@ -136,7 +136,7 @@ def test_a_new_run_makes_room_where_the_folder_is_gone(tmp_path: Path) -> None:
 
 
 def outcomes(
-    recorded: Sequence[Event], folder: Path, carrier: Carrier, *, kills: bool, every: int = 1
+    recorded: Sequence[Event], folder: Path, carrier: Carrier, *, kills: bool, every: int = EVERY
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that power loss, or only a kill, may leave and with that carrier."""
     return failures_after(recorded, folder, lambda left: carry_and_go_on(left, carrier), kills=kills, every=every)
@@ -179,7 +179,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 
 @pytest.mark.quick("parts-11")
 @pytest.mark.process
-@pytest.mark.parametrize(("name", "every"), [*((name, 1) for name in CARRIERS), ("parts", 11)])
+@pytest.mark.parametrize(("name", "every"), [*((name, EVERY) for name in CARRIERS), ("parts", 11)])
 def test_killed_at_every_step_every_row_arrives_once(
     recorded: list[Event], tmp_path: Path, name: str, every: int
 ) -> None:

@@ -10,7 +10,7 @@ from support.carriers import CARRIERS, Carrier, delivered, rows_of
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.inbox import Inbox, failures_of
 from support.jobs import READ, execute, failed, plan_for, report, retrying, save, written_as
-from support.power_loss import Event, quickly, recording
+from support.power_loss import EVERY, Event, quickly, recording
 
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.verification import PartState, verify_parts
@@ -125,7 +125,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.quick("removable-nothing to do-parts-5")
 @pytest.mark.process
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", [EVERY, 5])
 @pytest.mark.parametrize("name", ["nobody", "parts", "the folder"])
 @pytest.mark.parametrize("more", [True, False], ids=["more to do", "nothing to do"])
 def test_killed_at_every_step_every_row_is_there_once(

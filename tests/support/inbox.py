@@ -24,7 +24,7 @@ from ortdeploy.sources.files import file_states
 from support.carriers import delivered, rows_of
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import changed, plan_for, retrying
-from support.power_loss import STATE, Event, execute_there, failures_after
+from support.power_loss import EVERY, STATE, Event, execute_there, failures_after
 
 
 @dataclass
@@ -213,7 +213,7 @@ def failures_of(
     go_on: Callable[[Inbox], object],
     *,
     kills: bool,
-    every: int = 1,
+    every: int = EVERY,
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong from each state of an inbox, as `failures_after` does; `go_on` gets it in such a state."""
 

@@ -19,6 +19,7 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import changed, plan_for, retrying, run_id_of, save
 
@@ -27,6 +28,8 @@ EXTRA = 3
 UNDONE = "ledger that may be undone"
 MOST_AT_ONCE = 4
 """Names that may be kept or undone in every combination; of more, all, none, and each alone."""
+EVERY = effort(3, 1)
+"""Of the states that may be left, work goes on from each third, or from each."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,7 @@ def failures_after(
     *,
     kills: bool,
     begin: int = 0,
-    every: int = 1,
+    every: int = EVERY,
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong when work went on from a state that power loss, or with `kills` only a kill, may leave.
 
