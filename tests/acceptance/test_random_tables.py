@@ -21,7 +21,7 @@ from support.models import save_model
 from support.random_tables import Case, Kind, draw, numpy_value
 from support.table_model import Row, rows_of
 
-COUNT = int(os.environ.get("ORTDEPLOY_TABLES", "150"))
+COUNT = int(os.environ.get("ORTDEPLOY_TABLES", "60"))
 FIRST = int(os.environ.get("ORTDEPLOY_FUZZ_SEED", "1")) * 1_000_000
 _EMPTY = object()
 

@@ -233,7 +233,7 @@ def test_killed_at_every_event_and_again_everything_is_recovered(
 ) -> None:
     if second not in PLACES[place]:
         pytest.skip("it does not go with such an output")
-    step = effort(4, 1)
+    step = effort(6, 1)
     at = 1 + (COMMANDS_IN_TURN.index(second) % step)
     while lives(place, first, second, at, f"{place} {first} {second} {at}"):
         at += step
