@@ -93,7 +93,7 @@ def png_of(pixels: Array) -> bytes:
     lines = np.zeros((height, 1 + width * _COLORS), np.uint8)  # a line begins with its filter, which is none
     lines[:, 1:] = np.broadcast_to(pixels, (height, width, _COLORS)).reshape(height, -1)
     head = struct.pack(">IIBBBBB", width, height, _BITS, _RGB, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes(), 0)), (b"IEND", b""))
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.data, 0)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
