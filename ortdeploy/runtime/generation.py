@@ -150,15 +150,6 @@ class GenaiSession:
         except Exception as error:
             raise OrtdeployError(f'Adapter "{name}" ({path}): {_first_line(error)}') from error
 
-    def render(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return messages as the model reads them. Raises OrtdeployError."""
-        _check_whole(*(text for one in messages for text in one.values()))
-        try:
-            text: str = self._tokenizer.apply_chat_template(json.dumps(messages), template_str=template)
-        except Exception as error:
-            raise OrtdeployError(f"the chat template does not take the messages: {_first_line(error)}") from error
-        return text
-
     def write(self, prompts: Sequence[Array], how: Writing, adapters: Sequence[str]) -> list[Written]:
         """Write a text for each prompt, int32 [tokens], together; shorter ones are filled up with `filler`.
 
@@ -402,16 +393,17 @@ def _log_probabilities(scores: Array, tokens: Array) -> Array:
     return found
 
 
-def _check_whole(*texts: str) -> None:
+def _check_whole(text: str) -> None:
     """Raise OrtdeployError for a text of which GenAI would read the beginning only, or nothing."""
-    for text in texts:
-        place = text.find("\0")
-        if place >= 0:
-            raise OrtdeployError(f"character {place + 1} of the prompt is NUL, and ONNX Runtime GenAI reads no further")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise OrtdeployError(f"character {error.start + 1} of the prompt is half of a surrogate pair") from error
+    place = text.find("\0")
+    if place >= 0:
+        raise OrtdeployError(f"character {place + 1} of what the model reads is NUL, behind which GenAI reads nothing")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OrtdeployError(
+            f"character {error.start + 1} of what the model reads is half of a surrogate pair"
+        ) from error
 
 
 def _check_length(given: int, context: int) -> None:

@@ -293,22 +293,30 @@ def test_lines_of_tags_are_no_lines_of_the_prompt(cli: Cli, folder: Path) -> Non
     assert results(folder)[0]["input_tokens"] == "5"  # those of the prompt, and the end of its line
 
 
-def test_a_key_of_a_message_reaches_the_template_or_fails_its_row(cli: Cli, folder: Path) -> None:
+def test_all_keys_of_a_message_reach_the_template(cli: Cli, folder: Path) -> None:
     path = folder / "models/writer/tokenizer_config.json"
-    template = "{% for m in messages %}{{ m.content }} {{ m.name }}{% endfor %}"
+    template = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }} {{ m.name }}{% else %}{% for part in m.content "
+        "%}{{ part.text }}{% endfor %}{% endif %}{% for one in m.tool_calls %} {{ one.name }}{% endfor %}{% endfor %}"
+    )
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     user = {"role": "user", "content": "the pump"}
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({**user, "tool_calls": []}, 'a message has "tool_calls", and what reaches the chat template is role, content'),
-        ({**user, "content": [{"type": "text", "text": "the pump"}]}, 'the "content" of a message is [{"type": "text"'),
-        ({**user, "content": None}, 'the "content" of a message is null, which is no text'),
-        ({**user, "name": "a\0b"}, "character 2 of the prompt is NUL"),
-        ({**user, "name": "a\ud800"}, "character 2 of the prompt is half of a surrogate pair"),
+    right = [
+        {**user, "name": "leaks"},
+        {"role": "user", "content": [{"type": "text", "text": "the pump "}, {"type": "text", "text": "leaks"}]},
+        {**user, "tool_calls": [{"name": "leaks"}]},
     ]
-    texts = [json.dumps([one]) for one in ({**user, "name": "leaks"}, *(one for one, _ in wrong))]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"content": "the pump"}, "a message has no text role"),
+        ({"role": "user"}, "a message has neither content nor tool_calls"),
+        ({**user, "content": 7}, "does not take the messages: 'int' object is not iterable"),
+        ({**user, "name": "a\0b"}, "character 11 of what the model reads is NUL"),
+        ({**user, "name": "a\ud800"}, "character 11 of what the model reads is half of a surrogate pair"),
+    ]
+    texts = [json.dumps([one]) for one in (*right, *(one for one, _ in wrong))]
     rows = [{"messages": text} for text in (*texts, texts[0].replace('"name"', '"role"'))]
     assert apply(cli, folder, rows, "chat: messages", "    errors: {max_failed: 6}\n").code == 0
-    assert [row["text"] for row in results(folder)] == ['{"part": "pump", "fault": "leak"}']
+    assert [row["text"] for row in results(folder)] == ['{"part": "pump", "fault": "leak"}'] * len(right)
     for letter, why in zip(letters(folder), (*(why for _, why in wrong), '"role" is there twice'), strict=True):
         assert why in letter["message"]
 
@@ -561,7 +569,8 @@ def test_a_prompt_of_which_the_library_would_read_the_beginning_alone_fails(
     (folder / "notes.jsonl").write_text(json.dumps({"id": 0, "messages" if "messages" in said else "prompt": prompt}))
     (folder / "m.yaml").write_text(MANIFEST.replace("notes.csv", "notes.jsonl").replace("SAID", said))
     assert cli("apply", folder / "m.yaml").code == 1
-    assert "character 9 of the prompt is NUL" in letters(folder)[0]["message"]
+    place = 9 if said == "seed: 0" else 9 + len("<|user|>")
+    assert f"character {place} of what the model reads is NUL" in letters(folder)[0]["message"]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.effort import effort
 
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts
 from ortdeploy.manifest.pipelines import PresetSpec, read_pipeline
-from ortdeploy.presets.chat_templates import TemplateError, read_chat_template, without_lines_of_tags
 from ortdeploy.presets.generation import read_generation, search_of
 
 pytestmark = pytest.mark.unit
@@ -151,104 +147,6 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, text: str, why:
     problem = read(tmp_path).problem
     assert (problem is None) == (why is None)
     assert problem is None or why is None or why in problem.detail
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for i in range(1000000000) %}x{% endfor %}",
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{% call f() %}{% endcall %}",
-        "{{ 'x' * 1000000000 }}",
-        "{% for a in m %}{% for b in m %}{% for c in m %}{% for d in m %}x" + "{% endfor %}" * 4,
-        "{% include '/etc/passwd' %}",
-        "{{ '{#' }}{% for i in range(1000000000) %}x{% endfor %}{{ '#}' }}",
-        "{% for a in m %}{% for b in m %}{{ '{% endfor %}' }}{% for c in m %}x" + "{% endfor %}" * 3,
-        "{% for a in m %}{# {% endfor %} #}{% for b in m %}x{% endfor %}{% endfor %}",
-        "{{ 'x }}",
-        "{% set a0 = 'ab' %}" + "".join(f"{{% set a{n + 1} = a{n} + a{n} %}}" for n in range(30)) + "{{ a30 }}",
-        "".join(f"{{% set a{n + 1} = a{n} %}}" for n in reversed(range(2000))),
-        "{# " * 20_000,
-        "{% set a = 'x' %}{% set b = a %}{% set a = b + 'x' %}",
-        "{% set ns = namespace(x='a') %}{% set o = ns %}{% set o.x = o.x ~ ns.x %}",
-        "{% for m in messages %}{% for c in m %}{% for d in m.content %}x" + "{% endfor %}" * 3,
-        "{% set a = 'ab' %}{% set a = a + a %}{{ a }}",
-        "{% set ns = namespace(x='ab') %}{% for m in messages %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
-        "{% set a = 'a' %}{% set b = a ~ 'b' %}{% set a = b ~ a %}",
-        "{% set a = '\"' %}{% set a = a|tojson %}",
-        "{% set a = 'a' %}{% set a = [a, a] %}{{ a }}",
-        "{% set a = 'a' %}{% for b in [a] %}{% set a = b ~ b %}{% endfor %}",
-        "{% set a = [] %}{% set b = a.append(a) %}{{ a }}",
-        "{{ messages[0]['content']|indent(100000000) }}",
-        "{% for a in messages[0].content %}{% for b in messages[0].content %}x{% endfor %}{% endfor %}",
-        "{% for tools in messages %}{% for a in tools.content %}{% for b in tools %}x" + "{% endfor %}" * 3,
-        "{% set s_messages = messages[0].content %}{% for a in s_messages %}{% for b in s_messages %}x"
-        + "{% endfor %}" * 2,
-        "x" * 100_000,
-    ],
-)
-def test_a_template_that_may_run_for_ever_is_refused(tmp_path: Path, template: str) -> None:
-    (tmp_path / "chat_template.jinja").write_text(template)
-    with pytest.raises(TemplateError, match="template"):
-        read_chat_template(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [  # what the templates of Llama 3.1, Qwen 3, Mistral, Gemma and DeepSeek do
-        "{%- set system_message = messages[0]['content']|trim %}{%- set messages = messages[1:] %}"
-        "{%- for message in messages %}{%- for tool_call in message.tool_calls %}{{- message['content'] }}"
-        "{%- for name, value in tool_call.arguments | items %}{{- name ~ value }}" + "{%- endfor %}" * 3,
-        "{%- set ns = namespace(many=true, last=messages|length - 1) %}{%- for message in messages[::-1] %}"
-        "{%- set ns.last = ns.last - 1 %}{%- endfor %}{%- for message in messages %}{%- set content = message.content %}"
-        "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{{- content }}{%- endfor %}",
-        "{%- set loop_messages = messages[1:] %}{% for message in loop_messages %}"
-        "{%- set content = message['role'] + ': ' + message['content'] %}{{ content }}{% endfor %}",
-        "{%- for message in messages %}{%- for call in message.tool_calls -%}{%- set fn = call.function if call.function "
-        "is defined else call -%}{{- fn.arguments | tojson -}}{%- endfor -%}{%- endfor -%}",
-        "{%- for message in messages %}{%- for item in message['content'] %}{{ item['text'] | trim }}{%- endfor %}"
-        "{%- endfor %}",
-        "{%- set system = 'Be ' + 'brief' %}{%- set more = 'With tools.' %}{%- set system = more + '\\n' + system %}"
-        "{%- if not tools is defined %}{%- set tools = none %}{%- endif %}{%- set loop_messages = messages %}"
-        "{%- set kept = [] %}{%- for message in loop_messages %}{%- set kept = kept + [message] %}{%- endfor %}"
-        "{%- for message in loop_messages %}{%- for tool in tools %}{%- set tool = tool.function %}"
-        "{%- for key, val in tool.items() if key != 'x' %}{{ val|tojson }}{%- endfor %}{%- endfor %}"
-        "{%- set tool_calls = message.content %}{%- for tool_call in tool_calls %}"
-        "{%- set out = tool_call.function|tojson %}{{- out[:-1] }}{%- endfor %}{%- endfor %}",
-        "{%- set ns = namespace(system='', first=true) %}{%- for message in messages %}"
-        "{%- set ns.system = ns.system + '\\n\\n' + message['content'] %}{%- endfor %}{{ ns.system }}",
-    ],
-)
-def test_a_template_as_models_have_it_is_read(tmp_path: Path, template: str) -> None:
-    (tmp_path / "chat_template.jinja").write_text(template)
-    assert read_chat_template(tmp_path).endswith(template)
-
-
-def pieces(depth: int = 3) -> st.SearchStrategy[str]:
-    """Return templates of white space, values, comments and statements, with every sign that they may have."""
-    signs = st.sampled_from(["", "-", "+"])
-    plain = st.sampled_from([" ", "\n", "\t", "a", "  \n  ", "\r\n", "{{ y }}", "{{- y -}}"])
-    comments = st.builds("{{#{}c{}#}}".format, signs, signs)
-    if not depth:
-        return st.one_of(plain, comments)
-    inner = st.lists(pieces(depth - 1), max_size=4).map("".join)
-    choice = st.builds("{{%{} if x {}%}}{}{{%{} endif {}%}}".format, signs, signs, inner, signs, signs)
-    return st.one_of(plain, comments, choice)
-
-
-@settings(max_examples=effort(60, 1000))
-@given(st.lists(pieces(), max_size=8).map("".join))
-def test_a_template_without_lines_of_tags_renders_as_in_transformers(template: str) -> None:
-    jinja2 = pytest.importorskip("jinja2")
-    expected = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(template)
-    found = jinja2.Environment().from_string(without_lines_of_tags(template))
-    assert found.render(x=1, y=" v ") == expected.render(x=1, y=" v ")
-
-
-def test_a_template_may_loop_over_messages(tmp_path: Path) -> None:
-    template = (REPOSITORY / "deployments/models/writer/tokenizer_config.json").read_text()
-    (tmp_path / "tokenizer_config.json").write_text(template)
-    assert "for message in messages" in read_chat_template(tmp_path)
 
 
 def test_a_folder_without_template_cannot_chat(tmp_path: Path) -> None:

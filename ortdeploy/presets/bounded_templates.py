@@ -1,0 +1,311 @@
+"""Renders chat templates as transformers does, with Jinja's sandbox, within a bound.
+
+A template is a program that came with the model. The sandbox keeps it from the rest of Python, and not from looping or
+from doubling a text for ever. So it pays for what it does: a turn of a loop and a call of a macro by the text in them,
+a value by its size; and before it is made, where a factor decides the size. What it may spend grows with the messages.
+"""
+
+import json
+import sys
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from datetime import datetime
+from functools import wraps
+from operator import length_hint
+from typing import Any, NoReturn
+
+from jinja2 import Environment, TemplateError, Undefined, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.nodes import EnvironmentAttribute
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+_LEAST, _FACTOR = 100_000, 40
+"""What a template may spend: this much, and this much more for each character of the messages."""
+_OF_PARTS = (
+    "abs", "count", "d", "default", "first", "float", "int", "items", "last", "length", "list", "map", "reject",
+    "rejectattr", "reverse", "safe", "select", "selectattr",
+)  # fmt: skip
+_OF_WHOLES = (
+    "capitalize", "dictsort", "e", "escape", "indent", "join", "lower", "max", "min", "replace", "sort", "string",
+    "title", "trim", "unique", "upper",
+)  # fmt: skip
+"""The filters that look at a value, or at its items; and at all that is in them. Others are not known."""
+_TESTS = ("boolean", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number", "sequence",
+          "string", "true", "undefined")  # fmt: skip
+_COMPARISONS = ("==", "eq", "equalto", "!=", "ne", "<", "lt", "lessthan", "<=", "le", ">", "gt", "greaterthan", ">=",
+                "ge", "in")  # fmt: skip
+_METHODS: Mapping[type, tuple[str, ...]] = {
+    str: (
+        "capitalize", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdigit", "islower", "isspace",
+        "isupper", "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
+        "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "title", "upper",
+    ),
+    list: ("count", "index"),
+    tuple: ("count", "index"),
+    dict: ("get", "items", "keys", "values"),
+    int: (),
+    float: (),
+}  # fmt: skip
+
+
+class UnboundedError(SecurityError):
+    """Why a template may not run, or not on, in words."""
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox, in which a template pays."""
+
+    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+
+    def __init__(self) -> None:
+        """Have what transformers has, but for filters, tests and methods that no template of a known model needs."""
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,  # what is constant would be worked out before anything is paid
+            finalize=_paid_output,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
+        )
+        self.left = _LEAST
+        known: dict[str, Any] = dict(self.filters)
+        tests: dict[str, Any] = dict(self.tests)
+        self.filters = {name: self._paid(known[name], length_hint_of) for name in _OF_PARTS}
+        self.filters |= {name: self._paid(known[name], size_of, _GROWTH.get(name)) for name in _OF_WHOLES}
+        self.filters["tojson"] = self._paid(_to_json, size_of, _growth_of_json)
+        self.tests = {name: tests[name] for name in _TESTS}
+        self.tests |= {name: self._paid(tests[name], size_of) for name in _COMPARISONS}
+        self.globals = {name: self.globals[name] for name in ("dict", "namespace", "range")}
+        self.globals |= {"raise_exception": _raise, "strftime_now": _now}
+
+    def fill(self, messages: Any) -> None:
+        """Give what a rendering of messages may spend. Raises UnboundedError."""
+        self.left = _LEAST + _FACTOR * size_of(messages, sys.maxsize)
+
+    def pay(self, price: int) -> bool:
+        """Take the price of what is done, or raise UnboundedError; return True, for a condition."""
+        self.left -= price
+        if self.left < 0:
+            raise UnboundedError("it loops for too long, or makes too much text of the messages")
+        return True
+
+    def paid(self, value: Any) -> Any:
+        """Return a value whose whole size is paid."""
+        self.pay(size_of(value, self.left))
+        return value
+
+    def part(self, value: Any) -> Any:
+        """Return a part of a list or a text, whose length is paid."""
+        self.pay(length_hint_of(value))
+        return value
+
+    def joined(self, *values: Any) -> str:
+        """Return what the operator ~ makes."""
+        self.pay(size_of(values, self.left))
+        return "".join(map(str, values))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Return what an operator makes, whose size is paid before."""
+        if operator == "%" and isinstance(left, str):
+            raise UnboundedError("it formats texts with %")
+        self.pay(_size_of_operation(operator, left, right))
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, obj: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Call a macro, a function or a method, whose result is paid."""
+        subject, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if isinstance(subject, str):
+            arguments = tuple(map(_listed, arguments))
+            growth = _GROWTH_OF_METHODS.get(name)
+            self.pay(len(subject) + (growth(subject, *arguments) if growth else 0))
+        result = super().call(context, obj, *arguments, **named)
+        self.pay(1 + length_hint_of(result))
+        return result
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may use an attribute: of values, the methods that are known."""
+        known = next((_METHODS[kind] for kind in type(obj).__mro__ if kind in _METHODS), (attr,))
+        return attr in known and super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """Return no way to format: a width would decide the size."""
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        found = super()._parse(source, name, filename)
+        if any(found.find(kind) for kind in (nodes.Include, nodes.Extends, nodes.Import, nodes.FromImport)):
+            raise UnboundedError("it reads other files")
+        paying: nodes.Template = _Paying(self).visit(found)
+        return paying
+
+    def _paid(
+        self, function: Callable[..., Any], size: Callable[..., int], growth: Callable[..., int] | None = None
+    ) -> Callable[..., Any]:
+        """Return a filter or a test that pays for what it takes and gives."""
+        given = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+        @wraps(function)
+        def paid(*arguments: Any, **named: Any) -> Any:
+            values = [_listed(one) for one in arguments[given:]]
+            self.pay(1 + sum(size(one, self.left) for one in (*values, *named.values())))
+            if growth is not None:
+                self.pay(growth(*values, **named))
+            result = function(*arguments[:given], *values, **named)
+            self.pay(length_hint_of(result))
+            return result
+
+        return paid
+
+
+class _Paying(NodeTransformer):
+    """Lets the turns of loops, the bodies of macros, comparisons and parts of lists pay."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  as the visitor has it
+        self._turn(node)
+        if node.test is not None:
+            node.test = nodes.And(self._call("pay", nodes.Const(1)), node.test)
+        return node
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802  as above
+        return self._turn(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:  # noqa: N802  as above
+        return self._turn(node)
+
+    def visit_Block(self, node: nodes.Block) -> nodes.Node:  # noqa: N802  as above
+        return self._turn(node)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802  as above
+        self.generic_visit(node)
+        return self._call("joined", *node.nodes)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802  as above
+        self.generic_visit(node)
+        node.expr = self._call("paid", node.expr)
+        for one in node.ops:
+            one.expr = self._call("paid", one.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802  as above
+        self.generic_visit(node)
+        return self._call("part", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def _turn(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:
+        price = 1 + sum(len(one.data) for one in node.find_all(nodes.TemplateData))
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(self._call("pay", nodes.Const(price)), lineno=node.lineno))
+        return node
+
+    def _call(self, name: str, *arguments: nodes.Expr) -> nodes.Expr:
+        call = nodes.Call(EnvironmentAttribute(name), list(arguments), [], None, None)
+        call.set_environment(self._environment)
+        return call
+
+
+class _Generation(Extension):
+    """The tag by which templates mark what the model writes, for its training."""
+
+    tags = {"generation"}  # noqa: RUF012  as the base class has it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def size_of(value: Any, left: int) -> int:
+    """Return how large a value is with all that is in it, or more than `left`. Raises UnboundedError for what is none.
+
+    A list that is in another twice counts twice, because it is written twice.
+    """
+    size, waiting = 1, [value]
+    while waiting and size <= left:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            one = (*one.keys(), *one.values())
+        elif isinstance(one, (KeysView, ValuesView, ItemsView)):
+            one = tuple(one)
+        elif not isinstance(one, (str, int, float, range, list, tuple, Undefined)) and one is not None:
+            raise UnboundedError(f"it takes a {type(one).__name__} for a value")
+        size += length_hint_of(one)
+        if isinstance(one, (list, tuple)):
+            waiting.extend(one)
+    return size
+
+
+def length_hint_of(value: Any, _left: int = 0) -> int:
+    """Return how long a text, a list or a map is; of a number, how many words of a processor it fills."""
+    return value.bit_length() // 64 if isinstance(value, int) else length_hint(value)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterator) else value
+
+
+def _size_of_operation(operator: str, left: Any, right: Any) -> int:
+    """Return at most how large the result is; of whole numbers, how long it takes; 1 for numbers as they are."""
+    if isinstance(left, int) and isinstance(right, int):
+        other = max(right, 1) if operator == "**" else right.bit_length()
+        return 1 + left.bit_length() * other // 64
+    if operator == "*":
+        (times, text) = (left, right) if isinstance(left, int) else (right, left)
+        return 1 + length_hint_of(text) * (times if isinstance(times, int) else 1)
+    return 1 + length_hint_of(left) + length_hint_of(right)
+
+
+def _growth_of_replace(text: Any, old: Any = "", new: Any = "", *_: Any, **_named: Any) -> int:
+    return str(text).count(str(old)) * len(str(new))
+
+
+def _growth_of_join(values: Any, between: Any = "", *_: Any, **_named: Any) -> int:
+    return length_hint_of(values) * len(str(between))
+
+
+def _growth_of_indent(text: Any, width: Any = 4, *_: Any, **_named: Any) -> int:
+    return len(str(text).splitlines()) * (width if isinstance(width, int) else len(str(width)))
+
+
+def _growth_of_method_join(between: str, values: Any = (), **_named: Any) -> int:
+    return length_hint_of(values) * len(between) + size_of(values, sys.maxsize)
+
+
+def _growth_of_json(value: Any, indent: Any = None, separators: Any = None, **_named: Any) -> int:
+    of_each = 6 + _depth(value) * (indent if isinstance(indent, int) else len(indent or ""))
+    return size_of(value, sys.maxsize) * (of_each + sum(map(len, separators or ())))
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return 1 + max(map(_depth, inner), default=0)
+
+
+_GROWTH: Mapping[str, Callable[..., int]] = {
+    "replace": _growth_of_replace,
+    "join": _growth_of_join,
+    "indent": _growth_of_indent,
+}
+_GROWTH_OF_METHODS: Mapping[str, Callable[..., int]] = {"replace": _growth_of_replace, "join": _growth_of_method_join}
+"""How much longer a text becomes by a number or a text that stands beside it."""
+
+
+@pass_context
+def _paid_output(context: Any, value: Any) -> Any:
+    return context.environment.paid(value)
+
+
+def _to_json(
+    value: Any, *, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Return JSON as transformers' filter does: as it stands, and not for a page."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _now(pattern: str) -> str:
+    """Return the local time, as transformers does."""
+    return datetime.now().astimezone().strftime(pattern)
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
