@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import Cli
 from support.carriers import CARRIERS, delivered, rows_of
+from support.effort import effort
 from support.jobs import Killed
 from support.upstream_jobs import killing
 
@@ -338,7 +339,7 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(cli: Cli, deployment: Path
 
 
 @pytest.mark.parametrize("said", ["on_change: refuse", "on_change: append", "on_change: rerun"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(effort(1, 4)))
 @pytest.mark.slow
 def test_weeks_of_tables_that_break_and_are_mended(
     cli: Cli, deployment: Path, manifest: Write, said: str, seed: int
