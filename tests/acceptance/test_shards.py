@@ -38,7 +38,7 @@ def parts(folder: Path) -> dict[str, bytes]:
 def test_shards_and_finish_leave_what_one_machine_leaves(
     cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = Path(shutil.copytree(deployment, deployment.parent / "alone"))
+    alone = Path(shutil.copytree(deployment, deployment.parent / f"{deployment.name}-alone"))
     assert cli("apply", alone / "m.yaml").code == 0
     assert cli("apply", plan, "--shard", "1/2").code == 0
     refused = cli("apply", deployment / "m.yaml")

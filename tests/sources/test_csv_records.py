@@ -192,7 +192,7 @@ def test_shards_number_the_rows_as_one_machine_does(cli: Cli, folder: Path, monk
     manifest = MANIFEST.replace("path: out", "path: out, rows_per_part: 7").replace("key: [name]", "key: [name, row]")
     (folder / "a.csv").write_text(content)
     (folder / "m.yaml").write_text(manifest.format(path="a.csv", failed=3, more=""))
-    alone = Path(shutil.copytree(folder, folder.parent / "alone"))
+    alone = Path(shutil.copytree(folder, folder.parent / f"{folder.name}-alone"))
     assert cli("apply", alone / "m.yaml").code == 0
     planned = cli("plan", folder / "m.yaml", "--out", folder / "plan.json")
     assert (planned.code, "60 rows" in planned.out) == (0, True)
