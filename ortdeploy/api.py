@@ -244,7 +244,7 @@ def plan(
         *_choice_flags(jobs, exclude, new_run=new_run),
         *_flag("--device", device),
     ]
-    kept = [*_flags("--allow-root", roots), *_flag("--state-dir", state_dir)]
+    kept = _folder_flags(roots, state_dir)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / _SAVED
         saving = ["--out", str(file), "--root", path.anchor]
@@ -284,8 +284,7 @@ def apply(
     chosen = _choice_flags(jobs, exclude, new_run=new_run)
     if not isinstance(what, Plan):
         path = _one_manifest(what)
-        options = [*_manifest_flags(profile, overlays, settings), *chosen]
-        options += [*_flags("--allow-root", roots), *_flag("--state-dir", state_dir)]
+        options = [*_manifest_flags(profile, overlays, settings), *chosen, *_folder_flags(roots, state_dir)]
         return _outcome(_run("apply", [str(path), *options], on_event, stop), path.parent)
     if profile or overlays or settings or roots or state_dir or new_run:
         raise UsageError("a plan has been made with its own options: give them to plan, not to apply")
@@ -313,6 +312,13 @@ def _flag(name: str, value: _Path | None) -> list[str]:
 
 def _flags(name: str, values: Sequence[_Path]) -> list[str]:
     return [flag for value in values for flag in _flag(name, value)]
+
+
+def _folder_flags(roots: Sequence[_Path], state_dir: _Path | None) -> list[str]:
+    """Return them absolute: a plan may be applied from another working directory."""
+    places = [os.path.abspath(root) for root in roots]  # noqa: PTH100  without following links
+    state = None if state_dir is None else os.path.abspath(state_dir)  # noqa: PTH100  as above
+    return [*_flags("--allow-root", places), *_flag("--state-dir", state)]
 
 
 def _settings(settings: Mapping[str, object] | None) -> list[str]:

@@ -122,6 +122,20 @@ def test_a_plan_is_refused_when_its_model_is_another(deployment: Path) -> None:
     assert {one.code for one in outcome.findings} == {"moved-fact"}
 
 
+def test_a_plan_keeps_its_folders_in_another_working_directory(
+    deployment: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path_factory.mktemp("data")
+    shutil.move(deployment / "data.npy", data)
+    monkeypatch.chdir(data)
+    settings = {"jobs.run.input.path": str(data / "data.npy")}
+    plan = api.plan(deployment / "m.yaml", settings=settings, roots=["."], state_dir="state")
+    monkeypatch.chdir(deployment)
+    assert api.apply(plan).done
+    assert (data / "state/state.db").exists()
+    assert not (deployment / "state").exists()
+
+
 def test_a_refused_plan_runs_nothing(deployment: Path) -> None:
     plan = api.plan(deployment / "m.yaml", settings={"models.double.path": "gone.onnx"})
     assert plan.refused
