@@ -342,7 +342,18 @@ def _workers(receipts: Iterable[Receipt], shares: Shares) -> list[dict[str, Any]
 
 def _ran(receipts: Sequence[Receipt], shares: Shares) -> dict[str, Any]:
     """Return the report's entries on sessions and memory: each worker's sessions, and the largest worker's memory."""
-    last = {worker_name(one): one for one in receipts}
-    sessions = [{**session, "worker": who} for who, one in last.items() for session in one.ran["sessions"]]
+    sessions: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for who, one in ((worker_name(receipt), session) for receipt in receipts for session in receipt.ran["sessions"]):
+        known = who, one["session"], one["instance"]
+        sessions[known] = {**(_sum(sessions[known], one) if known in sessions else one), "worker": who}
     first = receipts[0].ran if receipts else RAN_UNKNOWN  # no receipts: a run on one machine made all, and was killed
-    return {**first, "sessions": sessions, "workers": _workers(receipts, shares), "shares": shares}
+    return {**first, "sessions": list(sessions.values()), "workers": _workers(receipts, shares), "shares": shares}
+
+
+def _sum(earlier: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry on a session over another part too; percentiles cannot be added, so there are none."""
+    before, now = earlier["session_run"], one["session_run"]
+    added = ("count", "seconds", "cpu_seconds")
+    sums = {name: round((before.get(name) or 0) + (now.get(name) or 0), 6) for name in added}
+    counts = {name: earlier[name] + one[name] for name in ("batches", "rows")}
+    return {**one, **counts, "session_run": {**dict.fromkeys(now), **sums}}

@@ -248,7 +248,6 @@ class ShardRun:
             marks = decisions.stage(path)
         made = replace(totals.part(part.number, decisions.name(part)), deployment=context.made_by.digest)
         layout = {} if context.layout is None else {"layout": context.layout}
-        statistics.committed(blocks.done, 0.0)
         return Receipt(
             part=made,
             staged=None if made.file is None else path.name,

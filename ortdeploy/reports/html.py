@@ -277,7 +277,7 @@ def _label(text: str, at: tuple[float, float], size: float, color: str) -> str:
 def _sessions(sessions: Iterable[Mapping[str, Any]]) -> str:
     rows = [
         [
-            f"{one['session']} #{one['instance']}",
+            f"{one['session']} #{one['instance']}{' on ' + one['worker'] if 'worker' in one else ''}",
             ", ".join(f"{name} {count}" for name, count in one["placement"].items()),
             f"{one['batches']:,}",
             f"{one['rows']:,}",

@@ -186,6 +186,21 @@ def test_of_parts_that_one_machine_made_before_it_was_killed_finish_writes_the_r
     assert all((tmp_path / "out" / REPORTS[form].FILE).exists() for form in forms)
 
 
+def test_the_report_counts_what_each_session_has_run_in_all_parts(tmp_path: Path) -> None:
+    plan = changed(deployment(tmp_path), output={"reports": ("html",)})
+    for index in range(2):
+        run_shard(tmp_path, plan, index, 2)
+    assert finish(tmp_path, plan).status is Status.DONE
+    written = report(tmp_path)
+    assert [one["rows"] for one in written["sessions"]] == [one["rows"] for one in written["workers"]]
+    runs = [one["session_run"] for one in written["sessions"]]
+    assert sum(one["count"] for one in runs) == written["session_run"]["count"]
+    assert sum(one["seconds"] for one in runs) == pytest.approx(written["session_run"]["seconds"], abs=1e-4)
+    assert written["stages"]["commit"]["count"] == len(written["parts"])
+    page = (tmp_path / "out/_run.html").read_text(encoding="utf-8")
+    assert all(f" on {one['worker']}" in page for one in written["sessions"])
+
+
 def test_finish_keeps_the_report_of_a_run_on_one_machine_that_made_all(tmp_path: Path) -> None:
     plan = deployment(tmp_path)
     execute(tmp_path, plan, FakeRuntime(double))
