@@ -30,7 +30,7 @@ from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.integrity import GONE_FILE, OnDisk, Underway, difference
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.opening import database, make_folder, named_ledger, read_ledger
+from ortdeploy.ledger.opening import database, has_ledger, make_folder, named_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
 from ortdeploy.state import memo
@@ -56,7 +56,7 @@ _MOST = 64 * 1024**3
 def back_up(state_dir: Path, target: Path) -> int:
     """Write a copy of a state folder into a new file; return how many outputs it knows. Raises OrtdeployError."""
     _check_absent(target, "Choose another name, or move it away")
-    if not (state_dir / FILE).is_file():
+    if not has_ledger(state_dir):
         raise OrtdeployError(f"{state_dir} holds no ledger {FILE}; name the state directory with --state-dir")
     with scratch_folder("state") as scratch:
         copy = scratch.path / FILE

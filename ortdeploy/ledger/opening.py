@@ -1,5 +1,6 @@
 """Opens the ledger of a state directory, to write or to read; finds which ledger an output folder names."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -20,6 +21,8 @@ from ortdeploy.ledger.versions import LEDGER_VERSION, bring_up_to_date, version_
 _MOST_OF_A_MARKER = 64 * 1024
 _PATIENCE = 60.0
 """Seconds to wait for the transaction of another run that writes into the same ledger."""
+_LONGEST = 504
+"""Bytes of the longest path that SQLite opens: its MAX_PATHNAME of 512, less the journal's ending."""
 _MOST_OF_A_JOURNAL = 1024 * 1024
 """Bytes of SQLite's journal that stay for the next transaction."""
 
@@ -65,7 +68,7 @@ def _keep_old(path: Path, version: int) -> None:
 def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
     """Open a ledger to read it, without making or changing one, also while a run is live; None if there is none."""
     path = state_dir / FILE
-    if not is_there_now(path):
+    if not has_ledger(state_dir):
         yield None
         return
     # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
@@ -90,7 +93,7 @@ def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
     """Open a copy of a ledger in memory: what is written into it is lost. Raises OrtdeployError."""
     with translated(), closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
         path = state_dir / FILE
-        if is_there_now(path):
+        if has_ledger(state_dir):
             with closing(sqlite3.connect(_uri(path), uri=True)) as connection:
                 connection.backup(copy)
         if version_of(copy) != LEDGER_VERSION:
@@ -98,8 +101,33 @@ def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
         yield Ledger(copy, state_dir)
 
 
+def has_ledger(state_dir: Path) -> bool:
+    """Return whether a state directory has a ledger. Raises OrtdeployError if the system lets nobody look."""
+    path = state_dir / FILE
+    if is_there_now(path):
+        return True
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise OrtdeployError(
+            f"{path} cannot be looked up: {error.strerror}. Run this as a user who may read the state "
+            "directory, or name another one with --state-dir"
+        ) from error
+    return True
+
+
 def database(path: Path) -> Path:
-    """Return the path of an SQLite file, which is regular or not there, as are its journals. Raises OSError."""
+    """Return the path of an SQLite file, which is regular or not there, as are its journals.
+
+    Raises OSError, and OrtdeployError for a path that SQLite cannot open, of which it says nothing else.
+    """
+    if len(os.fsencode(path.absolute())) > _LONGEST:
+        raise OrtdeployError(
+            f"the path of {path} has more than {_LONGEST} bytes, which SQLite cannot open. Name a state directory with "
+            "a shorter path: --state-dir"
+        )
     for end in ("", "-journal", "-wal", "-shm"):
         regular_path(f"{path}{end}", may_be_missing=True)
     return path

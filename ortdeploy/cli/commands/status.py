@@ -1,6 +1,7 @@
 """`ortdeploy status`: show what the ledger has about a manifest's jobs; only reads, also during a run."""
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,7 +167,7 @@ def _stand_ins(arguments: argparse.Namespace) -> tuple[Refusal, ...]:
     """Return the refused manifests whose last good versions run in their place."""
     beside = (Path(path).absolute().parent / STATE_DIR for path in find_manifests(arguments.paths)[0])
     folders = [Path(arguments.state_dir)] if arguments.state_dir else beside
-    if not any((folder / KEPT).is_dir() for folder in folders):
+    if not any(os.path.isdir(folder / KEPT) for folder in folders):  # noqa: PTH112  nor where nobody may look
         return ()
     from ortdeploy.planning.versions.last_good import find_refusals  # noqa: PLC0415  only where something was kept
 
