@@ -331,6 +331,8 @@ def _manifest_flags(profile: str | None, overlays: Sequence[_Path], settings: Ma
 
 
 def _choice_flags(jobs: Sequence[str] | None, exclude: Sequence[str], *, new_run: bool) -> list[str]:
+    if jobs is not None and not jobs:
+        raise UsageError("jobs is empty, so there is nothing to run: leave it out for all jobs")
     return [*_flags("--job", jobs or ()), *_flags("--exclude", exclude), *(["--new-run"] if new_run else [])]
 
 

@@ -149,6 +149,11 @@ def test_options_of_a_plan_are_its_own(deployment: Path) -> None:
         api.apply(plan, settings={"jobs.run.batch.size": 1})
 
 
+def test_no_jobs_are_not_all_jobs(deployment: Path) -> None:
+    with pytest.raises(api.UsageError, match="jobs is empty"):
+        api.apply(deployment / "m.yaml", jobs=[])
+
+
 def test_rows_that_fail_can_be_read(deployment: Path) -> None:
     (deployment / "data.npy").unlink()
     lines = [{"x": [1, 2, 3, 4], "id": 1}, {"x": [1, 2], "id": 2}]
