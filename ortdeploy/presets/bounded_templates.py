@@ -18,20 +18,25 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.nodes import EnvironmentAttribute
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+_DEEPEST = 200
 _LEAST, _FACTOR = 100_000, 40
 """What a template may spend: this much, and this much more for each character of the messages."""
+_FREE = ("count", "d", "default", "first", "items", "last", "length")
 _OF_PARTS = (
-    "abs", "count", "d", "default", "first", "float", "int", "items", "last", "length", "list", "map", "reject",
-    "rejectattr", "reverse", "safe", "select", "selectattr",
+    "abs", "float", "int", "list", "map", "reject", "rejectattr", "reverse", "safe", "select", "selectattr",
 )  # fmt: skip
 _OF_WHOLES = (
     "capitalize", "dictsort", "e", "escape", "indent", "join", "lower", "max", "min", "replace", "sort", "string",
     "title", "trim", "unique", "upper",
 )  # fmt: skip
-"""The filters that look at a value, or at its items; and at all that is in them. Others are not known."""
+"""The filters that look at no more than an item; at a value, or at its items; and at all that is in them. Others are
+not known."""
+_OF_JINJA = ("_loop_vars", "_block_vars")
+"""What Jinja gives to each call beside."""
 _TESTS = ("boolean", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number", "sequence",
           "string", "true", "undefined")  # fmt: skip
 _COMPARISONS = ("==", "eq", "equalto", "!=", "ne", "<", "lt", "lessthan", "<=", "le", ">", "gt", "greaterthan", ">=",
@@ -42,8 +47,8 @@ _METHODS: Mapping[type, tuple[str, ...]] = {
         "isupper", "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
         "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "title", "upper",
     ),
-    list: ("count", "index"),
-    tuple: ("count", "index"),
+    list: (),
+    tuple: (),
     dict: ("get", "items", "keys", "values"),
     int: (),
     float: (),
@@ -58,6 +63,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox, in which a template pays."""
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+    intercepted_unops = frozenset(("+", "-"))
 
     def __init__(self) -> None:
         """Have what transformers has, but for filters, tests and methods that no template of a known model needs."""
@@ -71,7 +77,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.left = _LEAST
         known: dict[str, Any] = dict(self.filters)
         tests: dict[str, Any] = dict(self.tests)
-        self.filters = {name: self._paid(known[name], length_hint_of) for name in _OF_PARTS}
+        self.filters = {name: known[name] for name in _FREE}
+        self.filters |= {name: self._paid(known[name], length_hint_of) for name in _OF_PARTS}
         self.filters |= {name: self._paid(known[name], size_of, _GROWTH.get(name)) for name in _OF_WHOLES}
         self.filters["tojson"] = self._paid(_to_json, size_of, _growth_of_json)
         self.tests = {name: tests[name] for name in _TESTS}
@@ -91,7 +98,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return True
 
     def paid(self, value: Any) -> Any:
-        """Return a value whose whole size is paid."""
+        """Return a value whose whole size is paid; of what is read once, a list."""
+        value = _listed(value)
         self.pay(size_of(value, self.left))
         return value
 
@@ -112,15 +120,26 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.pay(_size_of_operation(operator, left, right))
         return super().call_binop(context, operator, left, right)
 
+    def call_unop(self, context: Any, operator: str, arg: Any) -> Any:
+        """Return a number with another sign, whose size is paid."""
+        return super().call_unop(context, operator, self.part(arg))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Return an item; a tuple is paid, because all in it is looked at."""
+        return super().getitem(obj, self.paid(argument) if isinstance(argument, tuple) else argument)
+
     def call(self, context: Any, obj: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Call a macro, a function or a method, whose result is paid."""
+        """Call a macro, a function or a method, whose result is paid; and what it takes, unless it only hands it on."""
+        self.pay(len(arguments) + len(named))
+        if not isinstance(obj, (Macro, LoopContext)):
+            arguments = tuple(map(self.paid, arguments))
+            self.pay(sum(size_of(one, self.left) for key, one in named.items() if key not in _OF_JINJA))
         subject, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if isinstance(subject, str):
-            arguments = tuple(map(_listed, arguments))
-            growth = _GROWTH_OF_METHODS.get(name)
-            self.pay(len(subject) + (growth(subject, *arguments) if growth else 0))
+            growth: Callable[..., int] = _GROWTH_OF_METHODS.get(name, _effort_of_search)
+            self.pay(len(subject) + growth(subject, *arguments))
         result = super().call(context, obj, *arguments, **named)
-        self.pay(1 + length_hint_of(result))
+        self.pay(1 if isinstance(result, range) else 1 + length_hint_of(result))  # turns of a range are paid one by one
         return result
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -135,6 +154,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         found = super()._parse(source, name, filename)
         if any(found.find(kind) for kind in (nodes.Include, nodes.Extends, nodes.Import, nodes.FromImport)):
             raise UnboundedError("it reads other files")
+        if found.find(nodes.ScopedEvalContextModifier):
+            raise UnboundedError("it escapes texts for a page")
         paying: nodes.Template = _Paying(self).visit(found)
         return paying
 
@@ -158,7 +179,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Paying(NodeTransformer):
-    """Lets the turns of loops, the bodies of macros, comparisons and parts of lists pay."""
+    """Lets the turns of loops, the bodies of macros, comparisons, keys and parts of lists pay."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -189,12 +210,17 @@ class _Paying(NodeTransformer):
             one.expr = self._call("paid", one.expr)
         return node
 
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802  as above
+        self.generic_visit(node)
+        node.key = self._call("paid", node.key)
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802  as above
         self.generic_visit(node)
         return self._call("part", node) if isinstance(node.arg, nodes.Slice) else node
 
     def _turn(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:
-        price = 1 + sum(len(one.data) for one in node.find_all(nodes.TemplateData))
+        price = 1 + sum(map(_tenths, node.find_all(nodes.Node))) // 10
         self.generic_visit(node)
         node.body.insert(0, nodes.ExprStmt(self._call("pay", nodes.Const(price)), lineno=node.lineno))
         return node
@@ -203,6 +229,13 @@ class _Paying(NodeTransformer):
         call = nodes.Call(EnvironmentAttribute(name), list(arguments), [], None, None)
         call.set_environment(self._environment)
         return call
+
+
+def _tenths(node: nodes.Node) -> int:
+    """Return what a part of a template costs each time: a text its length, what makes a list or calls its space."""
+    if isinstance(node, nodes.TemplateData):
+        return 10 * len(node.data)
+    return 10 if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict, nodes.Call)) else 1
 
 
 class _Generation(Extension):
@@ -220,19 +253,23 @@ def size_of(value: Any, left: int) -> int:
 
     A list that is in another twice counts twice, because it is written twice.
     """
-    size, waiting = 1, [value]
-    while waiting and size <= left:
-        one = waiting.pop()
-        if isinstance(one, Mapping):
-            one = (*one.keys(), *one.values())
-        elif isinstance(one, (KeysView, ValuesView, ItemsView)):
-            one = tuple(one)
-        elif not isinstance(one, (str, int, float, range, list, tuple, Undefined)) and one is not None:
-            raise UnboundedError(f"it takes a {type(one).__name__} for a value")
-        size += length_hint_of(one)
-        if isinstance(one, (list, tuple)):
-            waiting.extend(one)
-    return size
+    size, level = 1, [value]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            size += length_hint_of(one)
+            if isinstance(one, Mapping):
+                inner += (*one.keys(), *one.values())
+            elif isinstance(one, (list, tuple, KeysView, ValuesView, ItemsView)):
+                inner += one
+            elif not isinstance(one, (str, int, float, range, Undefined)) and one is not None:
+                raise UnboundedError(f"it takes a {type(one).__name__} for a value")
+            if size > left:
+                return size
+        if not inner:
+            return size
+        level = inner
+    raise UnboundedError(f"it puts more than {_DEEPEST} lists into one another")
 
 
 def length_hint_of(value: Any, _left: int = 0) -> int:
@@ -267,8 +304,12 @@ def _growth_of_indent(text: Any, width: Any = 4, *_: Any, **_named: Any) -> int:
     return len(str(text).splitlines()) * (width if isinstance(width, int) else len(str(width)))
 
 
-def _growth_of_method_join(between: str, values: Any = (), **_named: Any) -> int:
-    return length_hint_of(values) * len(between) + size_of(values, sys.maxsize)
+def _growth_of_method_join(between: str, values: Any = ()) -> int:
+    return _growth_of_join(values, between)
+
+
+def _effort_of_search(text: Any, *sought: Any, **_named: Any) -> int:
+    return sum(len(str(text)) * len(one) // 64 for one in sought if isinstance(one, str))
 
 
 def _growth_of_json(value: Any, indent: Any = None, separators: Any = None, **_named: Any) -> int:
@@ -285,9 +326,10 @@ _GROWTH: Mapping[str, Callable[..., int]] = {
     "replace": _growth_of_replace,
     "join": _growth_of_join,
     "indent": _growth_of_indent,
+    "trim": _effort_of_search,
 }
 _GROWTH_OF_METHODS: Mapping[str, Callable[..., int]] = {"replace": _growth_of_replace, "join": _growth_of_method_join}
-"""How much longer a text becomes by a number or a text that stands beside it."""
+"""How much longer a text becomes by a number or a text that stands beside it, or how long it takes."""
 
 
 @pass_context
@@ -304,7 +346,7 @@ def _to_json(
 
 def _now(pattern: str) -> str:
     """Return the local time, as transformers does."""
-    return datetime.now().astimezone().strftime(pattern)
+    return datetime.now().strftime(pattern)  # noqa: DTZ005  no zone, as there
 
 
 def _raise(message: str) -> NoReturn:

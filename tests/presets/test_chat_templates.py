@@ -1,6 +1,7 @@
 """Chat templates: they render as in transformers, and a stranger's ends."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def by_jinja(template: str, messages: Any = MESSAGES) -> str:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
+    environment.globals["strftime_now"] = datetime.now().strftime  # noqa: DTZ005  as transformers has it
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     return environment.from_string(template).render(
         messages=messages, tools=None, documents=None, add_generation_prompt=True, **TOKENS
@@ -41,6 +43,7 @@ DOUBLED = (
     "{% set ns = namespace(x=['ab'], y=['ab']) %}{% for _ in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
     "{% set ns.y = [ns.y, ns.y] %}{% endfor %}"
 )
+TUPLES = "{% set ns = namespace(x='a') %}{% for _ in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}"
 OVER_A_TEXT = "{% set u = 'x' * 100000 %}{% for c in u %}"
 
 
@@ -70,6 +73,21 @@ OVER_A_TEXT = "{% set u = 'x' * 100000 %}{% for c in u %}"
         DOUBLED + "{{ [ns.x]|select('equalto', ns.y)|list }}",
         DOUBLED + "{{ [ns.x, ns.y]|sort }}",
         DOUBLED + "{{ [1] is in [ns.x, ns.y] }}",
+        DOUBLED + "{{ [ns.x].index(ns.y) }}",
+        DOUBLED + "{{ raise_exception(ns.x) }}",
+        DOUBLED + "{{ ''.join(ns.x) }}",
+        DOUBLED + "{% for i in [1, 2] %}{{ loop.changed(ns.x if i == 1 else ns.y) }}{% endfor %}",
+        TUPLES + "{{ {ns.x: 1} }}",
+        TUPLES + "{{ {}.get(ns.x) }}",
+        TUPLES + "{% set d = {} %}{{ d[ns.x] }}",
+        "{% set ns = namespace(x=1) %}{% for _ in range(300) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {ns.x: 1} }}",
+        "{% for _ in range(100000) %}{% set x = [" + "{}, " * 2000 + "] %}{% endfor %}",
+        "{% for _ in range(100000) %}" + "{% if x %}{% endif %}" * 500 + "{% endfor %}",
+        "{% macro f() %}{{ varargs }}{% endmacro %}{% set x = range(100000) %}{% for _ in x %}{% set y = f(*x) %}{% endfor %}",
+        "{% set x = 2 ** 3000000 %}{% for _ in range(100000) %}{% set y = -x %}{% endfor %}",
+        "{% set x = 'a' * 30000 %}{{ x.rfind('b' ~ 'a' * 15000) }}",
+        "{% set x = 'a' * 30000 %}{{ x|trim('b' * 15000 ~ 'a') }}",
+        "{% autoescape true %}{{ '<b>'|safe ~ '<' }}{% endautoescape %}",
         "{% set ns = namespace(x=7) %}{% for _ in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x > 1 }}",
         "{{ 7 ** 10000000000 }}",
         "{{ '%1000000000d' % 1 }}",
@@ -118,6 +136,15 @@ def test_a_template_that_loops_over_each_text_fails_the_row() -> None:
         template.render([{"role": "user", "content": "ab" * 5_000}])
 
 
+def test_a_long_conversation_is_looked_through_from_each_message() -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}{% for i in range(loop.index0, messages|length) %}{{ messages|length - i }},{% break %}"
+        "{% endfor %}{% endfor %}",
+        {},
+    )
+    assert template.render([{"role": "user", "content": "Hi"}] * 3000).endswith(",3,2,1,")
+
+
 @pytest.mark.parametrize(
     "template",
     [  # what the templates of Llama 3.1, Qwen 3, Mistral, Gemma, DeepSeek, Qwen 3 Coder and gpt-oss do
@@ -144,6 +171,7 @@ def test_a_template_that_loops_over_each_text_fails_the_row() -> None:
         "{% continue %}{% endif %}{{ m.role + eos_token }}{% endfor %}{% if add_generation_prompt %}>{% endif %}",
         "{{ messages | selectattr('role', 'equalto', 'tool') | list | length }}{{ messages|map(attribute='role')|join('+') }}"
         "{% set x %}a{{ messages[0].content|trim }}{% endset %}{{ x }}{% set tools = tools or [] %}{{ tools }}",
+        "{{ 'tool' in messages|map(attribute='role') }}{{ 'x' in messages|map(attribute='role') }}{{ strftime_now('%Z%z') }}",
         "{% for m in messages recursive %}{{ m.role or m.text }}{{ loop(m.content) if m.content is not string }}{% endfor %}",
         "{% for m in messages %}{{ m.nothing }}{{ m.nothing is defined }}{% else %}none{% endfor %}{{ '%s' }}",
     ],
