@@ -60,6 +60,8 @@ def read_chat_template(folder: Path) -> ChatTemplate:
     """Return the chat template of a folder. Raises TemplateError, OSError."""
     config = _read_config(folder / _CONFIG)
     text = read_text(folder / _FILE) if (folder / _FILE).is_file() else _of_config(config)
+    if not text.strip():
+        raise TemplateError("its chat template is empty")
     if len(text) > _MOST:
         raise TemplateError(f"its chat template has {len(text)} characters, and {_MOST} are allowed")
     said = {name: config.get(name) for name in _TOKENS}

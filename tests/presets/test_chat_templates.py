@@ -88,6 +88,7 @@ OVER_A_TEXT = "{% set u = 'x' * 100000 %}{% for c in u %}"
         "{% set x = 'a' * 30000 %}{{ x.rfind('b' ~ 'a' * 15000) }}",
         "{% set x = 'a' * 30000 %}{{ x|trim('b' * 15000 ~ 'a') }}",
         "{% autoescape true %}{{ '<b>'|safe ~ '<' }}{% endautoescape %}",
+        " \n",
         "{% set ns = namespace(x=7) %}{% for _ in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x > 1 }}",
         "{{ 7 ** 10000000000 }}",
         "{{ '%1000000000d' % 1 }}",
