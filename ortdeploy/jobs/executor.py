@@ -129,7 +129,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                 case RunJob() if step.job in known:
                     yield known[step.job]
                 case RunJob() if why_not is not None:
-                    yield _refused(step, why_not)
+                    yield self._refused(step, why_not)
                 case OpenSession():
                     models.by_name[step.session] = self._opened(step, settings)
                 case LoadAdapter():
@@ -187,17 +187,15 @@ class Execution(Struct, frozen=True, kw_only=True):
         for step in run_jobs(self.plan):
             watch = self._pause_watch(step, self.began.get(step.job))
             if watch():
-                ending = Ending(status=Status.PAUSED, reason=watch.reason)
-                found[step.job] = recorded_result(step, self._record(step), ending)
+                found[step.job] = self._ended(step, Ending(status=Status.PAUSED, reason=watch.reason))
                 if not step.retry and self.shard is None:
                     self._note_pause(step, watch.reason)
-                log_end(found[step.job])
         return found
 
     def _too_large(self) -> dict[str, JobResult]:
         """Return the results of jobs for which there is not enough memory."""
         steps = (step for step in run_jobs(self.plan) if step.job in self.too_large)
-        return {step.job: _refused(step, RefusedError(self.too_large[step.job])) for step in steps}
+        return {step.job: self._refused(step, RefusedError(self.too_large[step.job])) for step in steps}
 
     def _unshared(self) -> dict[str, JobResult]:
         """Return the results of jobs whose parts no shard can make, before anything is opened or measured for them."""
@@ -207,7 +205,7 @@ class Execution(Struct, frozen=True, kw_only=True):
 
         why_not = [(step, why_not_shared(step)) for step in run_jobs(self.plan)]
         return {
-            step.job: _refused(step, RefusedError(f"{step.output.shown} cannot be made in shards: {why}"))
+            step.job: self._refused(step, RefusedError(f"{step.output.shown} cannot be made in shards: {why}"))
             for step, why in why_not
             if why is not None
         }
@@ -249,7 +247,7 @@ class Execution(Struct, frozen=True, kw_only=True):
             if isinstance(bound, Ending):
                 complete_left_over(self.ledger, Path(self.plan.folder) / step.output.path, step.output)
         except OrtdeployError as error:
-            return _refused(step, error)
+            return self._refused(step, error)
         if isinstance(bound, RunJob):
             return self._run_job(bound, settings)
         log.info("job.waits", job=step.job, model=step.model, reason=bound.reason)
@@ -261,15 +259,15 @@ class Execution(Struct, frozen=True, kw_only=True):
         try:
             settings.open_for(step)
         except OrtdeployError as error:
-            return _refused(step, error)
+            return self._refused(step, error)
         except OSError as error:
-            return _refused(step, OrtdeployError(failure_at(self.plan.folder, error)))
+            return self._refused(step, OrtdeployError(failure_at(self.plan.folder, error)))
         if step.job in settings.known:
             return settings.known[step.job]
         while True:
             opened = models.of_job(step)
             if isinstance(opened, OrtdeployError):
-                return _refused(step, opened)
+                return self._refused(step, opened)
             result = self._run_on(step, opened, settings, began)
             if not models.go_on(step, opened, result):
                 return result
@@ -293,7 +291,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                     record = standing_output(step, folder, self.ledger)
                     step = with_settled_types(step, record, files_of(record, folder))
                 except (OSError, ValueError, OrtdeployError) as error:
-                    return _refused(step, OrtdeployError(f"{step.output.shown} cannot be read: {error}"))
+                    return self._refused(step, OrtdeployError(f"{step.output.shown} cannot be read: {error}"))
             context = JobContext(
                 plan=self.plan,
                 step=step,
@@ -334,7 +332,7 @@ class Execution(Struct, frozen=True, kw_only=True):
                 return self._traced(context)
         except (OSError, OrtdeployError) as error:
             said = failure_at(context.output.folder, error) if isinstance(error, OSError) else str(error)
-            return _refused(context.step, OrtdeployError(said))
+            return self._refused(context.step, OrtdeployError(said))
 
     def _run_all(self, context: JobContext) -> JobResult:
         """Run the rows of changed files again, if there are some, then what is new.
@@ -376,8 +374,23 @@ class Execution(Struct, frozen=True, kw_only=True):
     def _stuck_result(self, step: RunJob, error: "HungMeasurementError") -> JobResult:
         """Return how a job ends before it has begun, because a run on its first rows hangs."""
         first = step.input.first_row
-        ending = Ending(status=Status.FAILED, reason=str(error), stuck=tuple(range(first, first + error.rows)))
-        result = recorded_result(step, self._record(step), ending)
+        rows = tuple(range(first, first + error.rows))
+        return self._ended(step, Ending(status=Status.FAILED, reason=str(error), stuck=rows))
+
+    def _refused(self, step: RunJob, why: OrtdeployError) -> JobResult:
+        """Return the result of a job that cannot begin."""
+        if isinstance(why, StoppedError):
+            return _unbegun(step)
+        ending = Ending(status=Status.FAILED, reason=str(why))
+        return replace(self._ended(step, ending), refused=isinstance(why, RefusedError))
+
+    def _ended(self, step: RunJob, ending: Ending) -> JobResult:
+        """Return the result of a job that ends before it has begun, and log it."""
+        try:
+            record = self._record(step)
+        except OrtdeployError:
+            record = None
+        result = recorded_result(step, record, ending)
         with bound(job=step.job, model=step.model):
             log_end(result)
         return result
@@ -397,12 +410,3 @@ def _unbegun(step: RunJob) -> JobResult:
     with bound(job=step.job, model=step.model):
         log_end(result)
     return result
-
-
-def _refused(step: RunJob, why: OrtdeployError) -> JobResult:
-    """Return the result of a job that cannot begin."""
-    if isinstance(why, StoppedError):
-        return _unbegun(step)
-    log.error("job.failed", job=step.job, model=step.model, reason=str(why))
-    refused = isinstance(why, RefusedError)
-    return JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=str(why), refused=refused)

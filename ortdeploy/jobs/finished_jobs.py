@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.events import log
+from ortdeploy.events import bound
 from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.parts.left_over import add_reports, complete_left_over, tidy_shards
@@ -24,8 +24,12 @@ def completed(plan: Plan, job: FinishedJob, ledger: Ledger) -> JobResult:
         if job.unwritten:
             add_reports(ledger, folder, job.left_over)
     except OrtdeployError as error:
-        log.error("job.failed", job=job.job, reason=str(error))
-        return replace(nothing_to_do(job), status=Status.FAILED, reason=str(error))
+        from ortdeploy.jobs.job_report import log_end  # noqa: PLC0415  finished jobs seldom fail
+
+        failed = replace(nothing_to_do(job), status=Status.FAILED, reason=str(error))
+        with bound(job=job.job):
+            log_end(failed)
+        return failed
     if job.unwritten:
         reason = f"it is finished; its report was written as {' and '.join(job.unwritten)} too"
         return replace(nothing_to_do(job), reason=reason)

@@ -24,7 +24,7 @@ PACKAGE = REPOSITORY / "ortdeploy"
 
 
 EVENT = re.compile(
-    r"""(["'])((?:run|job|attempt|bundle|ledger|engine|caches|check|checks|digests|session|adapter|part|parts|row|rows|batch|threads|block|lock|on_end|output|plan|shard|manifest|manifests|profile|status|python|files|store|traces|watch|worker)"""
+    r"""(["'])((?:run|job|attempt|bundle|ledger|engine|caches|check|checks|digests|session|adapter|part|parts|row|rows|batch|threads|block|lock|on_end|output|plan|shard|manifest|manifests|profile|status|python|file|files|store|traces|watch|worker)"""
     r"""\.[a-z]+(?:_[a-z]+)?)\1"""
 )
 

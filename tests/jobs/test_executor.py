@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from support.effort import effort
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, double, refuse_negative, without_row_checks
-from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_sessions, report, rows, save
+from support.jobs import changed, execute, failed, plan_for, plan_with_all, plan_with_sessions, report, rows, save
 from support.logs import capture_logs
 from support.specs import make_spec
 
@@ -324,6 +324,24 @@ class Barrier:
     def __call__(self, feeds: "Mapping[str, np.ndarray]") -> "Mapping[str, np.ndarray]":
         self.barrier.wait()
         return double(feeds)
+
+
+def test_a_job_that_cannot_begin_again_keeps_its_counts(tmp_path: Path) -> None:
+    save(tmp_path, range(9))
+    execute(tmp_path, plan_for(tmp_path, 9), FakeRuntime(double))
+    save(tmp_path, range(20))
+    plan = plan_for(tmp_path, 20)
+    with capture_logs(context=True) as events:
+        held_up = execute(tmp_path, changed(plan, timing=JobTiming(until=0.0)), FakeRuntime(double))
+    (told,) = (one for one in events if one["event"] == "job.paused")
+    assert (held_up.status, held_up.committed) == (Status.PAUSED, 9)
+    assert (told["job"], told["model"], told["committed"]) == (held_up.job, "m", 9)
+    broken = tuple(one.name for step in plan.steps if isinstance(step, OpenSession) for one in step.candidates)
+    with capture_logs(context=True) as events:
+        result = execute(tmp_path, plan, FakeRuntime(double, broken=broken))
+    (told,) = (one for one in events if one["event"] == "job.failed")
+    assert (result.status, result.committed) == (Status.FAILED, 9)
+    assert (told["job"], told["model"], told["committed"], told["kept"]) == (result.job, "m", 9, 0)
 
 
 def test_all_sessions_take_batches_at_once_and_the_order_is_the_inputs(tmp_path: Path) -> None:

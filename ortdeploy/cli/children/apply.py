@@ -17,7 +17,7 @@ from ortdeploy.files.names import COMPILED
 from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.executor import Execution
-from ortdeploy.jobs.job_report import recorded_result
+from ortdeploy.jobs.job_report import log_end, recorded_result
 from ortdeploy.jobs.pinned_files import cut_files, held_in, hold_files, may_be_cut
 from ortdeploy.jobs.pinned_runtime import PinnedRuntime
 from ortdeploy.jobs.row_independence import may_end_its_process
@@ -254,12 +254,15 @@ def _with_cut_files(plan: Plan, reason: str) -> str:
 
 def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str, shard: "Shard | None") -> JobResult:
     """Record that a crash ended a job; committed parts stay, and the next apply continues after them."""
-    log.error("job.failed", job=step.job, model=step.model, reason=reason)
     if shard is not None:
-        return recorded_result(step, None, Ending(status=Status.FAILED, reason=reason))
-    output = output_key(Path(plan.folder) / step.output.path, state_dir)
-    with hold_output(state_dir, output), open_ledger(state_dir) as ledger:
-        return _failed_job(ledger, Path(plan.folder), step, reason)
+        result = recorded_result(step, None, Ending(status=Status.FAILED, reason=reason))
+    else:
+        output = output_key(Path(plan.folder) / step.output.path, state_dir)
+        with hold_output(state_dir, output), open_ledger(state_dir) as ledger:
+            result = _failed_job(ledger, Path(plan.folder), step, reason)
+    with bound(job=step.job, model=step.model):
+        log_end(result)
+    return result
 
 
 def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobResult:
