@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -239,15 +239,11 @@ def plan(
     of `validate`. Raises UsageError, LockedError and OrtdeployError.
     """
     path = _one_manifest(manifest)
-    asked = [
-        *_manifest_flags(profile, overlays, settings),
-        *_choice_flags(jobs, exclude, new_run=new_run),
-        *_flag("--device", device),
-    ]
+    asked = [*_manifest_flags(profile, overlays, settings), *_choice_flags(jobs, exclude, new_run=new_run)]
     kept = _folder_flags(roots, state_dir)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / _SAVED
-        saving = ["--out", str(file), "--root", path.anchor]
+        saving = ["--out", str(file), "--root", path.anchor, *_flag("--device", device)]
         answer = _run("plan", [str(path), *asked, *kept, *saving])
         text = read_whole(file) if file.exists() else None
         tables = {one.name: read_whole(one) for one in file.parent.iterdir() if one != file}
@@ -310,15 +306,14 @@ def _flag(name: str, value: _Path | None) -> list[str]:
     return [] if value is None else [f"{name}={os.fspath(value)}"]
 
 
-def _flags(name: str, values: Sequence[_Path]) -> list[str]:
+def _flags(name: str, values: Iterable[_Path]) -> list[str]:
     return [flag for value in values for flag in _flag(name, value)]
 
 
 def _folder_flags(roots: Sequence[_Path], state_dir: _Path | None) -> list[str]:
     """Return them absolute: a plan may be applied from another working directory."""
-    places = [os.path.abspath(root) for root in roots]  # noqa: PTH100  without following links
-    state = None if state_dir is None else os.path.abspath(state_dir)  # noqa: PTH100  as above
-    return [*_flags("--allow-root", places), *_flag("--state-dir", state)]
+    state = [] if state_dir is None else [state_dir]
+    return [*_flags("--allow-root", map(os.path.abspath, roots)), *_flags("--state-dir", map(os.path.abspath, state))]
 
 
 def _settings(settings: Mapping[str, object] | None) -> list[str]:
