@@ -380,7 +380,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     def _refused(self, step: RunJob, why: OrtdeployError) -> JobResult:
         """Return the result of a job that cannot begin."""
         if isinstance(why, StoppedError):
-            return _unbegun(step)
+            return self._ended(step, Ending(status=Status.INTERRUPTED, reason=not_begun(step).reason))
         ending = Ending(status=Status.FAILED, reason=str(why))
         return replace(self._ended(step, ending), refused=isinstance(why, RefusedError))
 
@@ -403,10 +403,3 @@ def _upload(step: RunJob, folder: Path) -> "Upload | None":
     from ortdeploy.files.object_store import Upload  # noqa: PLC0415  only for stores
 
     return Upload(step.output.upload, folder)
-
-
-def _unbegun(step: RunJob) -> JobResult:
-    result = not_begun(step)
-    with bound(job=step.job, model=step.model):
-        log_end(result)
-    return result

@@ -344,6 +344,15 @@ def test_a_job_that_cannot_begin_again_keeps_its_counts(tmp_path: Path) -> None:
     assert (told["job"], told["model"], told["committed"], told["kept"]) == (result.job, "m", 9, 0)
 
 
+def test_a_job_that_a_signal_keeps_from_beginning_again_keeps_its_counts(tmp_path: Path) -> None:
+    save(tmp_path, [1, 2, -3])
+    execute(tmp_path, plan_for(tmp_path, 3, max_failed=1), FakeRuntime(refuse_negative))
+    save(tmp_path, [1, 2, -3, 4])
+    plan = changed(plan_for(tmp_path, 4, max_failed=1), output={"committed_rows": 3})
+    result = execute(tmp_path, plan, FakeRuntime(double), stop=lambda: True)
+    assert (result.status, result.committed, result.failed) == (Status.INTERRUPTED, 2, 1)
+
+
 def test_all_sessions_take_batches_at_once_and_the_order_is_the_inputs(tmp_path: Path) -> None:
     save(tmp_path, range(36))
     runtime = FakeRuntime(Barrier(3))
