@@ -19,7 +19,7 @@ from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.job import JobRun
 from ortdeploy.jobs.job_context import JobContext
-from ortdeploy.jobs.job_report import log_end, not_begun, recorded_result
+from ortdeploy.jobs.job_report import NOT_BEGUN, log_end, recorded_result
 from ortdeploy.jobs.opened_models import Opened, OpenedModels
 from ortdeploy.jobs.path_guard import leads_out
 from ortdeploy.jobs.pause_watch import PauseWatch
@@ -380,7 +380,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     def _refused(self, step: RunJob, why: OrtdeployError) -> JobResult:
         """Return the result of a job that cannot begin."""
         if isinstance(why, StoppedError):
-            return self._ended(step, Ending(status=Status.INTERRUPTED, reason=not_begun(step).reason))
+            return self._ended(step, NOT_BEGUN)
         ending = Ending(status=Status.FAILED, reason=str(why))
         return replace(self._ended(step, ending), refused=isinstance(why, RefusedError))
 

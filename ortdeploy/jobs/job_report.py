@@ -111,14 +111,17 @@ def recorded_result(step: RunJob, record: OutputRecord | None, ending: Ending) -
     )
 
 
+NOT_BEGUN = Ending(status=Status.INTERRUPTED, reason="a signal came before it began")
+
+
 def not_begun(step: RunJob) -> JobResult:
     """Return the result of a job that did not begin because a signal came."""
     return JobResult(
         job=step.job,
-        status=Status.INTERRUPTED,
+        status=NOT_BEGUN.status,
         output=step.output.shown,
         committed=step.output.committed_rows,
-        reason="a signal came before it began",
+        reason=NOT_BEGUN.reason,
     )
 
 

@@ -157,7 +157,7 @@ def test_jobs_are_not_in_the_way(cli: Cli, folder: Path) -> None:
 
 def test_a_gate_lets_jobs_run_only_when_its_checks_pass(cli: Cli, folder: Path) -> None:
     np.save(folder / "data.npy", X)
-    job = "jobs:\n  run: {model: double, input: {path: data.npy}, output: {path: out}}\n"
+    job = "jobs:\n  run: {model: double, input: {path: data*.npy}, output: {path: out}}\n"
     (folder / "m.yaml").write_text(MANIFEST.replace("[checks]", "[checks], gate: true") + job)
     path = write_pb(folder / "checks", 0, input_0=X, output_0=X)
     refused = cli("apply", folder / "m.yaml", "--format", "json")
@@ -172,6 +172,10 @@ def test_a_gate_lets_jobs_run_only_when_its_checks_pass(cli: Cli, folder: Path) 
     assert cli("apply", folder / "p.json").code == 0
     assert (folder / "out/part-00000000.jsonl").is_file()
     assert "nothing to do" in cli("apply", folder / "m.yaml").out
+    np.save(folder / "data2.npy", X)
+    (path / "output_0.pb").write_bytes(numpy_helper.from_array(X).SerializeToString())
+    (again,) = cli("apply", folder / "m.yaml", "--format", "json").json["jobs"]
+    assert (again["status"], again["committed"]) == ("failed", len(X))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--model", "double"), ("--record",)])

@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,15 @@ from ortdeploy.cli.os_errors import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, failure_at
 from ortdeploy.events import log
+from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.jobs.gone_files import note_gone_files
-from ortdeploy.jobs.job_report import not_begun
+from ortdeploy.jobs.job_report import NOT_BEGUN, recorded_result
 from ortdeploy.ledger.ledger import now
-from ortdeploy.ledger.records import output_key
+from ortdeploy.ledger.opening import read_outputs
+from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
-from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.devices.kept_choices import keep_choice
 from ortdeploy.planning.last_manifest import keep_text
 from ortdeploy.planning.planned import Planned
@@ -113,7 +116,7 @@ class Runner(Struct, frozen=True, kw_only=True):
     def _apart(self, plan: Plan, run: Callable[[], Iterator[Ended]]) -> Iterator[Ended]:
         """Run a plan, unless a signal has come; an error is yielded, so that it stops no other plan."""
         if self.stopped():
-            yield Ended(plan=plan, results=_not_begun(plan))
+            yield Ended(plan=plan, results=_not_begun(plan, self.arguments.state_dir))
             return
         try:
             yield from run()
@@ -127,7 +130,7 @@ class Runner(Struct, frozen=True, kw_only=True):
         is_here = self.engine is None  # each worker of an engine runs the gates itself
         refused = refused_by_gates(plan, self.arguments.state_dir, self.stopped) if plan.steps and is_here else None
         if self.stopped():
-            yield Ended(plan=plan, results=_not_begun(plan))
+            yield Ended(plan=plan, results=_not_begun(plan, self.arguments.state_dir))
             return
         if refused is not None:
             if self.shard is None:
@@ -180,9 +183,23 @@ def _without_output(plan: Plan, state_dir: Path, output: str | None) -> Plan | N
     return keep_jobs(plan, others) if 0 < len(others) < len(paths) else None
 
 
-def _not_begun(plan: Plan) -> tuple[JobResult, ...]:
+def _not_begun(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
     """Return the results of a plan that did not begin because a signal came."""
-    return (*Execution.finished(plan), *map(not_begun, run_jobs(plan)))
+    return (*Execution.finished(plan), *_unrun(plan, state_dir, NOT_BEGUN))
+
+
+def _unrun(plan: Plan, state_dir: str | None, ending: Ending) -> tuple[JobResult, ...]:
+    """Return how the jobs of a plan end that do not begin, with the counts of their earlier runs."""
+    known: dict[str, OutputRecord] = {}
+    with suppress(OrtdeployError):
+        state = state_folder(plan.folder, state_dir, plan.roots)
+        records = {one.output: one for one in read_outputs(state)}
+        outputs = {step.job: output_key(Path(plan.folder) / step.output.path, state) for step in run_jobs(plan)}
+        known = {job: records[output] for job, output in outputs.items() if output in records}
+    return tuple(
+        recorded_result(step, None if record is None or record.run == step.output.replaces else record, ending)
+        for step, record in ((step, known.get(step.job)) for step in run_jobs(plan))
+    )
 
 
 def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:
@@ -261,8 +278,4 @@ def refused_by_gates(
     if bad is None:
         return None
     reason = f"golden check {bad.check} of model {bad.model} on session {bad.session} {bad.status}: {bad.message}"
-    return tuple(
-        JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=reason)
-        for step in plan.steps
-        if isinstance(step, RunJob)
-    )
+    return _unrun(plan, state_dir, Ending(status=Status.FAILED, reason=reason))
