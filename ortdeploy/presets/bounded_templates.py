@@ -22,7 +22,7 @@ from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-_DEEPEST = 200
+_DEEPEST, _DEAREST = 200, 32
 _LEAST, _FACTOR = 100_000, 40
 """What a template may spend: this much, and this much more for each character of the messages."""
 _FREE = ("count", "d", "default", "first", "items", "last", "length")
@@ -220,7 +220,7 @@ class _Paying(NodeTransformer):
         return self._call("part", node) if isinstance(node.arg, nodes.Slice) else node
 
     def _turn(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:
-        price = 1 + sum(map(_tenths, node.find_all(nodes.Node))) // 10
+        price = 1 + sum(map(_cost, node.iter_child_nodes())) // _DEAREST
         self.generic_visit(node)
         node.body.insert(0, nodes.ExprStmt(self._call("pay", nodes.Const(price)), lineno=node.lineno))
         return node
@@ -231,11 +231,16 @@ class _Paying(NodeTransformer):
         return call
 
 
-def _tenths(node: nodes.Node) -> int:
-    """Return what a part of a template costs each time: a text its length, what makes a list or calls its space."""
+def _cost(node: nodes.Node) -> int:
+    """Return what a part of a template costs each time, without the bodies in it that pay themselves.
+
+    A text costs its length, what makes a list or calls its space, and all else little.
+    """
     if isinstance(node, nodes.TemplateData):
-        return 10 * len(node.data)
-    return 10 if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict, nodes.Call)) else 1
+        return _DEAREST * len(node.data)
+    pays = isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block))
+    inner = sum(map(_cost, node.iter_child_nodes(exclude=("body",) if pays else ())))
+    return inner + (_DEAREST if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict, nodes.Call)) else 1)
 
 
 class _Generation(Extension):

@@ -146,6 +146,12 @@ def test_a_long_conversation_is_looked_through_from_each_message() -> None:
     assert template.render([{"role": "user", "content": "Hi"}] * 3000).endswith(",3,2,1,")
 
 
+def test_a_loop_that_is_not_entered_costs_little() -> None:
+    inner = "{% for x in m.tools %}" + "much text " * 100 + "{% endfor %}"
+    template = ChatTemplate("{% for m in messages %}" + inner + "{{ m.content }}{% endfor %}", {})
+    assert template.render([{"role": "user", "content": "Hi"}] * 1000) == "Hi" * 1000
+
+
 @pytest.mark.parametrize(
     "template",
     [  # what the templates of Llama 3.1, Qwen 3, Mistral, Gemma, DeepSeek, Qwen 3 Coder and gpt-oss do
