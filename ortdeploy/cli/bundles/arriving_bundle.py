@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Place, RefusedError, first_error
+from ortdeploy.cli.command_line.manifest_options import own_options
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
@@ -171,7 +172,7 @@ class ArrivingBundle:
         unit = find_unit(self._name, place.root)
         if unit is None:
             return
-        specs = validate([place.manifest_of(version)], place.options(version)(place.own_options())).all_specs
+        specs = validate([place.manifest_of(version)], place.options(version)(own_options(place.arguments))).all_specs
         missing = denied(unit, needs_of(specs, place.arguments.state_dir)) if specs else []
         if missing:
             raise RefusedError(

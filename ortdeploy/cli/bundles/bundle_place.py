@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ortdeploy.bundles.policy import Policy
-from ortdeploy.cli.command_line.manifest_options import load_options
+from ortdeploy.cli.command_line.manifest_options import own_options
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
 from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.ledger.output_lock import hold_outputs
@@ -69,17 +69,12 @@ class Place:
         self.arguments.texts = own.texts  # findings are about these, whatever lies in their place
         return partial(with_version, own)
 
-    def own_options(self) -> LoadOptions:
-        """Return the options of the command line alone."""
-        self.arguments.taken = None
-        return load_options(self.arguments)
-
     def facts_key(self, version: Version) -> str:
         """Return a digest of the facts, policies and profile that decide about a version."""
         if version.id not in self._facts:
             host = probe_host([])
             runtime, machine = host.runtime, host.machine
-            own, state_dir = self.options(version)(self.own_options()), self.arguments.state_dir
+            own, state_dir = self.options(version)(own_options(self.arguments)), self.arguments.state_dir
             chosen = validate([self.manifest_of(version)], own, choose=on_this_machine(own, state_dir)).specs
             self._facts[version.id] = record.facts_key(
                 versions(),
@@ -94,7 +89,7 @@ class Place:
 
     def plan(self, version: Version, jobs: Sequence[str] | None = None, excluded: Sequence[str] = ()) -> Planned:
         """Plan a version, or some of its jobs, with the data that is here."""
-        own, state_dir = self.options(version)(self.own_options()), self.arguments.state_dir
+        own, state_dir = self.options(version)(own_options(self.arguments)), self.arguments.state_dir
         chosen: dict[str, Any] = {"jobs": jobs, "excluded": excluded, "new_run": self.arguments.new_run}
         return plan_manifests([self.manifest_of(version)], own, state_dir=state_dir, **chosen)
 
@@ -105,7 +100,7 @@ class Place:
 
         if not any(_has_checks(one.spec) for one in planned.deployments):
             return
-        own, state_dir = self.options(version)(self.own_options()), self.arguments.state_dir
+        own, state_dir = self.options(version)(own_options(self.arguments)), self.arguments.state_dir
         checks, diagnostics = plan_checks([self.manifest_of(version)], own, state_dir=state_dir)
         if has_errors(diagnostics):
             raise RefusedError(CHECKED, first_error(diagnostics))

@@ -24,10 +24,19 @@ _LABEL = "[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
 
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "LoadOptions":
-    """Return the options for reading manifests that the command line gives."""
+    """Return the options for reading manifests that the command line gives, or those of what it has taken."""
+    options = own_options(arguments, digest=digest)
+    taken: Taken | None = getattr(arguments, "taken", None)
+    if taken is None and arguments.command in _ROOT_OF_INSTALLED and arguments.root is not None:
+        raise UsageError("--root says where an installed deployment lies: name it as @NAME")
+    return options if taken is None else taken.options(options)
+
+
+def own_options(arguments: argparse.Namespace, *, digest: bool = True) -> "LoadOptions":
+    """Return the options for reading manifests that the command line gives itself."""
     from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  brings yaml
 
-    options = LoadOptions(
+    return LoadOptions(
         digest=digest,
         profile=arguments.profile,
         from_environment=getattr(arguments, "environment_profile", False),
@@ -38,10 +47,6 @@ def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "Load
         roots=tuple(arguments.roots),
         overlays=tuple(arguments.overlays),
     )
-    taken: Taken | None = getattr(arguments, "taken", None)
-    if taken is None and arguments.command in _ROOT_OF_INSTALLED and arguments.root is not None:
-        raise UsageError("--root says where an installed deployment lies: name it as @NAME")
-    return options if taken is None else taken.options(options)
 
 
 _ROOT_OF_INSTALLED = frozenset({"cache", "check", "compact", "retry", "service", "status", "verify", "watch"})
