@@ -17,9 +17,10 @@ from ortdeploy.pipelines.generate import GenerateSession
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.speech import RATE
 from ortdeploy.runtime.generation import Writing, Written
+from ortdeploy.sinks.recordings import as_recording
 from ortdeploy.tensors.columns import Array
 
-_BITS, _RGB, _FLOATS = 8, 2, 3
+_BITS, _RGB = 8, 2
 _RANK, _COLORS = 3, 3
 _LARGEST = 16_384
 """Pixels of the longest side that the library takes."""
@@ -71,16 +72,7 @@ class DescribeSession(GenerateSession):
         least, most = self._senses["audio"]["least"], self._senses["audio"]["most"]
         if not least <= len(samples) <= most:
             raise OrtdeployError(f"the recording has {len(samples):,} samples, and the model hears {least} to {most:,}")
-        return wav_of(samples)
-
-
-def wav_of(samples: Array) -> bytes:
-    """Return a recording, float32 [samples] of 16,000 a second, as a WAV of the same numbers."""
-    data = np.asarray(samples, "<f4").tobytes()
-    form = struct.pack("<IHHIIHH", 16, _FLOATS, 1, RATE, RATE * 4, 4, 32)
-    return (
-        b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + form + b"data" + struct.pack("<I", len(data)) + data
-    )
+        return as_recording("audio", samples, RATE, "wav")
 
 
 def png_of(pixels: Array) -> bytes:
