@@ -202,12 +202,14 @@ def test_seconds_and_log_probabilities_are_given_where_columns_name_them(cli: Cl
         assert all(-0.3 < one <= 0 for one in row["log_probabilities"][1:])  # this model is sure of each but the first
 
 
+def ask_for_log_probabilities(folder: Path, said: str, form: str) -> None:
+    text = MANIFEST.replace("SAID", said)
+    (folder / "m.yaml").write_text(text.replace("format: csv}", f"format: {form}, columns: [log_probabilities]}}"))
+
+
 def test_what_is_a_list_in_each_row_is_refused_for_a_csv_by_the_plan(cli: Cli, folder: Path) -> None:
     write_rows(folder, [{"prompt": "the pump leaks"}])
-    text = MANIFEST.replace("SAID", "temperature: 0").replace(
-        "format: csv}", "format: csv, columns: [log_probabilities]}"
-    )
-    (folder / "m.yaml").write_text(text)
+    ask_for_log_probabilities(folder, "temperature: 0", "csv")
     result = cli("plan", folder / "m.yaml")
     assert result.code == 1
     assert "unsupported-tensor" in result.words
@@ -230,10 +232,7 @@ def test_log_probabilities_of_rows_that_are_written_together_are_their_own(cli: 
 
 def test_log_probabilities_of_beams_are_refused(cli: Cli, folder: Path) -> None:
     write_rows(folder, [{"prompt": "the pump leaks"}])
-    text = MANIFEST.replace("SAID", "num_beams: 2").replace(
-        "format: csv}", "format: jsonl, columns: [log_probabilities]}"
-    )
-    (folder / "m.yaml").write_text(text)
+    ask_for_log_probabilities(folder, "num_beams: 2", "jsonl")
     result = cli("apply", folder / "m.yaml")
     assert result.code == 1
     assert "texts that 2 beams write" in result.err
