@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from conftest import run_fork
 from onnx import TensorProto, helper
 from support.models import save_model
+from support.waiting import wait_for
 
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.plan_file import encode
@@ -36,19 +38,29 @@ class Group:
         command = ["bash", "-c", inside, sys.executable, *module, *arguments]
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
+    def remove(self) -> None:
+        """Remove it when the last process has left it: the watcher of a process ends after the process itself."""
+        wait_for(self._is_removed)
+
+    def _is_removed(self) -> bool:
+        with suppress(OSError):
+            self.folder.rmdir()
+        return not self.folder.exists()
+
 
 @pytest.fixture
 def group() -> Iterator[Group]:
     for root, name in ROOTS:
         folder = Path(root) / f"ortdeploy-test-{os.getpid()}"
         try:
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)  # one that a killed run left is as good
         except OSError:
             continue
         limit = folder / name
         if limit.is_file() and os.access(limit, os.W_OK):
-            yield Group(folder, limit)
-            folder.rmdir()
+            made = Group(folder, limit)
+            yield made
+            made.remove()
             return
         folder.rmdir()
     pytest.skip("this user may not make a control group with a limit of memory")
