@@ -1,4 +1,4 @@
-"""The pages of the site that are made from the program: rules, providers, commands, exit codes, keys and schemas."""
+"""The pages of the site that are made from the program: rules, providers, steps, commands, exit codes and schemas."""
 
 import io
 import json
@@ -10,6 +10,8 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import contracts
 
 from ortdeploy.cli.command_line.arguments import COMMANDS, build_parser
 from ortdeploy.manifest.pages import PAGES
@@ -49,6 +51,7 @@ def pages() -> Iterator[tuple[str, str]]:
         name = short_name(provider.name)
         body = f"{render_page(provider)}\n\n{render_options(provider, with_sources=False)}"
         yield f"reference/providers/{name}.md", f"# {name}\n\n{_fenced(body)}"
+    yield "contracts.md", contracts.render()
     yield "reference/commands.md", _commands()
     yield "reference/exit-codes.md", _exit_codes()
     yield (

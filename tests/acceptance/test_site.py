@@ -16,9 +16,11 @@ from write import _relinked, write
 from ortdeploy.cli import exit_codes
 from ortdeploy.cli.command_line.arguments import COMMANDS
 from ortdeploy.manifest.pages import PAGES
+from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.providers.catalogue import PROVIDERS, short_name
 from ortdeploy.rules.catalogue import RULES
 from ortdeploy.schemas import schema_names
+from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
@@ -56,6 +58,8 @@ def test_what_the_program_knows_has_its_page(site: Path) -> None:
         *(short_name(one.name) for one in PROVIDERS),
         "index",
     }
+    contracts = (site / "contracts.md").read_text(encoding="utf-8")
+    assert {*OPERATIONS, *PREPARE, *POSTPROCESS} <= {*re.findall(r"^### (.+)$", contracts, re.MULTILINE)}
     commands = (site / "reference/commands.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.+)$", commands, re.MULTILINE) == list(COMMANDS)
     assert all((site / f"schemas/{name}.schema.json").is_file() for name in schema_names())

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
-from support.render_contracts import PAGE, render
 
 from ortdeploy.manifest.pipelines import FILES
 from ortdeploy.operations.catalogue import OPERATIONS
@@ -141,10 +140,6 @@ def test_the_files_of_operations_are_those_that_the_manifest_resolves() -> None:
     assert {name: set(files) for name, files in FILES.items()} == {
         name: files for name, files in named.items() if files
     }
-
-
-def test_the_page_of_contracts_is_written_from_them() -> None:
-    assert PAGE.read_text(encoding="utf-8") == render(), "run python tests/support/render_contracts.py"
 
 
 def page(name: str) -> str:

@@ -1,7 +1,6 @@
-"""Writes docs/contracts.md from the contracts of all steps: python tests/support/render_contracts.py."""
+"""The page of the site that says what steps take and give, made from their contracts."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.presets.component_contracts import COMPONENTS
@@ -9,14 +8,12 @@ from ortdeploy.tensors.contracts import OPTIONAL, Attribute, Contract, FormalPar
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.views.steps import bounds, element_types, meaning_of, shapes
 
-PAGE = Path(__file__).parent.parent.parent / "docs/contracts.md"
-
-HEAD = """\
+_HEAD = """\
 # What steps take and give
 
-This page is written from the contracts in the code (`python tests/support/render_contracts.py`), and a test compares
-the two. `ortdeploy plan` checks every value against them before anything runs. A run checks every array against them
-before a step sees it. A row that does not fit fails, and the message says what was expected and what came.
+These are the contracts of all steps; `ortdeploy explain STEP` prints one. `ortdeploy plan` checks every value against
+them before anything runs. A run checks every array against them before a step sees it. A row that does not fit fails,
+and the message says what was expected and what came.
 
 An axis with a name has the same size in all inputs of one step: the `n` of boxes is the `n` of their scores. `…` stands
 for any number of axes. Images are [rows, height, width, channels] (NHWC) until a `layout` step makes them NCHW. If a
@@ -25,9 +22,10 @@ unit is named here, and an earlier step has given the value a unit, the two must
 
 
 def render() -> str:
+    """Return the page."""
     return "\n".join(
         [
-            HEAD,
+            _HEAD,
             *_part("Operations of pipelines", (one.contract for one in OPERATIONS.values())),
             *_part("Prepare steps", (one.contract for one in PREPARE.values())),
             *_part("Postprocess steps", (one.contract for one in POSTPROCESS.values())),
@@ -71,7 +69,3 @@ def _sizes(contract: Contract) -> Iterator[str]:
     ]
     if said:
         yield f"{', '.join(said)}.\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render(), encoding="utf-8")
