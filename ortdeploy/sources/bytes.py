@@ -13,15 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.memory_budget import check_room
 from ortdeploy.files.opening import open_regular
-from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.protocol import DATA, Wanted
 from ortdeploy.sources.raw_row import RawRow
-from ortdeploy.sources.rows import TOO_LARGE, RowError
+from ortdeploy.sources.rows import RowError, as_row_error
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -51,14 +49,10 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
             size = os.fstat(file.fileno()).st_size
             row: dict[str, Any] = {"size": np.asarray(size, np.int64)}
             return {**row, DATA: _data(file, size, wanted)} if DATA in {*wanted.dtypes, *wanted.keys} else row
-    except FileNotFoundError as error:
-        raise RowError("the file is gone", "vanished-file") from error
-    except OrtdeployError as error:
-        raise RowError(str(error), TOO_LARGE) from error
-    except OSError as error:
-        raise RowError(
-            f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)
-        ) from error
+    except RowError:
+        raise
+    except Exception as error:
+        raise as_row_error(error) from error
 
 
 def _data(file: BinaryIO, size: int, wanted: Wanted) -> Array:

@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
-from ortdeploy.files.decoding import is_a_bug, reason_of
+from ortdeploy.files.decoding import reason_of
 from ortdeploy.files.memory_budget import check_room
-from ortdeploy.retries import may_pass
 from ortdeploy.sources.file_per_row import FilePerRow
 from ortdeploy.sources.format_check import what_it_is
 from ortdeploy.sources.pixels import GROUNDS, element_type, pillow, pixels_of, scale_transparency, uses_transparency
 from ortdeploy.sources.protocol import TRANSPARENT, Setting, Wanted
 from ortdeploy.sources.raw_row import RawRow
-from ortdeploy.sources.rows import TOO_LARGE, RowError
+from ortdeploy.sources.rows import RowError, as_row_error
 from ortdeploy.sources.whole_files import WholeFiles, open_whole
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -78,36 +76,16 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str], whole: WholeFiles
             return row | ({TRANSPARENT: uses_transparency(upright, dtype)} if TRANSPARENT in wanted.keys else {})
     except RowError:
         raise
-    except OrtdeployError as error:
-        raise RowError(str(error), TOO_LARGE) from error
-    except FileNotFoundError as error:
-        raise RowError("the file is gone", "vanished-file") from error
-    except OSError as error:
-        if isinstance(error, _pillow_error()):  # its message names the object that it was given, which is no path
-            error = type(error)("Pillow cannot tell its format")
-        if error.errno is None:  # Pillow's own complaint about the content
-            raise _undecodable(raw, error) from error
-        raise RowError(
-            f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)
-        ) from error
     except Exception as error:  # Pillow's decoders raise whatever the broken file makes them trip over
-        if is_a_bug(error):
-            raise
-        raise _undecodable(raw, error) from error
-
-
-@cache
-def _pillow_error() -> type[OSError]:
-    """Return the error that Pillow raises over files that are no image it knows."""
-    from PIL import UnidentifiedImageError  # noqa: PLC0415  as above
-
-    found: type[OSError] = UnidentifiedImageError
-    return found
+        raise as_row_error(error, partial(_undecodable, raw)) from error
 
 
 def _undecodable(raw: RawRow, error: Exception) -> RowError:
-    reason = f"{reason_of(error)}{what_it_is('image', raw.value)}"
-    return RowError(f"not an image that can be decoded: {reason}", "not-an-image")
+    from PIL import UnidentifiedImageError  # noqa: PLC0415  an extra
+
+    # its message names the object that Pillow was given, which is no path
+    why = "Pillow cannot tell its format" if isinstance(error, UnidentifiedImageError) else reason_of(error)
+    return RowError(f"not an image that can be decoded: {why}{what_it_is('image', raw.value)}", "not-an-image")
 
 
 def _upright(image: Any) -> Any:

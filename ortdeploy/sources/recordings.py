@@ -8,14 +8,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.decoding import is_a_bug, reason_of
-from ortdeploy.retries import may_pass
+from ortdeploy.files.decoding import reason_of
 from ortdeploy.sources.format_check import what_it_is
 from ortdeploy.sources.protocol import Setting, Wanted
-from ortdeploy.sources.rows import TOO_LARGE, RowError
+from ortdeploy.sources.rows import RowError, as_row_error
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -58,19 +56,12 @@ def in_words(path: str, name: str, what: str, code: str) -> Iterator[None]:
         yield
     except RowError:
         raise
-    except FileNotFoundError as error:
-        raise RowError("the file is gone", "vanished-file") from error
-    except OSError as error:
-        raise RowError(
-            f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error)
-        ) from error
-    except OrtdeployError as error:
-        raise RowError(str(error), TOO_LARGE) from error
     except Exception as error:
-        if is_a_bug(error):
-            raise
-        reason = f"{reason_of(error)}{what_it_is(name, path)}"
-        raise RowError(f"not {what}: {reason}", code) from error
+
+        def undecodable(error: Exception) -> RowError:
+            return RowError(f"not {what}: {reason_of(error)}{what_it_is(name, path)}", code)
+
+        raise as_row_error(error, undecodable) from error
 
 
 def hold_rate(header: Header, wanted: Wanted) -> None:

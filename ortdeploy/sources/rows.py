@@ -12,7 +12,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
-from ortdeploy.retries import try_again
+from ortdeploy.retries import may_pass, try_again
 from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.tensors.columns import Array, Column, pick
@@ -166,6 +166,22 @@ def decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Found:
 
 def _why_it_may_pass(found: Mapping[str, Any] | RowError) -> str | None:
     return str(found) if isinstance(found, RowError) and found.transient else None
+
+
+def as_row_error(error: Exception, undecodable: Callable[[Exception], RowError] | None = None) -> RowError:
+    """Return what an exception from reading the file of a row says of it, and re-raise one that is a bug.
+
+    `undecodable` says what is wrong with the content.
+    """
+    if isinstance(error, OrtdeployError):
+        return RowError(str(error), TOO_LARGE)
+    if isinstance(error, FileNotFoundError):
+        return RowError("the file is gone", "vanished-file")
+    if isinstance(error, OSError) and error.errno is not None:
+        return RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=may_pass(error))
+    if is_a_bug(error):
+        raise error
+    return undecodable(error) if undecodable else RowError(f"the row cannot be read: {reason_of(error)}")
 
 
 def try_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Mapping[str, Any] | RowError:
