@@ -52,11 +52,9 @@ class Span(Struct, frozen=True, kw_only=True, eq=False):
     end: int | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same place."""
         return isinstance(other, Span) and self._place == other._place
 
     def __hash__(self) -> int:
-        """Return a number that is the same for the same place."""
         return hash(self._place)
 
     @property
@@ -93,7 +91,6 @@ class OrtdeployError(Exception):
     """
 
     def __init__(self, *words: object) -> None:
-        """Take what is to be said."""
         super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in words))
 
 
@@ -126,7 +123,6 @@ class LockedError(OrtdeployError):
     """The state is held by another live run; if it holds an output, `output` is the ledger's name of that."""
 
     def __init__(self, words: str, output: str | None = None) -> None:
-        """Take what is to be said, and the output."""
         super().__init__(words)
         self.output = output
 

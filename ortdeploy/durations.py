@@ -18,7 +18,6 @@ class Pace:
     """The speed of a job, reported at an interval in seconds; `first` rows were done when it began."""
 
     def __init__(self, total: int | None, first: int, seconds_between: float) -> None:
-        """Begin now."""
         self.total = total
         self._first = first
         self._between = seconds_between
@@ -55,7 +54,6 @@ class Histogram:
     """
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.buckets: Counter[int] = Counter()
         self.count = 0
         self.total = 0.0

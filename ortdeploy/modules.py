@@ -11,7 +11,6 @@ class Modules(Mapping[str, Kind]):
     """A table of names, with what `make` makes of each module; names may be looked through without importing any."""
 
     def __init__(self, package: str, names: Sequence[str], make: Callable[[Any], Kind]) -> None:
-        """Take the package and the names of its modules."""
         self._package, self._make = package, make
         self._made: dict[str, Kind | None] = dict.fromkeys(names)
 

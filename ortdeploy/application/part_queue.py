@@ -28,7 +28,6 @@ class LostPartError(OrtdeployError):
     """A part that three workers could not make."""
 
     def __init__(self, part: int, reasons: Sequence[str]) -> None:
-        """Name the part, and how each worker was lost."""
         super().__init__(f"part {part} took down its worker {len(reasons)} times: {'; '.join(reasons)}")
         self.part = part
 
@@ -44,7 +43,6 @@ class PartQueue:
     """The parts that are left, and which worker has which. `clock` values are seconds of one clock."""
 
     def __init__(self, left: Iterable[int]) -> None:
-        """Take the numbers of the parts that nobody has decided."""
         self._waiting = deque(left)
         self._left = set(self._waiting)
         self._given: dict[int, _Given] = {}

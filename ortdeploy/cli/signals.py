@@ -18,7 +18,6 @@ class StopFlag:
     """
 
     def __init__(self, forward: Callable[[int], None] = lambda _number: None) -> None:
-        """Begin unset."""
         self._signal: int | None = None
         self._signals = 0
         self.forward = forward

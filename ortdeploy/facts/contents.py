@@ -40,13 +40,11 @@ class ContentColumns:
     """What files held, in columns, in the order in which they were read."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.names: list[str] = []
         self.sizes, self.times = array("q"), array("q")
         self.digests = bytearray()
 
     def __len__(self) -> int:
-        """Return how many files there are."""
         return len(self.names)
 
     def add(self, name: str, size: int, mtime_ns: int, digest: bytes) -> None:
@@ -87,7 +85,6 @@ class ContentPacker:
     """Packs what files held, as it comes."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._blocks: list[bytes] = []
         self._open = ContentColumns()
 

@@ -42,7 +42,6 @@ class InFlight:
     """
 
     def __init__(self, sessions: int) -> None:
-        """Begin empty."""
         self._changed = threading.Condition()
         self._blocks = self._bytes = 0
         self._results: int | None = None

@@ -82,11 +82,9 @@ class CompactList(Sequence):  # type: ignore[type-arg]  # subclasses name what t
             yield names, *columns
 
     def __len__(self) -> int:
-        """Return how many entries there are."""
         return self._count
 
     def __iter__(self) -> "Iterator[Any]":
-        """Yield the entries in order."""
         return map(self.make, self.cells())
 
     def __getitem__(self, index: "Any") -> "Any":
@@ -108,7 +106,6 @@ class CompactList(Sequence):  # type: ignore[type-arg]  # subclasses name what t
         return len(other) == self._count and all(mine == its for mine, its in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
-        """Return a hash of all entries."""
         return hash((self.NUMBERS, self._blocks))
 
     def __repr__(self) -> str:
@@ -167,7 +164,6 @@ class CompactListWriter:
     """Packs the cells of entries that come one by one."""
 
     def __init__(self, kind: type[CompactList]) -> None:
-        """Take the list that they will be."""
         self._kind = kind
         self._blocks: list[bytes] = []
         self._open: list[Sequence[Any]] = []

@@ -177,7 +177,6 @@ class PathEscapesError(OrtdeployError):
     """A path leads out of every root."""
 
     def __init__(self, path: str) -> None:
-        """Take the path as it is shown."""
         super().__init__(f"{path} leads out of the manifest's folder tree. Allow its root with --allow-root")
 
 
@@ -185,7 +184,6 @@ class PathGuard:
     """Tells of many local paths whether they lead out of every root; a folder is looked at once."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """Take the roots."""
         self._roots = roots
         self._folders: dict[str, bool] = {}
 

@@ -37,7 +37,6 @@ class InPlace(Sequence[str]):
         self._fetched = fetched
 
     def __len__(self) -> int:
-        """Return the number of files."""
         return len(self._files)
 
     @overload

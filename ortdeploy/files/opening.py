@@ -31,7 +31,6 @@ class NoRegularFileError(OSError):
     """A path names something else than a regular file."""
 
     def __init__(self, path: "AnyPath", kind: str) -> None:
-        """Take the path and what it is, in words."""
         super().__init__(errno.EINVAL, f"it is {kind}, and only regular files are opened", os.fspath(path))
 
 

@@ -33,7 +33,6 @@ class LeavesRootsError(OSError):
     """A path leads out of every root, once the links on the way are followed."""
 
     def __init__(self, path: "AnyPath") -> None:
-        """Take the path."""
         why = "a link on the way leads out of the manifest's folder tree. Allow its root with --allow-root"
         super().__init__(errno.EPERM, why, os.fspath(path))
 

@@ -39,7 +39,6 @@ class ServerError(OSError):
     """A server answers with a status that is not success."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
-        """Take the answer."""
         super().__init__(f"the server answers {answer.status} {answer.reason}")
         self.status = answer.status
 

@@ -21,7 +21,6 @@ class OwnParts:
     """The parts that one process has made of a plan, and what is proven of them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._end = 0
         self._proven: Proven = {}
 

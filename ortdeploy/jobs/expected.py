@@ -88,7 +88,6 @@ class Expected:
     """
 
     def __init__(self, step: RunJob, earlier: Mapping[str, Any]) -> None:
-        """Take what the ledger has kept."""
         self._step, self._said = step, step.expect
         self.kept = {name: one for name, one in earlier.get(EXPECTED, {}).items() if name != COUNTS}
         self._then: dict[str, Any] = {}

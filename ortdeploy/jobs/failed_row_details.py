@@ -48,7 +48,6 @@ class DeadLetters:
     """Completes the failed rows of one run."""
 
     def __init__(self, context: JobContext, states: Sequence[FileState]) -> None:
-        """Take the job and the files that are read."""
         self._run = context.run_id
         self._plan = context.plan_digest
         self._digests = InputDigests(context)

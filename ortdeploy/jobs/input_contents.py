@@ -23,7 +23,6 @@ class InputContents:
     """Digests of the input files of one run. Those of a job whose files are not compared are none."""
 
     def __init__(self, folder: str, *, are_compared: bool) -> None:
-        """Take the manifest's folder."""
         self._folder = folder
         self._are_compared = are_compared
         self._left = _MOST_OF_A_RUN

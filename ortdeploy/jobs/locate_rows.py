@@ -57,7 +57,6 @@ class RowLocator:
     """Finds the failed rows of one job."""
 
     def __init__(self, context: JobContext) -> None:
-        """Take the job and the ledger's list of its files."""
         self._step = context.step
         self._folder = context.plan.folder
         self._digests = InputDigests(context)

@@ -60,7 +60,6 @@ class PartLoop:
         statistics: JobStatistics,
         report: JobReport,
     ) -> None:
-        """Begin with the part that the job is at."""
         self._context = context
         self._step = context.step
         self._blocks = blocks

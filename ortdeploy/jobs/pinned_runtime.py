@@ -18,7 +18,6 @@ class PinnedRuntime:
     """A runtime over held files."""
 
     def __init__(self, runtime: Runtime, files: PinnedFiles) -> None:
-        """Take the runtime that opens sessions, and the files that it opens."""
         self._runtime = runtime
         self._files = files
 

@@ -29,7 +29,6 @@ class Underway:
     """The files of an output that are being replaced: rewrites that were begun but not ended."""
 
     def __init__(self, rewrites: Iterable[Rewrite]) -> None:
-        """Take what the ledger knows of an output."""
         self._rewrites = {number: one for one in rewrites for number in (*one.absorbed, one.part.number)}
 
     def instead_of(self, part: Part, file: Part | Revision) -> list[NewFile]:

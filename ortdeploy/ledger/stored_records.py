@@ -27,7 +27,6 @@ class StoredRecords:
     """The records of outputs in a ledger. Methods raise ValueError, TypeError for what is not as it was written."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Take an open ledger's connection."""
         self._connection = connection
         self._read_parts: dict[int, tuple[tuple[Any, ...], Part]] = {}  # those last read: only others are checked
 

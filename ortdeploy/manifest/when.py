@@ -264,7 +264,6 @@ class Boxes:
     """The `when` of a manifest as sets over those values of each fact that their terms tell apart."""
 
     def __init__(self, whens: Sequence[When]) -> None:
-        """Take all conditions of a manifest."""
         self._values: dict[str, set[Fact]] = {}
         for term in (term for when in whens for term in (*when.terms, *when.excluded)):
             self._values.setdefault(_axis(term), set()).update(_marks(term))

@@ -48,12 +48,10 @@ class ErrorCapture:
     """
 
     def __init__(self, blocks: Iterable[Finished]) -> None:
-        """Take the blocks."""
         self._blocks = blocks
         self.error: Exception | KeyboardInterrupt | None = None
 
     def __iter__(self) -> Iterator[Finished]:
-        """Yield the blocks."""
         try:
             yield from self._blocks
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the caller raises it

@@ -38,7 +38,6 @@ class FileSpans:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._blocks: list[bytes] = []
         self._paths: list[str] = []
         self._firsts, self._counts = array("q"), array("q")

@@ -95,7 +95,6 @@ class ComposedSession:
     """Several open sessions that look like one; a pipeline says how rows go through them."""
 
     def __init__(self, components: Mapping[str, Component]) -> None:
-        """Take the sessions by model."""
         self.components = components
         sessions = [component.opened.session for component in components.values()]
         counts: Counter[str] = Counter()

@@ -31,7 +31,6 @@ class Each:
     """An `each` step with its inner steps."""
 
     def __init__(self, step: PlannedWireStep, inner: Sequence[Apply]) -> None:
-        """Take the step and its inner steps."""
         self._step = step
         self._inner = inner
         self._read = _names_read(step.steps).union(name for name, _ in step.outputs)

@@ -23,7 +23,6 @@ class OpLine:
     """Op steps that follow each other, with their open session."""
 
     def __init__(self, step: PlannedWireStep, component: Component) -> None:
-        """Take the step and its open session."""
         self.name, self.by_row = step.name, step.by_row
         self._takes = step.takes
         self._run = ModelStep(step, component)

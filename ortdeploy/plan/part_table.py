@@ -57,11 +57,9 @@ class PartTable(Struct, frozen=True, kw_only=True):
     rows_per_part: int
 
     def __len__(self) -> int:
-        """Return how many parts there are."""
         return max(self.end - self.first_row + self.rows_per_part - 1, 0) // self.rows_per_part
 
     def __iter__(self) -> Iterator[PlannedPart]:
-        """Yield the parts in order."""
         return (self.part(self.first_number + index) for index in range(len(self)))
 
     def part(self, number: int) -> PlannedPart:

@@ -131,7 +131,6 @@ class Ddim:
     first_scale = 1.0
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
-        """Take the settings and the number of steps."""
         self._noise = _Noise(config)
         self.timesteps: Array = _times(config, count, inner=False, whole=True)
         self._stride = self._noise.steps // count
@@ -238,7 +237,6 @@ class Lms(_OverSigmas):
     _ORDER = 4
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
-        """Take the settings and the number of steps."""
         super().__init__(config, count)
         self._slopes: list[Array] = []
 
@@ -314,7 +312,6 @@ class DpmSolver(_OverLambdas):
     """DPM-Solver++ of order two: the images of two times."""
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
-        """Take the settings and the number of steps."""
         super().__init__(config, count)
         small = config["lower_order_final"] and self._count < _FEW_STEPS
         self._ends_plain = config["euler_at_final"] or small or config["final_sigmas_type"] == "zero"
@@ -339,7 +336,6 @@ class UniPc(_OverLambdas):
     """The unified predictor-corrector: each answer of the model corrects the step that led to it."""
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
-        """Take the settings and the number of steps."""
         super().__init__(config, count)
         self._order, self._plain_end = int(config["solver_order"]), bool(config["lower_order_final"])
         self._bh1 = config["solver_type"] == "bh1"

@@ -142,7 +142,6 @@ class Lane:
     """The place at which one thread notes the rows that it runs. Of very many threads, some share one."""
 
     def __init__(self) -> None:
-        """Take the next place."""
         self._view: memoryview | None = None
         self._begin, self._end, self._has_all = 0, -1, False
         if _watched is not None:

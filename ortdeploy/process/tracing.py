@@ -28,7 +28,6 @@ class JobTrace:
     """The span of one job, with the spans of its parts and batches."""
 
     def __init__(self, tracer: Any, attributes: Mapping[str, Any]) -> None:
-        """Begin the span."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415  only where traces are sent
 
         self._tracer = tracer

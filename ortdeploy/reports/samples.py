@@ -18,7 +18,6 @@ class Samples:
     """Samples of a job over all its runs. If there are too many, every other one is dropped, and the interval grows."""
 
     def __init__(self, earlier: Mapping[str, Any]) -> None:
-        """Take what earlier runs have noted."""
         self._samples: list[Sample] = [list(one) for one in earlier.get("samples", [])]
         self._events: list[list[Any]] = [list(one) for one in earlier.get("events", [])]
         self._between = max(_SOONEST, self._last() / _MOST_SAMPLES)

@@ -28,7 +28,6 @@ class RowsFirst:
     """Moves the rows of what one session takes and gives, and feeds it the values that no row carries."""
 
     def __init__(self, session: Session, step: RunJob) -> None:
-        """Take a session of the job's model."""
         self._session = session
         self._axes = step.row_axes
         fed = [one for one in step.values if one.row_axis is not None or not step.pipeline]  # its steps feed the others

@@ -23,7 +23,6 @@ class MixedRowsError(OrtdeployError):
     """Results depend on the rows beside them. Names the output and the row, by its place in the batch."""
 
     def __init__(self, message: str, output: str, place: int | None = None) -> None:
-        """Take what is wrong."""
         super().__init__(message)
         self.output = output
         self.place = place

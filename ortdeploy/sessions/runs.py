@@ -85,7 +85,6 @@ class SessionRuns:
     def __init__(
         self, job: RunJob, session: Session, probe: "CpuComparison | None" = None, proof: RowProof | None = None
     ) -> None:
-        """Take the session, its CPU comparison, and its proof that rows are rows."""
         self._job = job
         self._limited: list[LimitedSession] = []
         self._session = _rows_first(self._within_limit(session), job)  # the session itself, which callers share

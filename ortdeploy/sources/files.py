@@ -62,7 +62,6 @@ class InputPaths(Sequence[str]):
     """The full paths of files, made of their states when they are asked for."""
 
     def __init__(self, folder: str, states: Sequence[FileState]) -> None:
-        """Take the manifest's folder."""
         self._folder = folder
         self._states = states
 
@@ -72,11 +71,9 @@ class InputPaths(Sequence[str]):
         return self._states
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._states)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield them in order."""
         return (full_path(self._folder, state[0]) for state in self._states)
 
     @overload
@@ -90,11 +87,9 @@ class InputPaths(Sequence[str]):
         return full_path(self._folder, self._states[index].path)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether other paths are the same."""
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
 
     def __hash__(self) -> int:
-        """Return a hash of all of them."""
         return hash(tuple(self))
 
 

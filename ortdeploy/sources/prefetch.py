@@ -74,7 +74,6 @@ class DecodedAhead:
         beside: Beside | None = None,
         count: int = 0,
     ) -> None:
-        """Begin with one thread, that of the caller."""
         self._raw_rows = self._new_rows = raw_rows
         self._put_back: deque[RawRow] = deque()
         self._decode = decode

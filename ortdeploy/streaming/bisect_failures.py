@@ -21,7 +21,6 @@ class Salvage:
     """Takes the results of batches, and runs the rows of a failed batch again."""
 
     def __init__(self, job: RunJob, batches: BatchRunner, counts: RunCounts) -> None:
-        """Take what runs the rows again."""
         self._job = job
         self._batches = batches
         self._counts = counts

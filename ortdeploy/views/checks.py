@@ -15,7 +15,6 @@ class ChecksLine:
     """What the live line of a check shows: the session of the last result, and how many data sets have ended."""
 
     def __init__(self, checks: Sequence[PlannedCheck]) -> None:
-        """Begin with the first session."""
         first = checks[0].opening if checks else None
         self._session = f"{first.model} on {first.candidates[0].name}" if first else ""
         self._ended = self._failed = 0

@@ -92,7 +92,6 @@ class Notice:
     """
 
     def __init__(self, stream: TextIO, word: str) -> None:
-        """Take the terminal, and the word to show."""
         self.stream, self._word, self._is_shown = stream, word, False
 
     def __enter__(self) -> None:
@@ -135,7 +134,6 @@ class AboveLine:
     """A stream whose log lines appear above the live line of the same terminal."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Take the terminal."""
         self._stream = stream
 
     def write(self, text: str) -> int:

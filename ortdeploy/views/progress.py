@@ -67,7 +67,6 @@ class LiveLine:
     """
 
     def __init__(self, stream: TextIO, *, color: bool) -> None:
-        """Take the terminal."""
         self._stream = stream
         self._color = color
         self._line: Line | None = None

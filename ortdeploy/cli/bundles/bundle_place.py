@@ -47,7 +47,6 @@ class Place:
     """A root with its state folder, under the policies of a command."""
 
     def __init__(self, arguments: argparse.Namespace, policies: tuple[Policy, ...], root: str, state: Path) -> None:
-        """Take the command line, the policies in force, and the folders."""
         self.arguments, self.policies, self.root, self.state = arguments, policies, root, state
         self._facts: dict[str | None, str] = {}
 

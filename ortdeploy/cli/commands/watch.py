@@ -76,7 +76,6 @@ class AssignedParts:
     """What a person at a terminal is told of a watch; elsewhere the log has it."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Take the flags."""
         self._paths = ", ".join(map(printable, _watched(arguments)))
         self._every = arguments.every
         self._is_shown = sys.stderr.isatty() and not arguments.quiet

@@ -91,7 +91,6 @@ class SelfReport:
     """The documents and metrics that one apply writes, twice if it runs something."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Take the command line."""
         self._arguments = arguments
         self._before: dict[str, Document | None] = {}
 

@@ -116,7 +116,6 @@ class Overheard(io.TextIOBase):
     MOST = 1024 * 1024
 
     def __init__(self, stream: "TextIO") -> None:
-        """Take the stream."""
         self._stream = stream
         self._said: list[str] = []
         self._length = 0

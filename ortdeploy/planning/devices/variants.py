@@ -121,7 +121,6 @@ class Here:
     """The facts of this machine, each looked up when it is asked for."""
 
     def __init__(self, options: LoadOptions) -> None:
-        """Take what the machine is called."""
         self._options = options
         self._opened: dict[OfferedDevice, bool] = {}
 

@@ -67,7 +67,6 @@ class AnswerMemo:
     """What is remembered for one command line; made before the command looks at anything."""
 
     def __init__(self, arguments: "argparse.Namespace") -> None:
-        """Take the command line."""
         self._began = time.time_ns()
         self._key = _key(arguments)
         self._every = getattr(arguments, "every", None)
