@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.planning.differences import NOTHING
 
@@ -82,8 +84,6 @@ def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", res
 
 def _profiles(choices: "Mapping[str, Choice | None]") -> list[dict[str, Any]]:
     """Return the profiles of manifests that have some."""
-    from msgspec import to_builtins  # noqa: PLC0415  the others do without
-
     return [{"manifest": path, **to_builtins(one)} for path, one in choices.items() if one is not None]
 
 
@@ -108,8 +108,6 @@ def _unread(job: "JobStatus") -> dict[str, Any]:
 
 def _shares(shares: "Shares | None") -> dict[str, Any]:
     """Return how far the workers of a job are, if it has several."""
-    from msgspec import to_builtins  # noqa: PLC0415  only for workers
-
     return {} if shares is None else {"shares": to_builtins(shares)}
 
 
@@ -195,8 +193,6 @@ def _status(one: "JobStatus") -> dict[str, Any]:
 
 def render_verification(jobs: "Sequence[VerifiedJob]") -> str:
     """Return the result of `verify` for each part."""
-    from msgspec import to_builtins  # noqa: PLC0415  only for parts that were read
-
     return _dump({"jobs": [to_builtins(one) for one in jobs]})
 
 
@@ -208,22 +204,16 @@ def render_state_copy(action: str, state: str, copy: str, done: "BroughtBack") -
 
 def render_pruned(states: "Sequence[PrunedState]") -> str:
     """Return what was freed of each state folder, and what stays."""
-    from msgspec import to_builtins  # noqa: PLC0415  as above
-
     return _dump({"states": [{**to_builtins(one), "freed_bytes": one.freed_bytes} for one in states]})
 
 
 def render_compaction(jobs: "Sequence[CompactionResult]") -> str:
     """Return how many parts each job had, and has now."""
-    from msgspec import to_builtins  # noqa: PLC0415  as above
-
     return _dump({"jobs": [to_builtins(one) for one in jobs]})
 
 
 def render_checks(results: "Sequence[CheckResult]") -> str:
     """Return how each golden data set ended on each session."""
-    from msgspec import to_builtins  # noqa: PLC0415  only for checks
-
     return _dump({"checks": [to_builtins(result) for result in results]})
 
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -40,24 +41,22 @@ def run(arguments: argparse.Namespace) -> int:
 def _compact(spec: Spec, job: JobSpec, state: Path) -> CompactionResult:
     """Put the parts of one job together. Raises OrtdeployError, LockedError."""
     shown, folder = job.output.shown, Path(spec.folder) / job.output.path
-    output = output_key(folder, state)
+    output, result = output_key(folder, state), partial(CompactionResult, job=job.name, output=shown)
     if job.output.url is not None:
-        return CompactionResult(job=job.name, output=shown, why_not="it lies on an object store")
+        return result(why_not="it lies on an object store")
     readers = readers_of(job.name, spec.jobs)
     if readers:
-        why_not = f"job {readers[0]} reads its parts, and knows them by their names"
-        return CompactionResult(job=job.name, output=shown, why_not=why_not)
+        return result(why_not=f"job {readers[0]} reads its parts, and knows them by their names")
     if not state.is_dir():
-        return CompactionResult(job=job.name, output=shown, why_not="no part is committed")
+        return result(why_not="no part is committed")
     with hold_output(state, output), open_ledger(state) as ledger:
         if (folder / open_plans.FOLDER).is_dir():
-            why_not = "shards have made parts of it, whose numbers plans have"
-            return CompactionResult(job=job.name, output=shown, why_not=why_not)
+            return result(why_not="shards have made parts of it, whose numbers plans have")
         record = ledger.output(output)
         if record is None or (record.deployment, record.job) != (spec.name, job.name) or not record.parts:
-            return CompactionResult(job=job.name, output=shown, why_not="no part is committed")
+            return result(why_not="no part is committed")
         if not folder.is_dir():
-            return CompactionResult(job=job.name, output=shown, why_not="the folder is not there")
+            return result(why_not="the folder is not there")
         small = CompactionTarget(
             ledger=ledger,
             output=output,
@@ -73,4 +72,4 @@ def _compact(spec: Spec, job: JobSpec, state: Path) -> CompactionResult:
             before, after = small.compact()
         except (OSError, ValueError) as error:
             raise OrtdeployError(f"the parts of {shown} cannot be put together: {error}") from error
-    return CompactionResult(job=job.name, output=shown, before=before, after=after)
+    return result(before=before, after=after)

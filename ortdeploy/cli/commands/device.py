@@ -2,13 +2,11 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from ortdeploy.cli.command_line.manifest_options import device_name, labels_of
 from ortdeploy.cli.command_line.targets import Target, check_target
+from ortdeploy.cli.commands.shared import write_file
 from ortdeploy.cli.exit_codes import EXIT_OK
-from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import open_whole
 from ortdeploy.planning.devices.device_file import dump_device
 from ortdeploy.planning.devices.variants import opening_providers
 from ortdeploy.providers.catalogue import PROVIDERS
@@ -30,9 +28,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.write(text)
         return EXIT_OK
-    try:
-        with open_whole(Path(arguments.output)) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise OrtdeployError(f"{arguments.output} cannot be written: {error.strerror}") from error
+    write_file(arguments.output, text)
     return EXIT_OK

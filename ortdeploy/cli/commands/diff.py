@@ -4,15 +4,13 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.command_line.targets import Target, check_target
-from ortdeploy.cli.commands.shared import log_outcome, use_color, write_findings
+from ortdeploy.cli.commands.shared import log_outcome, use_color, write_file, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
-from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import read_whole
@@ -104,11 +102,7 @@ def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str
     except _NO_REPORT as error:
         what = f"{type(error).__name__}: {error}"
         raise OrtdeployError(f"{paths[0]} or {paths[1]} is not a report as a run leaves it ({what})") from error
-    try:
-        with open_whole(Path(target)) as file:
-            file.write(page.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise OrtdeployError(f"the page cannot be written to {target}: {error.strerror}") from error
+    write_file(target, page, errors="backslashreplace")
 
 
 def _read_report(path: str) -> Mapping[str, Any]:

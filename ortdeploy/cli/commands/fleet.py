@@ -4,13 +4,11 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from ortdeploy.cli.command_line.targets import Target, check_target
-from ortdeploy.cli.commands.shared import terminal_width, use_color
+from ortdeploy.cli.commands.shared import terminal_width, use_color, write_file
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.fleet.rows import Wish, read_fleet
@@ -35,11 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report:
         from ortdeploy.views.fleet_page import render_page  # noqa: PLC0415  only for a page
 
-        try:
-            with open_whole(Path(arguments.report)) as file:
-                file.write(render_page(rows, now).encode(errors="replace"))
-        except OSError as error:
-            raise OrtdeployError(f"{arguments.report} cannot be written: {error.strerror}") from error
+        write_file(arguments.report, render_page(rows, now), errors="replace")
     return EXIT_REJECTED if any(row.wrong for row in rows) else EXIT_OK
 
 

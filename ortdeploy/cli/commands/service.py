@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ortdeploy.cli.command_line.manifest_options import Taken, load_options
-from ortdeploy.cli.commands.shared import write_findings
+from ortdeploy.cli.commands.shared import write_file, write_findings
 from ortdeploy.cli.commands.watch import apply_arguments
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.job_names import select_jobs
 from ortdeploy.planning.service import needs_of
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(safe("\n".join(f"# /etc/systemd/system/{name}\n{unit}" for name, unit in units.items())))
         return EXIT_OK
     for name, unit in units.items():
-        _write(Path(arguments.output) / name, unit)
+        write_file(Path(arguments.output) / name, unit)
     return EXIT_OK
 
 
@@ -88,11 +87,3 @@ def _owner(folder: Path) -> str | None:
     except (OSError, KeyError, NotImplementedError) as error:
         raise UsageError(f"who owns {folder} cannot be told, and a service runs as somebody: {error}") from error
     return None if name == "root" else name
-
-
-def _write(path: Path, unit: str) -> None:
-    try:
-        with open_whole(path) as file:
-            file.write(os.fsencode(unit))
-    except OSError as error:
-        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error

@@ -254,6 +254,17 @@ def named_model(path: str) -> "ModelFacts":
     return facts
 
 
+def write_file(path: str | Path, text: str, *, errors: str = "surrogateescape") -> None:
+    """Write what the command line asked for; nothing is left if that fails. Raises OrtdeployError."""
+    from ortdeploy.files.atomic import open_whole  # noqa: PLC0415  most commands print
+
+    try:
+        with open_whole(Path(path)) as file:
+            file.write(text.encode(errors=errors))
+    except OSError as error:
+        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def need_file(path: str) -> None:
     """Raise OrtdeployError if a file that the command line names is not there."""
     if not is_there(path):

@@ -14,10 +14,16 @@ from msgspec.structs import replace
 
 from ortdeploy.cli.command_line.manifest_options import load_options
 from ortdeploy.cli.command_line.targets import Target, check_target
-from ortdeploy.cli.commands.shared import live_line, log_outcome, terminal_width, use_color, write_findings
+from ortdeploy.cli.commands.shared import (
+    live_line,
+    log_outcome,
+    terminal_width,
+    use_color,
+    write_file,
+    write_findings,
+)
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
-from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.disk import make_folders
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
@@ -62,12 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     if best is not None and is_written:
         _write(path, best, before, spec, job)
     if arguments.report:
-        with open_whole(Path(arguments.report)) as file:
-            file.write(
-                tuning.render_html(spec.name, job.name, trials, best if is_written else None).encode(
-                    errors="backslashreplace"
-                )
-            )
+        page = tuning.render_html(spec.name, job.name, trials, best if is_written else None)
+        write_file(arguments.report, page, errors="backslashreplace")
     _show(trials, best, str(path) if is_written else None, bounds, arguments)
     log_outcome(arguments, "job.tuned", job=job.name, trials=len(trials))
     return EXIT_OK if best is not None else EXIT_REJECTED
@@ -157,7 +159,7 @@ def _default_path(spec: Spec, job: JobSpec) -> Path:
 
 
 def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> None:
-    """Write the overlay, with the gain in a comment. Raises OSError."""
+    """Write the overlay, with the gain in a comment. Raises OSError, OrtdeployError."""
     folder = Path(spec.path).parent
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     overlay = overlay_of(best.setting, job, spec.models_of(job))
@@ -165,8 +167,7 @@ def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> 
     make_folders(path.parent)
     head = f"# Written by ortdeploy tune for job {job.name} of {Path(spec.path).name}: {gained}.\n"
     head += f"# {command('ortdeploy', 'apply', Path(spec.path).name, '--overlay', str(shown))}\n"
-    with open_whole(path) as file:
-        file.write(head.encode(errors="backslashreplace") + block(overlay).encode())
+    write_file(path, head + block(overlay), errors="backslashreplace")
 
 
 class _Kept:
