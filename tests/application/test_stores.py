@@ -5,18 +5,14 @@ import json
 import multiprocessing
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scale
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support import s3
 from support.crews import FakeCrew, drive
 from support.effort import effort
@@ -24,7 +20,7 @@ from support.fakes import FakeRuntime, double, refuse_negative
 from support.forks import CAN_FORK, Fork
 from support.jobs import execute, plan_for, save
 from support.s3 import Once
-from support.shards import Killed, die_after, die_before, finish, instead, killed_at_part, on_store, run_shard
+from support.shards import OUT, finish, instead, killed_at_part, litter_of, on_store, run_shard
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written
@@ -32,14 +28,12 @@ from ortdeploy.files.names import BOUND
 from ortdeploy.files.object_store import Upload
 from ortdeploy.files.shared_store import SharedStore
 from ortdeploy.ledger.open_plans import CLOSED, FOLDER, open_plans
-from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.parts.commit_log import CommitLog
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
-OUT = "memory://bucket/out"
 
 
 @pytest.fixture(scope="module")
@@ -144,47 +138,6 @@ def parts(store: Any) -> dict[str, bytes]:
     return {one: store.cat_file(f"/bucket/out/{one}") for one in names(store) if one.startswith("part-")}
 
 
-def litter(found: list[str]) -> list[str]:
-    """What nobody needs once a plan is closed."""
-    return [
-        one
-        for one in found
-        if one.startswith("_parts/") and one.split("/")[-1] not in {"bound.json", "closed.json", "from-0.json"}
-    ]
-
-
-@pytest.mark.quick("1", "3")
-@pytest.mark.parametrize("order", [(0,), (1, 0), (2, 0, 1), (6, 3, 0, 5, 1, 4, 2)], ids=len)
-def test_shards_in_any_order_leave_on_a_store_what_one_machine_leaves(
-    tmp_path: Path, alone: dict[str, bytes], store: Any, order: tuple[int, ...]
-) -> None:
-    plan = deployment(tmp_path)
-    for index in order:
-        assert run_shard(tmp_path, plan, index, len(order)).status in {Status.DONE, Status.NOTHING_TO_DO}
-    assert parts(store) == alone
-    assert finish(tmp_path, plan).status is Status.DONE
-    assert (parts(store), litter(names(store)), s3.local_copies(tmp_path)) == (alone, [], [])
-    report = json.loads(store.cat_file("/bucket/out/_run.json"))
-    assert report["rows"] == {"input": ROWS, "committed": ROWS, "failed": 0, "skipped": 0}
-    assert finish(tmp_path, plan).committed == ROWS
-    assert run_shard(tmp_path, plan, 0, 1).status is Status.NOTHING_TO_DO
-
-
-@pytest.mark.quick("die_before-stage", "die_after-stage", "die_before-publish", "die_after-decide")
-@pytest.mark.parametrize("method", ["begin", "staging", "stage", "decide", "publish"])
-@pytest.mark.parametrize("die", [die_before, die_after])
-def test_a_shard_that_is_killed_is_run_again(
-    tmp_path: Path, alone: dict[str, bytes], store: Any, method: str, die: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = deployment(tmp_path)
-    with instead(monkeypatch, method, die), pytest.raises(Killed):
-        run_shard(tmp_path, plan, 0, 2)
-    for index in range(3):
-        run_shard(tmp_path, plan, index, 3)
-    assert finish(tmp_path, plan).status is Status.DONE
-    assert (parts(store), litter(names(store))) == (alone, [])
-
-
 def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(
     tmp_path: Path, alone: dict[str, bytes], store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +156,7 @@ def test_a_plan_whose_withdrawal_was_cut_short_begins_anew(
         assert run_shard(tmp_path, plan, 0, 1).status is Status.FAILED
     assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
-    assert (parts(store), litter(names(store))) == (alone, [])
+    assert (parts(store), litter_of(names(store))) == (alone, [])
 
 
 def test_finish_with_a_ledger_that_does_not_know_what_one_machine_has_made_says_so(tmp_path: Path, store: Any) -> None:
@@ -259,64 +212,8 @@ def test_shards_of_a_machine_that_was_refused_make_nothing_over_parts_of_the_oth
     assert parts(store) == alone
 
 
-@pytest.mark.parametrize("method", ["close", "tidy"])
-@pytest.mark.parametrize("die", [die_before, die_after])
-def test_a_finish_that_is_killed_is_run_again(
-    tmp_path: Path, alone: dict[str, bytes], store: Any, method: str, die: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = deployment(tmp_path)
-    run_shard(tmp_path, plan, 0, 1)
-    with instead(monkeypatch, method, die), pytest.raises(Killed):
-        finish(tmp_path, plan)
-    assert finish(tmp_path, plan).status is Status.DONE
-    (record,) = read_outputs(tmp_path / ".ortdeploy")
-    assert (parts(store), record.rows, record.status) == (alone, ROWS, "done")
-
-
 def wrong(feeds: Any) -> Any:
     return {"y": double(feeds)["y"] + 1}
-
-
-@pytest.mark.parametrize("finished", [False, True], ids=["decided", "closed"])
-@pytest.mark.parametrize("method", ["decide", "publish"])
-def test_a_shard_that_slept_changes_nothing(
-    tmp_path: Path, alone: dict[str, bytes], store: Any, method: str, monkeypatch: pytest.MonkeyPatch, *, finished: bool
-) -> None:
-    """It would write other bytes, as another processor may; if it decides last, they are never seen."""
-    plan = deployment(tmp_path)
-
-    def sleep(original: Any, *arguments: Any) -> Any:
-        for index in range(2):
-            run_shard(tmp_path, plan, index, 2)
-        if finished:
-            assert finish(tmp_path, plan).status is Status.DONE
-        return original(*arguments)
-
-    with instead(monkeypatch, method, sleep):
-        late = run_shard(tmp_path, plan, 0, 4, wrong if method == "decide" else double)
-    assert late.status in {Status.DONE, Status.NOTHING_TO_DO}
-    assert finish(tmp_path, plan).status is Status.DONE
-    assert (parts(store), litter(names(store))) == (alone, [])
-
-
-@pytest.mark.parametrize("method", ["stage", "decide", "publish"])
-def test_a_shard_that_slept_through_a_new_run_fails_and_adds_nothing_to_it(
-    tmp_path: Path, store: Any, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = deployment(tmp_path)
-
-    def sleep(original: Any, *arguments: Any) -> Any:
-        Upload(OUT, tmp_path).put_aside("out.old")
-        assert not names(store)
-        store.pipe_file("/bucket/out/part-00000000.jsonl", b"of the new run")
-        return original(*arguments)
-
-    with instead(monkeypatch, method, sleep):
-        late = run_shard(tmp_path, plan, 0, 1)
-    assert late.status is Status.FAILED
-    assert "was put aside for a new run" in (late.reason or "")
-    assert names(store) == ["part-00000000.jsonl"]
-    assert store.cat_file("/bucket/out/part-00000000.jsonl") == b"of the new run"
 
 
 def test_what_is_published_while_an_output_is_put_aside_goes_too_and_an_interrupted_move_is_seen(
@@ -342,24 +239,6 @@ def test_what_is_published_while_an_output_is_put_aside_goes_too_and_an_interrup
     assert {"part-00000000.jsonl", "part-00000002.jsonl", "part-00000003.jsonl", "from-0.json", BOUND} <= there
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda store, path: store.rm_file(path), "was decided on and is gone"),
-        (lambda store, path: store.pipe_file(path, b"x"), "is not what was decided on"),
-        (lambda store, path: store.pipe_file(path, b"x" * store.size(path)), "is not what was decided on"),
-    ],
-    ids=["gone", "shorter", "other bytes"],
-)
-def test_finish_finds_a_part_that_is_not_what_was_decided(tmp_path: Path, store: Any, spoil: Any, words: str) -> None:
-    plan = deployment(tmp_path)
-    run_shard(tmp_path, plan, 0, 1)
-    spoil(store, "/bucket/out/part-00000002.jsonl")
-    ended = finish(tmp_path, plan)
-    assert ended.status is Status.FAILED
-    assert f"out/part-00000002.jsonl {words}" in (ended.reason or "")
-
-
 def test_failed_rows_are_reported_on_the_store(tmp_path: Path, store: Any) -> None:
     save(tmp_path, [-1.0 if row in {3, 27} else value for row, value in enumerate(VALUES)])
     plan = on_store(plan_for(tmp_path, ROWS, max_failed=2), OUT)
@@ -369,18 +248,6 @@ def test_failed_rows_are_reported_on_the_store(tmp_path: Path, store: Any) -> No
     assert (ended.status, ended.committed, ended.failed) == (Status.DONE, ROWS - 2, 2)
     failed = [json.loads(line)["row"] for line in store.cat_file("/bucket/out/_failed.jsonl").splitlines()]
     assert failed == [3, 27]
-
-
-def test_a_lost_ledger_is_made_again_from_the_store(tmp_path: Path, store: Any) -> None:
-    plan = deployment(tmp_path)
-    run_shard(tmp_path, plan, 0, 1)
-    finish(tmp_path, plan)
-    (before,) = read_outputs(tmp_path / ".ortdeploy")
-    (tmp_path / ".ortdeploy/state.db").unlink()
-    assert finish(tmp_path, plan).status is Status.DONE
-    (after,) = read_outputs(tmp_path / ".ortdeploy")
-    assert after.parts == before.parts
-    assert names(store)
 
 
 def test_a_plan_of_a_lost_ledger_does_not_replace_parts_that_a_finished_plan_has_made(
@@ -395,7 +262,7 @@ def test_a_plan_of_a_lost_ledger_does_not_replace_parts_that_a_finished_plan_has
     refused = run_shard(tmp_path, of_more_rows, 0, 1)
     assert refused.status is Status.FAILED
     assert f"has made the parts 0 to {len(alone) - 1} of memory://bucket/out" in (refused.reason or "")
-    assert (parts(store), litter(names(store))) == (alone, [])
+    assert (parts(store), litter_of(names(store))) == (alone, [])
 
 
 @pytest.mark.usefixtures("store")
@@ -440,7 +307,7 @@ def test_shards_on_s3_leave_what_one_machine_leaves(tmp_path: Path, alone: dict[
     for index in (2, 0, 1):
         assert run_shard(tmp_path, plan, index, 3).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
-    assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
+    assert (bucket.parts("out"), litter_of(bucket.names("out"))) == (alone, [])
     assert s3.local_copies(tmp_path) == []
 
 
@@ -468,7 +335,7 @@ def test_on_s3_a_shard_that_slept_changes_nothing(
         late = run_shard(tmp_path, plan, 0, 4, wrong if method == "decide" else double)
     assert late.status in {Status.DONE, Status.NOTHING_TO_DO}
     assert states() == before
-    assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
+    assert (bucket.parts("out"), litter_of(bucket.names("out"))) == (alone, [])
 
 
 @pytest.mark.process
@@ -529,7 +396,7 @@ def test_what_befalls_one_request_changes_nothing(
     assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
     assert finish(tmp_path, plan).status is Status.DONE
     assert faults.is_used_up
-    assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
+    assert (bucket.parts("out"), litter_of(bucket.names("out"))) == (alone, [])
 
 
 @pytest.mark.process
@@ -585,58 +452,3 @@ def test_a_store_that_forbids_says_so(tmp_path: Path, bucket: s3.Store) -> None:
     assert ended.status is Status.FAILED
     assert "cannot be" in (ended.reason or "")
     assert "AccessDenied" in (ended.reason or "") or "Forbidden" in (ended.reason or "")
-
-
-_ASKED = ("pipe_file", "cat_file", "put_file", "cp_file", "rm_file", "info", "ls", "find")
-
-
-@contextmanager
-def failing(store: Any, at: dict[int, bool]) -> Iterator[None]:
-    """Let requests by their number fail: True after they were carried out, False before."""
-    calls = count()
-
-    def failing_at(method: Any) -> Any:
-        def call(*arguments: Any, **more: Any) -> Any:
-            number = next(calls)
-            if at.get(number) is False:
-                raise ConnectionError("away")
-            result = method(*arguments, **more)
-            if at.get(number):
-                raise ConnectionError("the answer was lost")
-            return result
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in _ASKED:
-            patch.setattr(type(store), name, failing_at(getattr(type(store), name)))
-        patch.setattr(SharedStore, "at_once", 1)  # so that a schedule is the same each time
-        patch.setattr("ortdeploy.retries.FIRST_WAIT", 0.0)
-        yield
-
-
-@settings(max_examples=effort(3, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_any_schedule_of_kills_and_faults_of_the_store_leaves_every_row_once(
-    tmp_path_factory: pytest.TempPathFactory, alone: dict[str, bytes], store: Any, data: Any
-) -> None:
-    folder = tmp_path_factory.mktemp("schedule")
-    plan = deployment(folder)
-    store.store.clear()
-    methods = st.sampled_from(["begin", "staging", "stage", "decide", "publish", "close", "tidy", None])
-    for _ in range(data.draw(st.integers(1, 6))):
-        shards = data.draw(st.integers(1, 4))
-        index, method = data.draw(st.integers(-1, shards - 1)), data.draw(methods)
-        die = data.draw(st.sampled_from([die_before, die_after]))
-        do = die if method else lambda original, *rest: original(*rest)
-        faults = data.draw(st.dictionaries(st.integers(0, 60), st.booleans(), max_size=3))
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            suppress(Killed),
-            instead(patch, method or "begin", do),
-            failing(store, faults),
-        ):
-            _ = finish(folder, plan) if index < 0 else run_shard(folder, plan, index, shards)
-    run_shard(folder, plan, 0, 1)
-    assert finish(folder, plan).status is Status.DONE
-    assert (parts(store), litter(names(store))) == (alone, [])

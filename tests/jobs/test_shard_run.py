@@ -5,20 +5,16 @@ import json
 import multiprocessing
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.forks import CAN_FORK, Fork
 from support.jobs import changed, execute, failed, plan_for, report, rows, save, written_as
 from support.nfs import Client
-from support.shards import Killed, die_after, die_before, finish, instead, killed_at_part, run_shard
+from support.shards import Killed, die_before, finish, killed_at_part, run_shard
 
 from ortdeploy.application import finish as finish_module
 from ortdeploy.facts.data import FileState
@@ -65,22 +61,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def deployment(folder: Path) -> Plan:
     save(folder, VALUES)
     return plan_for(folder, ROWS)
-
-
-@pytest.mark.quick("2", "7")
-@pytest.mark.parametrize("order", [(0,), (1, 0), (2, 0, 1), (6, 3, 0, 5, 1, 4, 2)], ids=len)
-def test_shards_in_any_order_make_the_parts_of_one_machine(
-    tmp_path: Path, alone: dict[str, bytes], order: tuple[int, ...]
-) -> None:
-    plan = deployment(tmp_path)
-    for index in order:
-        assert run_shard(tmp_path, plan, index, len(order)).status in {Status.DONE, Status.NOTHING_TO_DO}
-    assert parts(tmp_path) == alone
-    assert finish(tmp_path, plan).status is Status.DONE
-    assert parts(tmp_path) == alone
-    assert not litter(tmp_path)
-    assert report(tmp_path)["rows"] == {"input": ROWS, "committed": ROWS, "failed": 0, "skipped": 0}
-    assert sum(one["rows"] for one in report(tmp_path)["workers"]) == ROWS
 
 
 @pytest.mark.slow
@@ -211,47 +191,6 @@ def test_finish_keeps_the_report_of_a_run_on_one_machine_that_made_all(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_lost_ledger_is_made_again_from_the_decisions(tmp_path: Path) -> None:
-    plan = deployment(tmp_path)
-    run_shard(tmp_path, plan, 0, 1)
-    finish(tmp_path, plan)
-    (before,) = read_outputs(tmp_path / ".ortdeploy")
-    (tmp_path / ".ortdeploy/state.db").unlink()
-    assert finish(tmp_path, plan).status is Status.DONE
-    (after,) = read_outputs(tmp_path / ".ortdeploy")
-    assert after.parts == before.parts
-
-
-@pytest.mark.quick("die_before-stage", "die_after-stage", "die_before-publish", "die_after-decide")
-@pytest.mark.parametrize("method", ["begin", "staging", "stage", "decide", "publish"])
-@pytest.mark.parametrize("die", [die_before, die_after])
-def test_a_shard_that_is_killed_is_run_again(
-    tmp_path: Path, alone: dict[str, bytes], method: str, die: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = deployment(tmp_path)
-    with instead(monkeypatch, method, die), pytest.raises(Killed):
-        run_shard(tmp_path, plan, 0, 2)
-    for index in range(3):
-        run_shard(tmp_path, plan, index, 3)
-    assert finish(tmp_path, plan).status is Status.DONE
-    assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
-
-
-@pytest.mark.parametrize("method", ["close", "tidy"])
-@pytest.mark.parametrize("die", [die_before, die_after])
-def test_a_finish_that_is_killed_is_run_again(
-    tmp_path: Path, alone: dict[str, bytes], method: str, die: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = deployment(tmp_path)
-    run_shard(tmp_path, plan, 0, 1)
-    with instead(monkeypatch, method, die), pytest.raises(Killed):
-        finish(tmp_path, plan)
-    assert finish(tmp_path, plan).status is Status.DONE
-    (record,) = read_outputs(tmp_path / ".ortdeploy")
-    assert (parts(tmp_path), record.rows, record.status) == (alone, ROWS, "done")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["ledger.Ledger.commit_part", "shards.finish.write_report"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_finish_that_is_killed_as_it_folds_is_run_again(
@@ -276,55 +215,6 @@ def test_a_finish_that_is_killed_as_it_folds_is_run_again(
             finish(tmp_path, plan)
     assert finish(tmp_path, plan).status is Status.DONE
     assert (parts(tmp_path), litter(tmp_path), report(tmp_path)["rows"]["committed"]) == (alone, [], ROWS)
-
-
-def wrong(feeds: Any) -> Any:
-    return {"y": double(feeds)["y"] + 1}
-
-
-@pytest.mark.parametrize("finished", [False, True], ids=["decided", "closed"])
-@pytest.mark.parametrize("method", ["decide", "publish"])
-def test_a_shard_that_slept_changes_nothing(
-    tmp_path: Path, alone: dict[str, bytes], method: str, monkeypatch: pytest.MonkeyPatch, *, finished: bool
-) -> None:
-    """It would write other bytes, as another processor may; if it decides last, they are never seen."""
-    plan = deployment(tmp_path)
-    inodes: dict[str, int] = {}
-
-    def sleep(original: Any, *arguments: Any) -> Any:
-        for index in range(2):
-            run_shard(tmp_path, plan, index, 2)
-        if finished:
-            assert finish(tmp_path, plan).status is Status.DONE
-        inodes.update({path.name: path.stat().st_ino for path in (tmp_path / "out").glob("part-*")})
-        return original(*arguments)
-
-    with instead(monkeypatch, method, sleep):
-        late = run_shard(tmp_path, plan, 0, 4, wrong if method == "decide" else double)
-    assert late.status in {Status.DONE, Status.NOTHING_TO_DO}
-    assert finish(tmp_path, plan).status is Status.DONE
-    assert {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("part-*")} == inodes
-    assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
-
-
-@pytest.mark.parametrize("method", ["staging", "stage", "decide", "publish"])
-def test_a_shard_that_slept_through_a_new_run_fails_and_adds_nothing_to_it(
-    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = deployment(tmp_path)
-
-    def sleep(original: Any, *arguments: Any) -> Any:
-        (tmp_path / "out").rename(tmp_path / "out.old")
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out/part-00000000.jsonl").write_bytes(b"of the new run")
-        return original(*arguments)
-
-    with instead(monkeypatch, method, sleep):
-        late = run_shard(tmp_path, plan, 0, 1)
-    assert late.status is Status.FAILED
-    assert "out was put aside for a new run while this process made parts of it" in (late.reason or "")
-    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["part-00000000.jsonl"]
-    assert parts(tmp_path) == {"part-00000000.jsonl": b"of the new run"}
 
 
 def test_a_plan_that_has_not_begun_waits_for_the_run_that_is_at_work(tmp_path: Path) -> None:
@@ -457,19 +347,6 @@ def test_a_decision_that_is_damaged_is_told_as_such(tmp_path: Path, spoil: Any, 
     ended = finish(tmp_path, plan)
     assert ended.status is Status.FAILED
     assert words in (ended.reason or "")
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [(lambda path: path.unlink(), "was decided on and is gone"), (lambda path: path.write_bytes(b"x"), "is not what")],
-)
-def test_finish_finds_a_part_that_is_not_what_was_decided(tmp_path: Path, damage: Any, words: str) -> None:
-    plan = deployment(tmp_path)
-    run_shard(tmp_path, plan, 0, 1)
-    damage(tmp_path / "out/part-00000002.jsonl")
-    ended = finish(tmp_path, plan)
-    assert ended.status is Status.FAILED
-    assert f"out/part-00000002.jsonl {words}" in (ended.reason or "")
 
 
 def test_a_closed_plan_that_was_changed_by_hand_is_damage(tmp_path: Path) -> None:
@@ -633,22 +510,3 @@ def test_a_disagreement_after_others_have_finished_the_plan_is_told(
 
 def test_finish_of_a_plan_that_no_shard_ran_says_so(tmp_path: Path) -> None:
     assert "no shard of this plan has run" in (finish(tmp_path, deployment(tmp_path)).reason or "")
-
-
-@settings(max_examples=effort(3, 60), deadline=None)
-@given(st.data())
-def test_any_schedule_of_kills_leaves_every_row_once(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-    folder = tmp_path_factory.mktemp("schedule")
-    plan = deployment(folder)
-    methods = st.sampled_from(["begin", "staging", "stage", "decide", "publish", "close", "tidy", None])
-    for _ in range(data.draw(st.integers(1, 6))):
-        count = data.draw(st.integers(1, 4))
-        index, method = data.draw(st.integers(-1, count - 1)), data.draw(methods)
-        die = data.draw(st.sampled_from([die_before, die_after]))
-        do = die if method else lambda original, *rest: original(*rest)
-        with pytest.MonkeyPatch.context() as patch, suppress(Killed), instead(patch, method or "begin", do):
-            _ = finish(folder, plan) if index < 0 else run_shard(folder, plan, index, count)
-    run_shard(folder, plan, 0, 1)
-    assert finish(folder, plan).status is Status.DONE
-    assert rows(folder) == [(row, 2 * value) for row, value in enumerate(VALUES)]
-    assert litter(folder) == []

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from ortdeploy.application.finish import Finish
+from ortdeploy.files.shared_store import SharedStore
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
@@ -144,3 +146,41 @@ def die_before(_original: Any, *_: Any) -> None:
 def die_after(original: Any, *arguments: Any) -> None:
     original(*arguments)
     raise Killed
+
+
+OUT = "memory://bucket/out"
+"""An output on the store in memory."""
+
+
+def litter_of(found: list[str]) -> list[str]:
+    """What nobody needs on a store once a plan is closed, of the names that were found."""
+    kept = {"bound.json", "closed.json", "from-0.json"}
+    return [one for one in found if one.startswith("_parts/") and one.split("/")[-1] not in kept]
+
+
+_ASKED = ("pipe_file", "cat_file", "put_file", "cp_file", "rm_file", "info", "ls", "find")
+
+
+@contextmanager
+def failing(store: Any, at: dict[int, bool]) -> Iterator[None]:
+    """Let requests to a store in memory by their number fail: True after they were carried out, False before."""
+    calls = count()
+
+    def failing_at(method: Any) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            number = next(calls)
+            if at.get(number) is False:
+                raise ConnectionError("away")
+            result = method(*arguments, **more)
+            if at.get(number):
+                raise ConnectionError("the answer was lost")
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _ASKED:
+            patch.setattr(type(store), name, failing_at(getattr(type(store), name)))
+        patch.setattr(SharedStore, "at_once", 1)  # so that a schedule is the same each time
+        patch.setattr("ortdeploy.retries.FIRST_WAIT", 0.0)
+        yield
