@@ -25,7 +25,6 @@ from support.models import scale_model
 from support.pages import snippets
 
 from ortdeploy.bundles.layout import open_bundle
-from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.commands import watch
 from ortdeploy.cli.main import main
 from ortdeploy.diagnostics import OrtdeployError
@@ -520,15 +519,6 @@ def test_the_policy_of_the_page_is_one(tmp_path: Path) -> None:
     with pytest.raises(OrtdeployError) as refused:
         read_policies(str(tmp_path / "policy.yaml"))
     assert (str(refused.value).count("so nothing runs"), "2027.pub: No such file" in str(refused.value)) == (1, True)
-
-
-def test_the_commands_of_the_page_have_flags_that_exist() -> None:
-    page = (REPOSITORY / "docs/bundles.md").read_text(encoding="utf-8")
-    (lines,) = [body for kind, _, body in snippets(page) if kind == "sh"]
-    for line in lines.splitlines():
-        words = line.split()
-        if words[0] == "ortdeploy":
-            assert build_parser().parse_args(words[1:]).number == 41
 
 
 def test_files_of_a_bundle_that_never_came_whole_are_freed_and_those_of_versions_stay(

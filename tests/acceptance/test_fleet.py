@@ -14,7 +14,6 @@ from conftest import REPOSITORY, Cli
 from msgspec.structs import replace
 from support.fleet import CURRENT, collected
 
-from ortdeploy.cli.command_line import arguments
 from ortdeploy.fleet.document import Device, Refused
 from ortdeploy.schemas import load_schema
 from ortdeploy.state.looks import moment_of
@@ -136,10 +135,3 @@ def test_the_commands_of_the_page_work(inbox: Path, cli: Cli, monkeypatch: pytes
 
 def test_the_document_of_the_page_is_one() -> None:
     jsonschema.validate(json.loads(blocks("json")[0]), load_schema("status"))
-
-
-def test_the_flags_of_the_page_exist() -> None:
-    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ortdeploy ")]
-    assert len(lines) > 2
-    for line in lines:
-        arguments.build_parser().parse_args(shlex.split(line)[1:])

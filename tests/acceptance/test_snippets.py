@@ -14,11 +14,12 @@ from support import family_models as families
 from support.gallery import deployed
 from support.pages import EXAMPLES, shell, snippets
 
-from ortdeploy.cli.command_line.arguments import COMMANDS, build_parser
+from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.results.shares import Shares, SlowPart, WorkerShare
 from ortdeploy.views.text import render_shares
 
 OWN = "tests/acceptance/test_snippets.py::"
+FLAGS = f"{OWN}test_commands_have_flags_that_exist"
 PAGES = "tests/acceptance/test_pages.py::"
 BUNDLES = "tests/acceptance/test_bundles.py::"
 EXAMPLE = f"{PAGES}test_the_example_of_a_how_to_page_prints_what_it_says"
@@ -48,7 +49,7 @@ TESTS = {
     ("docs/architecture.md", "mermaid"): "tests/test_architecture.py::test_the_picture_shows_the_layers",
     ("docs/boards.md", "bash"): INSTALLS,
     ("docs/bundles.md", "console"): EXAMPLE,
-    ("docs/bundles.md", "sh"): f"{BUNDLES}test_the_commands_of_the_page_have_flags_that_exist",
+    ("docs/bundles.md", "sh"): FLAGS,
     ("docs/bundles.md", "text"): f"{BUNDLES}test_the_policy_of_the_page_is_one",
     ("docs/captions.md", "yaml"): YAML,
     ("docs/ci.md", "yaml"): f"{PAGES}test_yaml_of_the_page_about_ci_names_what_is_there",
@@ -62,14 +63,14 @@ TESTS = {
     **{(f"docs/how-to/{name}.md", "yaml"): YAML for name in HOW_TO},
     ("docs/fleet.md", "console"): f"{FLEET}test_the_commands_of_the_page_work",
     ("docs/fleet.md", "json"): f"{FLEET}test_the_document_of_the_page_is_one",
-    ("docs/fleet.md", "sh"): f"{FLEET}test_the_flags_of_the_page_exist",
+    ("docs/fleet.md", "sh"): FLAGS,
     ("docs/fleet.md", "text"): "tests/acceptance/test_pull_signed.py::test_a_signed_commit_is_pulled_and_applied",
     ("docs/fleet-demo.md", "sh"): f"{DEMO}test_the_demo_keeps_its_promises_and_prints_what_the_page_shows",
     ("docs/fleet-demo.md", "text"): f"{DEMO}test_the_demo_keeps_its_promises_and_prints_what_the_page_shows",
     ("docs/expect.md", "yaml"): YAML,
     ("docs/plans.md", "sh"): f"{OWN}test_an_open_plan_runs_as_the_page_says",
     ("docs/python.md", "pycon"): "tests/test_api.py::test_the_examples_of_the_page_run",
-    ("docs/ray.md", "sh"): f"{OWN}test_commands_of_a_cluster_have_flags_that_exist",
+    ("docs/ray.md", "sh"): FLAGS,
     ("docs/shards.md", "sh"): f"{OWN}test_shards_of_a_plan_run_as_the_page_says",
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
     ("docs/manifest.md", "yaml"): YAML,
@@ -197,13 +198,12 @@ def test_a_model_of_the_gallery_runs_as_its_page_says(
     assert list((tmp_path / "deployments/gallery/outbox/ocr").glob("part-*"))
 
 
-def test_commands_of_a_cluster_have_flags_that_exist() -> None:
-    install, *lines = commands("docs/ray.md", "sh")
-    assert install == 'pip install "ortdeploy[ray]"'
-    for line in lines:
-        program, command, *words = shlex.split(line)
-        assert program == "ortdeploy"
-        assert command in COMMANDS
+@pytest.mark.parametrize("page", ["docs/bundles.md", "docs/fleet.md", "docs/ray.md"])
+def test_commands_have_flags_that_exist(page: str) -> None:
+    blocks = [body for kind, _, body in snippets((REPOSITORY / page).read_text(encoding="utf-8")) if kind == "sh"]
+    lines = [line for body in blocks for line in body.splitlines() if line.startswith("ortdeploy ")]
+    assert len(lines) > 1
+    for _, command, *words in (shlex.split(line, comments=True) for line in lines):
         build_parser(command).parse_args([command, *words])  # exits if there is no such flag
 
 
