@@ -1,13 +1,17 @@
 """What tests of remembered plans and answers share: a machine on which nothing else changes, and looks at planning."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ortdeploy.cli import plans as plans_of_commands
@@ -15,6 +19,7 @@ from ortdeploy.cli.main import main
 from ortdeploy.planning.remembered import nothing_to_do
 from ortdeploy.planning.workflow import plan_manifests
 from support import forks
+from support.models import scale_model
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -76,3 +81,67 @@ def files_opened_by(folder: Path, *command: str) -> tuple[int, set[Path]]:
     code, seen = json.loads(out.splitlines()[-1])
     paths = {folder / path for path in seen}
     return code, {path for path in paths if path.is_relative_to(folder) and path.is_file()}
+
+
+def make_files(folder: Path) -> None:
+    """Write what a deployment reads beside its manifest: a model, golden data, labels, and a folder for inputs."""
+    scale_model(folder / "models/double.onnx")
+    (folder / "inbox").mkdir()
+    (folder / "labels.txt").write_text("w\nx\ny\nz\n")
+    (folder / "checks/double").mkdir(parents=True)
+    np.savez(folder / "checks/double/inputs.npz", x=np.ones((1, 4), np.float32))
+    np.savez(folder / "checks/double/outputs.npz", y=np.full((1, 4), 2, np.float32))
+
+
+def replace_file(path: Path) -> None:
+    """Put a file of the same bytes and times in a file's place."""
+    old = path.stat()
+    copy = path.with_name("copy")
+    shutil.copy2(path, copy)
+    os.utime(copy, ns=(old.st_atime_ns, old.st_mtime_ns))
+    copy.replace(path)
+
+
+def link_to_moved(path: Path) -> None:
+    """Move a file or folder two folders up and leave a link: what it leads to is the very same."""
+    moved = path.parents[1] / f"moved-{path.name}"
+    path.rename(moved)
+    path.symlink_to(moved)
+
+
+BESIDE_DATA: dict[str, Callable[[Path], object]] = {
+    "the manifest's text": lambda at: (at / "m.yaml").write_text((at / "m.yaml").read_text() + "# more\n"),
+    "a model's bytes": lambda at: scale_model(at / "models/double.onnx", factor=3.0),
+    "a model's file": lambda at: replace_file(at / "models/double.onnx"),
+    "a model is gone": lambda at: (at / "models/double.onnx").unlink(),
+    "a model is a link": lambda at: link_to_moved(at / "models/double.onnx"),
+    "the models' folder is a link out": lambda at: link_to_moved(at / "models"),
+    "a file of a step": lambda at: (at / "labels.txt").write_text("1\n2\n3\n4\n"),
+    "golden data": lambda at: (at / "checks/double/outputs.npz").unlink(),
+    "more golden data": lambda at: (at / "checks/double/test_data_set_0").mkdir(),
+    "a link in the state folder": lambda at: (at / ".ortdeploy/link").symlink_to(at.parent),
+    "the state folder is a link": lambda at: link_to_moved(at / ".ortdeploy"),
+}
+"""What may change of a deployment beside its data, so that nothing of it is remembered any more."""
+
+
+def _text_of(ending: str, text: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
+    read = nothing_to_do._text  # noqa: SLF001  stands for the system's own file
+
+    def change(patch: pytest.MonkeyPatch, _: Path) -> None:
+        patch.setattr(nothing_to_do, "_text", lambda path: text if path.endswith(ending) else read(path))
+
+    return change
+
+
+AROUND: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
+    "an environment variable": lambda patch, _: patch.setenv("LC_ALL", "C"),
+    "the boot": _text_of("boot_id", "another"),
+    "the group's memory": _text_of("memory.max", "1000000"),
+    "the user": lambda patch, _: patch.setattr(os, "geteuid", lambda: 12345),
+    "the cores": lambda patch, _: patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False),
+    "a package": lambda patch, folder: patch.syspath_prepend(folder),
+    "Python": lambda patch, _: patch.setattr(sys, "warnoptions", ["error"]),
+    "the clock was set back": lambda patch, _: patch.setattr(time, "time_ns", lambda: 1),
+}
+"""What may change around a deployment."""

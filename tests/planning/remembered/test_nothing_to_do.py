@@ -18,9 +18,17 @@ import pytest
 from conftest import Cli
 from msgspec.structs import replace
 from support.memo_files import memo_files, memo_values, rewrite
-from support.models import scale_model
 from support.plugins import needs_qnn
-from support.remembered_plans import Plans, everything_is_old, files_opened_by
+from support.remembered_plans import (
+    AROUND,
+    BESIDE_DATA,
+    Plans,
+    everything_is_old,
+    files_opened_by,
+    link_to_moved,
+    make_files,
+    replace_file,
+)
 
 from ortdeploy.cli import plans as plans_of_commands
 from ortdeploy.cli.command_line.arguments import build_parser
@@ -53,14 +61,9 @@ jobs:
 
 
 def prepare(folder: Path) -> None:
-    scale_model(folder / "models/double.onnx")
-    (folder / "inbox").mkdir()
+    make_files(folder)
     for name in ("a", "b"):
         np.save(folder / f"inbox/{name}.npy", np.ones((4, 4), np.float32))
-    (folder / "labels.txt").write_text("w\nx\ny\nz\n")
-    (folder / "checks/double").mkdir(parents=True)
-    np.savez(folder / "checks/double/inputs.npz", x=np.ones((1, 4), np.float32))
-    np.savez(folder / "checks/double/outputs.npz", y=np.full((1, 4), 2, np.float32))
     (folder / "m.yaml").write_text(MANIFEST)
 
 
@@ -105,25 +108,8 @@ def test_each_way_to_ask_has_its_own_answer(
     assert plans.made == 3
 
 
-def _replace(path: Path) -> None:
-    """Put a file of the same bytes and times in a file's place."""
-    old = path.stat()
-    path.write_bytes(path.read_bytes())
-    copy = path.with_name("copy")
-    shutil.copy2(path, copy)
-    os.utime(copy, ns=(old.st_atime_ns, old.st_mtime_ns))
-    copy.replace(path)
-
-
 def _touch(path: Path) -> None:
     os.utime(path, ns=(1, 1))
-
-
-def _link_to_moved(path: Path) -> None:
-    """Move a file or folder two folders up and leave a link: what it leads to is the very same."""
-    moved = path.parents[1] / f"moved-{path.name}"
-    path.rename(moved)
-    path.symlink_to(moved)
 
 
 def _ledger(folder: Path) -> Path:
@@ -141,35 +127,26 @@ def _begin_rewrite(folder: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "the manifest's text": lambda at: (at / "m.yaml").write_text(MANIFEST + "# more\n"),
+    **BESIDE_DATA,
     "the manifest's time": lambda at: _touch(at / "m.yaml"),
-    "the model's bytes": lambda at: scale_model(at / "models/double.onnx", factor=3.0),
-    "the model's file": lambda at: _replace(at / "models/double.onnx"),
-    "the model is gone": lambda at: (at / "models/double.onnx").unlink(),
-    "the model's folder is a link out": lambda at: _link_to_moved(at / "models"),
-    "the labels": lambda at: (at / "labels.txt").write_text("1\n2\n3\n4\n"),
-    "golden data": lambda at: (at / "checks/double/outputs.npz").unlink(),
-    "more golden data": lambda at: (at / "checks/double/test_data_set_0").mkdir(),
     "an input's bytes": lambda at: np.save(at / "inbox/a.npy", np.ones((5, 4), np.float32)),
     "an input's time": lambda at: _touch(at / "inbox/a.npy"),
-    "an input's file": lambda at: _replace(at / "inbox/a.npy"),
+    "an input's file": lambda at: replace_file(at / "inbox/a.npy"),
     "one input more": lambda at: np.save(at / "inbox/c.npy", np.ones((5, 4), np.float32)),
     "one input less": lambda at: (at / "inbox/a.npy").unlink(),
     "a folder like an input": lambda at: (at / "inbox/c.npy").mkdir(),
     "an input's name": lambda at: (at / "inbox/a.npy").rename(at / "inbox/c.npy"),
-    "the inputs' folder is a link out": lambda at: _link_to_moved(at / "inbox"),
-    "an input is a link": lambda at: _link_to_moved(at / "inbox/a.npy"),
+    "the inputs' folder is a link out": lambda at: link_to_moved(at / "inbox"),
+    "an input is a link": lambda at: link_to_moved(at / "inbox/a.npy"),
     "a part is gone": lambda at: next((at / "outbox/run").glob("part-*")).unlink(),
     "a part is cut": lambda at: os.truncate(next((at / "outbox/run").glob("part-*")), 3),
     "a part's time": lambda at: _touch(next((at / "outbox/run").glob("part-*"))),
     "the output is gone": lambda at: shutil.rmtree(at / "outbox/run"),
-    "the output's folder is a link out": lambda at: _link_to_moved(at / "outbox"),
+    "the output's folder is a link out": lambda at: link_to_moved(at / "outbox"),
     "the ledger is gone": lambda at: _ledger(at).unlink(),
     "the ledger was written": _edit_ledger,
     "a rewrite was begun": _begin_rewrite,
     "a transaction was cut off": lambda at: Path(f"{_ledger(at)}-journal").write_bytes(b"\xd9"),
-    "a link in the state folder": lambda at: (at / ".ortdeploy/link").symlink_to(at.parent),
-    "the state folder is a link": lambda at: _link_to_moved(at / ".ortdeploy"),
 }
 
 
@@ -219,8 +196,8 @@ def known(finished: Finished, tmp_path: Path) -> Iterator[Known]:
 
 @pytest.mark.quick(
     "the manifest's text",
-    "the model's bytes",
-    "the labels",
+    "a model's bytes",
+    "a file of a step",
     "golden data",
     "an input's time",
     "one input more",
@@ -236,48 +213,17 @@ def test_whatever_changes_in_the_tree_there_is_no_answer(known: Known, change: s
     assert known.answer() is None
 
 
-def _environment(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setenv("LC_ALL", "C")
-
-
-def _boot(patch: pytest.MonkeyPatch, _: Path) -> None:
-    read = nothing_to_do._text  # noqa: SLF001  stands for the system's own file
-    patch.setattr(nothing_to_do, "_text", lambda path: "another" if path.endswith("boot_id") else read(path))
-
-
-def _memory_limit(patch: pytest.MonkeyPatch, _: Path) -> None:
-    read = nothing_to_do._text  # noqa: SLF001  stands for the system's own file
-    patch.setattr(nothing_to_do, "_text", lambda path: "1000000" if path.endswith("memory.max") else read(path))
-
-
-def _user(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr(os, "geteuid", lambda: 12345)
-
-
-def _cores(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    patch.setattr(os, "cpu_count", lambda: 1)
-
-
 def _read_only(patch: pytest.MonkeyPatch, _: Path) -> None:
     access = os.access
     patch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
 
 
-def _package(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.syspath_prepend(folder)
-
-
-def _python(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr(sys, "warnoptions", ["error"])
-
-
-@pytest.mark.quick("_environment", "_memory_limit", "_package", "_python")
-@pytest.mark.parametrize("change", [_environment, _boot, _memory_limit, _user, _cores, _read_only, _package, _python])
+@pytest.mark.quick("an environment variable", "the group's memory", "a package", "Python")
+@pytest.mark.parametrize("change", [*AROUND, "a disk that is read-only"])
 def test_whatever_changes_around_it_there_is_no_answer(
-    known: Known, monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch, Path], None]
+    known: Known, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    change(monkeypatch, known.folder)
+    AROUND.get(change, _read_only)(monkeypatch, known.folder)
     assert known.answer() is None
 
 
@@ -507,8 +453,7 @@ def test_an_output_that_cannot_be_made_any_more_is_looked_at(
     for _ in range(3):
         assert "nothing to do" in cli("apply", folder / "m.yaml").out
     assert plans.made == 1
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
+    _read_only(monkeypatch, folder)
     cli("apply", folder / "m.yaml")
     assert plans.made == 2
 
@@ -521,12 +466,6 @@ def test_an_input_that_is_gone_is_noted_before_it_is_remembered(cli: Cli, folder
     assert plans.made == 3
     np.save(folder / "inbox/a.npy", np.ones((3, 4), np.float32))
     assert "1 job to run" in cli("apply", folder / "m.yaml").out
-
-
-def test_a_clock_that_was_set_back_leaves_no_answer(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() - 10**12)
-    assert known.answer() is None
 
 
 @pytest.mark.slow

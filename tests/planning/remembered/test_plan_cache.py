@@ -4,8 +4,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,8 +15,8 @@ import pytest
 from conftest import Cli
 from msgspec import Struct
 from support.memo_files import memo_files, memo_values, rewrite
-from support.models import lora_model, make_adapter, scale_model
-from support.remembered_plans import Plans, everything_is_old, files_opened_by
+from support.models import lora_model, make_adapter
+from support.remembered_plans import AROUND, BESIDE_DATA, Plans, everything_is_old, files_opened_by, make_files
 
 from ortdeploy.cli.command_line.arguments import build_parser
 from ortdeploy.cli.main import main
@@ -62,16 +60,11 @@ jobs:
 
 
 def prepare(folder: Path) -> None:
-    scale_model(folder / "models/double.onnx")
+    make_files(folder)
     lora_model(folder / "models/tuned.onnx", required=True)
     (folder / "adapters").mkdir()
     arrays = {"lora_A": np.ones((4, 2), np.float32), "lora_B": np.ones((2, 4), np.float32)}
     make_adapter(folder / "adapters/low.onnx_adapter", **arrays)
-    (folder / "inbox").mkdir()
-    (folder / "labels.txt").write_text("w\nx\ny\nz\n")
-    (folder / "checks/double").mkdir(parents=True)
-    np.savez(folder / "checks/double/inputs.npz", x=np.ones((1, 4), np.float32))
-    np.savez(folder / "checks/double/outputs.npz", y=np.full((1, 4), 2, np.float32))
     (folder / "m.yaml").write_text(MANIFEST)
     arrive(folder, "a")
 
@@ -337,37 +330,12 @@ def test_a_job_that_took_more_memory_than_there_is_needs_a_rule(known: Known, si
     assert (known.recalled() is not None) == fits
 
 
-def _replace(path: Path) -> None:
-    """Put a file of the same bytes and times in a file's place."""
-    old = path.stat()
-    copy = path.with_name("copy")
-    shutil.copy2(path, copy)
-    os.utime(copy, ns=(old.st_atime_ns, old.st_mtime_ns))
-    copy.replace(path)
-
-
-def _link_to_moved(path: Path) -> None:
-    moved = path.parents[1] / f"moved-{path.name}"
-    path.rename(moved)
-    path.symlink_to(moved)
-
-
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "the manifest's text": lambda at: (at / "m.yaml").write_text(MANIFEST + "# more\n"),
-    "a model's bytes": lambda at: scale_model(at / "models/double.onnx", factor=3.0),
-    "a model's file": lambda at: _replace(at / "models/tuned.onnx"),
-    "a model is gone": lambda at: (at / "models/double.onnx").unlink(),
-    "a model is a link": lambda at: _link_to_moved(at / "models/double.onnx"),
-    "the models' folder is a link out": lambda at: _link_to_moved(at / "models"),
+    **BESIDE_DATA,
     "an adapter's bytes": lambda at: make_adapter(
         at / "adapters/low.onnx_adapter", lora_A=np.zeros((4, 2), np.float32), lora_B=np.zeros((2, 4), np.float32)
     ),
     "an adapter is gone": lambda at: (at / "adapters/low.onnx_adapter").unlink(),
-    "a file of a step": lambda at: (at / "labels.txt").write_text("1\n2\n3\n4\n"),
-    "golden data": lambda at: (at / "checks/double/outputs.npz").unlink(),
-    "more golden data": lambda at: (at / "checks/double/test_data_set_0").mkdir(),
-    "a link in the state folder": lambda at: (at / ".ortdeploy/link").symlink_to(at.parent),
-    "the state folder is a link": lambda at: _link_to_moved(at / ".ortdeploy"),
 }
 
 
@@ -376,27 +344,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_whatever_changes_beside_data_the_plan_is_made(known: Known, change: str) -> None:
     CHANGES[change](known.folder)
     assert known.recalled() is None
-
-
-def _text_of(ending: str, text: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
-    read = nothing_to_do._text  # noqa: SLF001  stands for the system's own file
-
-    def change(patch: pytest.MonkeyPatch, _: Path) -> None:
-        patch.setattr(nothing_to_do, "_text", lambda path: text if path.endswith(ending) else read(path))
-
-    return change
-
-
-AROUND: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
-    "an environment variable": lambda patch, _: patch.setenv("LC_ALL", "C"),
-    "the boot": _text_of("boot_id", "another"),
-    "the group's memory": _text_of("memory.max", "1000000"),
-    "the user": lambda patch, _: patch.setattr(os, "geteuid", lambda: 12345),
-    "the cores": lambda patch, _: patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False),
-    "a package": lambda patch, folder: patch.syspath_prepend(folder),
-    "Python": lambda patch, _: patch.setattr(sys, "warnoptions", ["error"]),
-    "the clock was set back": lambda patch, _: patch.setattr(time, "time_ns", lambda: 1),
-}
 
 
 @pytest.mark.quick("an environment variable", "the group's memory", "a package", "the clock was set back")
