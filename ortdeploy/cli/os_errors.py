@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 
 _LACKING = {
     errno.EAGAIN: "; no process can be started, see ulimit -u, TasksMax and pids.max",
@@ -39,6 +40,9 @@ def fault_of_the_machine(error: Exception) -> str | None:
         return "no thread can be started, see ulimit -u, TasksMax and pids.max"
     if isinstance(error, ImportError):
         return _of_the_installation(error)
+    if isinstance(error, UnicodeEncodeError) and error.encoding == sys.getfilesystemencoding() != "utf-8":
+        lacking = ascii(error.object[error.start : error.end])
+        return f"Python has {error.encoding} for names of files here, which has no {lacking}; set LC_ALL=C.UTF-8"
     return None
 
 

@@ -34,6 +34,14 @@ def test_what_is_missing_is_named(error: Exception, said: str | None) -> None:
     assert (found or "").startswith(said or "") if said else found is None
 
 
+def test_a_locale_without_a_letter_of_a_name_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = UnicodeEncodeError("ascii", "in/ö.csv", 3, 4, "ordinal not in range(128)")
+    assert fault_of_the_machine(error) is None  # of text
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
+    found = fault_of_the_machine(error)
+    assert found == "Python has ascii for names of files here, which has no '\\xf6'; set LC_ALL=C.UTF-8"
+
+
 @pytest.mark.process
 @pytest.mark.quick("onnxruntime", "numpy", "yaml")
 @pytest.mark.parametrize(
