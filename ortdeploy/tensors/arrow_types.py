@@ -89,27 +89,39 @@ def shown_type(name: str) -> str:
 
 
 def plain_type(kind: "pa.DataType") -> "pa.DataType":
-    """Return what a type holds: dictionaries, views and large types are only other ways to store that."""
+    """Return what a type holds: dictionaries, views, large types and tensors are only other ways to store that."""
     import pyarrow as pa  # noqa: PLC0415  as above
 
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
-        return kind
+        return _nested_lists(kind) if isinstance(kind, pa.FixedShapeTensorType) else kind
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind):
         return pa.binary()
-    if types.is_fixed_size_list(kind):
-        return pa.list_(plain_type(kind.value_type), kind.list_size)
     if types.is_map(kind):
         return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type), keys_sorted=kind.keys_sorted)
     if is_list(kind):
-        return pa.list_(plain_type(kind.value_type))
+        return pa.list_(plain_type(kind.value_type), kind.list_size if types.is_fixed_size_list(kind) else -1)
     if types.is_struct(kind):
         return pa.struct([(one.name, plain_type(one.type)) for one in kind])
     return kind
+
+
+def _nested_lists(kind: "pa.FixedShapeTensorType") -> "pa.DataType":
+    import pyarrow as pa  # noqa: PLC0415  as above
+
+    inner = plain_type(kind.value_type)
+    for axis in reversed(tensor_order(kind)):
+        inner = pa.list_(inner, kind.shape[axis])
+    return inner
+
+
+def tensor_order(kind: "pa.FixedShapeTensorType") -> Sequence[int]:
+    """Return which axis of stored tensors each axis of their values is."""
+    return kind.permutation or range(len(kind.shape))
 
 
 def is_list(kind: "pa.DataType") -> bool:

@@ -22,6 +22,7 @@ from ortdeploy.sinks.tables import ORIGIN
 from ortdeploy.sources.catalogue import SOURCES, look_at
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.tables.arrow_values import TableError
+from ortdeploy.tensors.arrow_types import type_name
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -123,6 +124,15 @@ def test_tensors_that_are_stored_in_another_order_have_the_shape_of_their_values
     assert seen.columns["x"].shape == (ROWS, 4, 2, 3)
     (block,) = read(tmp_path, ["a.arrow"], Wanted(dtypes={"x": "float32"}))
     np.testing.assert_array_equal(block.columns["x"], stored.transpose(0, 3, 1, 2))
+
+
+def test_tensors_are_carried_as_lists_in_the_order_of_their_axes(tmp_path: Path) -> None:
+    kind = pa.fixed_shape_tensor(pa.int32(), (2, 3), permutation=[1, 0])
+    flat = pa.array([[1, 2, 3, 4, 5, 6], None, [7, 8, 9, 0, 1, 2]], pa.list_(pa.int32(), 6))
+    save(tmp_path / "a.arrow", pa.table({"t": pa.ExtensionArray.from_storage(kind, flat), "x": [1.0, 2.0, 3.0]}))
+    (block,) = read(tmp_path, ["a.arrow"], Wanted(dtypes={"x": None}, keys=("t",)))
+    assert block.key("t") == [[[1, 4], [2, 5], [3, 6]], None, [[7, 0], [8, 1], [9, 2]]]
+    assert type_name(kind) == "list<list<int32>[2]>[3]"
 
 
 @pytest.mark.parametrize("missing", [{}, {"x": 0.0}])

@@ -7,7 +7,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.sources.empty_cells import null_if_empty
-from ortdeploy.tensors.arrow_types import arrow_element_name, is_list, plain_type
+from ortdeploy.tensors.arrow_types import arrow_element_name, is_list, plain_type, tensor_order
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.nanoseconds import Nanoseconds
@@ -37,21 +37,11 @@ def tensor_type(kind: "pa.DataType") -> TensorType:
 
     shape: list[int | str | None] = [ROWS]
     kind = plain_type(kind)
-    while True:
-        if isinstance(kind, pa.FixedShapeTensorType):
-            shape += (kind.shape[axis] for axis in _order(kind))
-        elif is_list(kind):
-            shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
-        else:
-            break
+    while is_list(kind):
+        shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
     name = element_type(kind)
     return TensorType(name, tuple(shape)) if name or pa.types.is_null(kind) else TensorType()
-
-
-def _order(kind: "pa.FixedShapeTensorType") -> Sequence[int]:
-    """Return which axis of stored tensors each axis of their values is."""
-    return kind.permutation or range(len(kind.shape))
 
 
 def element_type(kind: "pa.DataType") -> str | None:
@@ -63,22 +53,13 @@ def element_type(kind: "pa.DataType") -> str | None:
     return arrow_element_name(kind)
 
 
-def storage(kind: "pa.DataType") -> "pa.DataType":
-    """Return how the values of a type are stored."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
 def innermost(kind: "pa.DataType") -> "pa.DataType":
     """Return the type of what is in lists, or the type itself."""
-    kind = storage(kind)
     return innermost(kind.value_type) if is_list(kind) else kind
 
 
 def depth_of(kind: "pa.DataType") -> int:
-    """Return how many lists deep the values of a type are stored; a tensor is one list."""
-    kind = storage(kind)
+    """Return how many lists deep the values of a type are stored."""
     return 1 + depth_of(kind.value_type) if is_list(kind) else 0
 
 
@@ -150,6 +131,26 @@ def runs_as_dictionary(column: "pa.Array") -> "pa.Array":
     return values.take(runs) if pa.types.is_nested(values.type) else pa.DictionaryArray.from_arrays(runs, values)
 
 
+def tensors_as_lists(column: "pa.Array") -> "pa.Array":
+    """Return a column of tensors as lists of fixed sizes, in the order of their axes; others as they are.
+
+    pyarrow's own conversion mixes values of orders such as [2, 0, 1].
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    kind = column.type
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return column
+    order, items = tensor_order(kind), _items(column.storage)
+    *inner, outer = (kind.shape[axis] for axis in reversed(order))
+    if list(order) != sorted(order):
+        places = np.arange(len(items)).reshape(len(column), *kind.shape).transpose(0, *(axis + 1 for axis in order))
+        items = items.take(pa.array(places.reshape(-1)))
+    for size in inner:
+        items = pa.FixedSizeListArray.from_arrays(items, size)
+    return pa.FixedSizeListArray.from_arrays(items, outer, mask=column.is_null() if column.null_count else None)
+
+
 def decoded_bytes(column: "pa.Array") -> int:
     """Return the decoded bytes of a dictionary column: a large value may occur many times."""
     import pyarrow as pa  # noqa: PLC0415
@@ -163,12 +164,8 @@ def decoded_bytes(column: "pa.Array") -> int:
 
 def has_gaps(column: "pa.Array") -> bool:
     """Return whether a value is null, at any depth."""
-    import pyarrow as pa  # noqa: PLC0415
-
     if column.null_count:
         return True
-    if isinstance(column, pa.ExtensionArray):
-        return has_gaps(column.storage)
     return is_list(column.type) and has_gaps(_items(column))
 
 
@@ -186,9 +183,6 @@ def as_rows(column: "pa.Array") -> Column:
     """Return a column without gaps as one array [rows, …]; nested lists add dimensions."""
     import pyarrow as pa  # noqa: PLC0415
 
-    if isinstance(column, pa.FixedShapeTensorArray):  # whose own conversion mixes values of orders such as [2, 0, 1]
-        stored = np.asarray(as_rows(column.storage)).reshape(len(column), *column.type.shape)
-        return stored.transpose(0, *(axis + 1 for axis in _order(column.type)))
     if pa.types.is_fixed_size_list(column.type):
         inner, size = as_rows(_items(column)), column.type.list_size
         if isinstance(inner, list):

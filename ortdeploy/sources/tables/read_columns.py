@@ -25,8 +25,8 @@ from ortdeploy.sources.tables.arrow_values import (
     nanoseconds,
     nulls_for_empty,
     runs_as_dictionary,
-    storage,
     tensor_type,
+    tensors_as_lists,
     typed_as,
 )
 from ortdeploy.tensors.arrow_types import arrow_element_name, named_type, plain_type, rounded_rows
@@ -188,7 +188,7 @@ class ReadColumns(Struct):
             check_room(decoded_bytes(part), f'"{name}" of {len(part)} rows', limit)
 
     def _parts(self, name: str) -> "list[pa.Array]":
-        return [runs_as_dictionary(piece.batch.column(name)) for piece in self.pieces]
+        return [tensors_as_lists(runs_as_dictionary(piece.batch.column(name))) for piece in self.pieces]
 
     def _cast(self, name: str, part: "pa.Array", wanted: "pa.DataType", before: int) -> "pa.Array":
         """Return some rows, which others are `before`, in another type; rows that it does not hold are noted."""
@@ -262,8 +262,7 @@ class ReadColumns(Struct):
                 self.without.setdefault(place, gaps.reason(what))
         if filler is None:
             return column
-        filled = pa.array(values, storage(column.type))
-        return pa.ExtensionArray.from_storage(column.type, filled) if storage(column.type) != column.type else filled
+        return pa.array(values, column.type)
 
 
 _MISFITS = (ValueError, TypeError, OverflowError)
