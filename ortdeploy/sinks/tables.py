@@ -291,7 +291,7 @@ def _array_of_list(values: list[Any]) -> "pa.Array":
     import pyarrow as pa  # noqa: PLC0415
 
     first = next((value for value in values if value is not None), None)
-    if isinstance(first, dict):
+    if isinstance(first, dict) and _is_map(first):
         pairs = [None if value is None else list(value.items()) for value in values]
         key, item = next(iter(first.items()), ("", 0))
         return pa.array(pairs, pa.map_(pa.scalar(key).type, pa.scalar(_plain(item)).type))
@@ -305,6 +305,13 @@ def _array_of_list(values: list[Any]) -> "pa.Array":
             kind = pa.list_(kind)
         return pa.array(plain, kind)
     return _text(plain)
+
+
+def _is_map(value: Mapping[str, Any]) -> bool:
+    """Return whether a map has values of one type; of others, such as a span's text and score, Arrow makes structs."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    return len({pa.scalar(_plain(item)).type for item in value.values()}) <= 1
 
 
 def _text(values: list[Any]) -> "pa.Array":

@@ -245,3 +245,12 @@ def test_blocks_of_several_types_are_joined_as_they_are() -> None:
     for other in ([0.5], [True], ["a"], [-1]):
         with pytest.raises(ValueError, match=r"of which an array holds one|no element type holds"):
             write("npz", [{"k": [2**53 + 1]}, {"k": [2**63 + 1]}, {"k": other}], ["k"])
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_maps_of_values_of_several_types_are_structs(kind: str, tmp_path: Path) -> None:
+    span = {"text": "Köln", "start": 3, "score": 0.5}
+    blocks: list[dict[str, Column]] = [{"spans": [], "by": []}, {"spans": [span], "by": [{"a": 0.5, "b": 1.0}]}]
+    (tmp_path / "part").write_bytes(write(kind, blocks, ["spans", "by"]))
+    read = parquet.read_table if kind == "parquet" else lambda path: pa.ipc.open_file(path).read_all()
+    assert read(tmp_path / "part").to_pylist() == [{"spans": span, "by": [("a", 0.5), ("b", 1.0)]}]
