@@ -19,6 +19,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.state import State, pack_state, unpack_state
 from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.tensors.elements import numpy_dtype
 
 FLOAT = TensorProto.FLOAT
 
@@ -246,8 +247,10 @@ def test_failed_rows_are_not_run_by_themselves(stream: Path, cli: Cli) -> None:
     assert "cannot be run by themselves" in refused.out
 
 
-def test_a_state_reads_back() -> None:
-    state = State(values={"h": np.arange(6, dtype=np.float32).reshape(1, 2, 3)}, key=("a", "ü"))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int4"])
+def test_a_state_reads_back(dtype: str) -> None:
+    state = State(values={"h": np.arange(6).reshape(1, 2, 3).astype(numpy_dtype(dtype))}, key=("a", "ü"))
     again = unpack_state(pack_state(state))
     assert again.key == state.key
+    assert again.values["h"].dtype == state.values["h"].dtype
     np.testing.assert_array_equal(again.values["h"], state.values["h"])
