@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ortdeploy.cli.command_line.manifest_options import load_options, plan_root
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.facts.counting import Counting
-from ortdeploy.files.names import is_file
+from ortdeploy.files.names import is_file, is_there
 from ortdeploy.files.opening import open_regular
 from ortdeploy.ledger.ledger import now
 from ortdeploy.manifest.loader import LoadOptions
@@ -106,11 +106,13 @@ def load_plan_file(
     """Plan again from a plan file; None if the arguments name no plan file.
 
     `in_shards` and `computes` are those of `plan_again`. `folds`: this process writes the decisions of shards into the
-    ledger; if that is lost, it is made again first. Raises UsageError if shards are asked of an open plan,
-    OrtdeployError, LockedError.
+    ledger; if that is lost, it is made again first. Raises UsageError if shards are asked of an open plan, or of no
+    file, OrtdeployError, LockedError.
     """
     raw = _plan_file(arguments.paths)
     if raw is None:
+        if in_shards and not is_there(Path(arguments.paths[0])):
+            raise UsageError(f"there is no file {arguments.paths[0]}")
         return None
     _refuse_flags_of_manifests(arguments)
     file = Path(arguments.paths[0])

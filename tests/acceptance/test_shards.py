@@ -70,6 +70,8 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     for again in (("apply", plan, "--shard", "0/1"), ("finish", plan), ("apply", deployment / "m.yaml")):
         done = cli(*again)
         assert (done.code, "nothing to do" in done.out) == (0, True)
+    (deployment / "m.yaml").write_text(SMALL.replace("size: 8", "size: 4"))
+    assert "  manifest.jobs.run.batch.size: 8 -> 4\n" in cli("diff", deployment / "m.yaml").out
 
 
 @pytest.mark.quick("parquet-True")
@@ -304,6 +306,8 @@ def test_a_worker_with_another_version_ends_with_64_and_one_whose_disk_is_full_w
         (("apply", "m.yaml", "--shard", "0/2"), "--shard is for a saved plan"),
         (("apply", "plan.json", "--shard", "2/2"), "counted from 0"),
         (("finish", "m.yaml"), "finish takes one plan file"),
+        (("finish", "gone.json"), "there is no file "),
+        (("apply", "gone.json", "--shard", "0/1"), "there is no file "),
     ],
 )
 @pytest.mark.usefixtures("plan")
