@@ -24,6 +24,7 @@ from ortdeploy.jobs.locate_rows import Found, RowLocator, Segment, open_segments
 from ortdeploy.jobs.provenance import provenance
 from ortdeploy.jobs.row_numbers import hold_place
 from ortdeploy.ledger.changes import as_spans
+from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, OutputRecord, Part
 from ortdeploy.parts.committed import check_inputs, check_record, committed_parts
 from ortdeploy.parts.part_writer import PartWriter
@@ -56,6 +57,7 @@ class RetryRun:
         stream = context.stream()
         statistics = JobStatistics({}, stream, self._writer)
         self._report = JobReport(context, stream.members, statistics)
+        self._started = now()
         self._found = False  # a result of this job, whose report is renewed
         self._digits = PART_DIGITS
         self._done = 0
@@ -73,7 +75,9 @@ class RetryRun:
         try:
             if self._found:
                 if ending.status is not Status.NOTHING_TO_DO:
-                    self._context.output.ledger.note_retried(self._context.output.name, self._statistics)
+                    self._context.output.ledger.note_retried(
+                        self._context.output.name, self._context.run_id, self._started, self._statistics
+                    )
                 self._report.write()
         except (OSError, OrtdeployError) as error:
             ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))

@@ -417,11 +417,13 @@ class Ledger:
                     db.execute("UPDATE inputs SET done = 1 WHERE output = ? AND done = 0", (output,))
                     db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (total_rows(db, output), output))
 
-    def note_retried(self, output: str, statistics: Mapping[str, Any] | None = None) -> None:
-        """Note that rows of an ended run have run again: its last run ended now. How it ended does not change."""
+    def note_retried(self, output: str, run: str, started: str, statistics: Mapping[str, Any] | None = None) -> None:
+        """Note that a run has run rows of an output again: it is the last one. How the job ended does not change."""
         with self._transaction() as db:
             self._set_statistics(db, output, statistics)
-            db.execute("UPDATE outputs SET ended = ? WHERE output = ? AND ended IS NOT NULL", (now(), output))
+            ended = "CASE WHEN ended IS NULL THEN NULL ELSE ? END"
+            statement = f"UPDATE outputs SET run = ?, started = ?, ended = {ended} WHERE output = ?"  # noqa: S608  ours
+            db.execute(statement, (run, started, now(), output))
 
     def failures(self, output: str) -> Iterator[str]:
         """Yield the failed rows of an output as JSON, in the order of their rows."""

@@ -14,12 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
-from ortdeploy.files.json_text import read_json
-from ortdeploy.files.opening import read_whole
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
-from ortdeploy.planning.last_manifest import text_of
+from ortdeploy.planning.last_manifest import kept_text
 from ortdeploy.providers.secrets import masked_document
 from ortdeploy.versions import versions
 
@@ -68,7 +66,7 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
         known = {one.state.path: one.state for one in ledger.inputs(output)}
     then = _then(record, origins)
     now = _now(deployment, job, then)
-    found = [*_of_the_text(deployment.spec, record.run, text_of(state_dir, output))]
+    found = [*_of_the_text(deployment.spec, kept_text(state_dir, output, record.run))]
     found += find_differences(Value.plain(then), Value.plain(now))
     sizes = {state.path: state for state in job.input.present}
     found += [
@@ -78,13 +76,8 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
     return Changes(job=job.spec.name, run=record.run, differences=tuple(found))
 
 
-def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:
-    """Yield what differs between the manifest's text and that of a run; nothing if another run's text is kept."""
-    try:
-        known = read_json(read_whole(kept))
-        then = known["manifest"] if known["run"] == run else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return
+def _of_the_text(spec: "Spec", then: Any) -> Iterator[Difference]:
+    """Yield what differs between the manifest's text and that of a run; nothing if that is not kept."""
     if then is not None:
         now = json.loads(json.dumps(masked_document(spec.document.data)))
         for one in find_differences(Value.plain(then), Value.plain(now)):

@@ -70,10 +70,13 @@ def test_a_retry_is_the_last_run_and_one_with_nothing_to_do_is_none(
 
     def ended() -> str | None:
         (known,) = read_outputs(tmp_path / ".ortdeploy")
-        assert report(tmp_path)["ended"] == known.ended
+        told = report(tmp_path)
+        assert (told["run"], told["started"], told["ended"]) == (known.run, known.started, known.ended)
+        assert known.run.startswith("retry") == (known.ended != first)
         return known.ended
 
-    first = ended()
+    first: str | None = report(tmp_path)["ended"]
+    assert ended() == first
     monkeypatch.setattr(ledger_module, "now", lambda: "2031-01-01T00:00:00.000+00:00")
     execute(tmp_path, retrying(plan), FakeRuntime(double))
     assert ended() == "2031-01-01T00:00:00.000+00:00" != first

@@ -140,10 +140,10 @@ class Runner(Struct, frozen=True, kw_only=True):
             for one in good:
                 yield from self._run_stand_in(one)
             return
-        if plan.steps and self.shard is None and self.engine is None:
-            if plan.gates and plan.choice is not None:  # whose checks have passed
+        if plan.steps and self.shard is None:
+            if is_here and plan.gates and plan.choice is not None:  # whose checks have passed
                 with_kept_choice(plan, self.arguments, plan.choice.since or now())
-            _keep_text(self.planned, plan, state_dir, self.run_id)
+            keep_manifest(self.planned, plan, state_dir, self.run_id)
         well = True
         for ended in self._run_whole(plan, state_dir, shard=self.shard, engine=self.engine):
             well = well and ended.error is None and all(one.status is not Status.FAILED for one in ended.results)
@@ -202,7 +202,7 @@ def _unrun(plan: Plan, state_dir: str | None, ending: Ending) -> tuple[JobResult
     )
 
 
-def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:
+def keep_manifest(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:
     """Keep the manifest's text, if the plan was made from one."""
     document = planned.documents.get(plan.manifest)
     spec = next((one for one in planned.specs if os.path.abspath(one.path) == manifest_of(plan)), None)  # noqa: PTH100

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ortdeploy.application.finish import Finish
+from ortdeploy.cli.applying.runner import keep_manifest
 from ortdeploy.cli.commands.shared import result_from_here, start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.plans import load_plan_file
@@ -20,6 +21,7 @@ from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.redaction import shown_arguments
 from ortdeploy.results.results import JobResult, Status
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             write_diagnostics(planned.diagnostics, arguments)
         words = shown_arguments(arguments.words)
         plans = [replace(plan, arguments=words) for plan in planned.plans]
-        ended = [(plan, result) for plan in plans for result in _finish(plan, arguments.state_dir)]
+        ended = [(plan, result) for plan in plans for result in _finish(planned, plan, arguments.state_dir)]
     results = [result for _, result in ended]
     if arguments.format == "json":
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_REJECTED if failed or has_errors(planned.diagnostics) else EXIT_OK
 
 
-def _finish(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
+def _finish(planned: Planned, plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
     state, run_id = state_folder(plan.folder, state_dir, plan.roots), uuid.uuid4().hex[:12]
     steps = run_jobs(plan)
     paths = [step.output.path for step in steps]
@@ -62,6 +64,7 @@ def _finish(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
         hold_outputs(state, outputs),
         open_ledger(state) as ledger,
     ):
+        keep_manifest(planned, plan, state, run_id)
         finished = [completed(plan, job, ledger) for job in plan.finished]
         done = [Finish(plan=plan, step=step, ledger=ledger, run_id=run_id).run() for step in steps]
     return (*finished, *done)
