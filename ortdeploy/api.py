@@ -100,15 +100,16 @@ class PlannedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """A job that would run; `rows` are those of its input, with `committed` ones; None if nobody has counted them.
+    """A job that would run; `rows` are those of its input, None if nobody has counted them.
 
+    `done` of them are in committed parts, those that have failed or were skipped too; the others are left to run.
     `output` is the folder or URL as the manifest says it, `folder` is where its parts are written on this machine.
     """
 
     job: str
     model: str
     rows: int | None
-    committed: int
+    done: int
     output: str
     folder: Path
     format: str
@@ -472,7 +473,7 @@ def _planned_job(step: Mapping[str, Any], folder: Path) -> PlannedJob:
         job=step["job"],
         model=step["model"],
         rows=step["input"]["rows"],
-        committed=output["committed_rows"],
+        done=output["committed_rows"],
         output=output["upload"] or output["path"],
         folder=folder / output["path"],
         format=output["format"],

@@ -71,7 +71,7 @@ def test_what_a_plan_would_run(deployment: Path) -> None:
     plan = api.plan(deployment / "m.yaml", jobs=["r*"])
     assert not plan.refused
     (job,) = plan.jobs
-    assert (job.job, job.model, job.rows, job.committed, job.format) == ("run", "double", 20, 0, "jsonl")
+    assert (job.job, job.model, job.rows, job.done, job.format) == ("run", "double", 20, 0, "jsonl")
     assert job.folder == deployment / "outbox/run"
     assert plan.sessions == (api.PlannedSession(name="double", model="double", chains=(("CPUExecutionProvider",),)),)
 

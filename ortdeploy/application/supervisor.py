@@ -8,7 +8,7 @@ other jobs continue without them.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.jobs.executor import Execution
-from ortdeploy.jobs.job_report import not_begun
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
@@ -54,13 +53,15 @@ class _Attempt(Struct):
 class Supervisor(Struct):
     """Runs one plan. `settings` are passed to the child; `close_job` records a job that a crash ended.
 
-    `closely`: native code crashed in an earlier run of the plan, so each run is told.
+    `unrun` returns how the jobs of a plan end that a signal keeps from beginning. `closely`: native code crashed in an
+    earlier run of the plan, so each run is told.
     """
 
     plan: Plan
     module: str
     settings: Mapping[str, Any]
     close_job: Callable[[RunJob, str], JobResult]
+    unrun: Callable[[Plan], Sequence[JobResult]]
     stopped: Callable[[], bool]
     closely: bool = False
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
@@ -88,8 +89,9 @@ class Supervisor(Struct):
                 results += failed
         known = {result.job for result in results}
         others = tuple(job for job in self.plan.finished if job.job not in known)
-        unbegun = [not_begun(step) for step in run_jobs(left) if step.job not in known] if self.stopped() else []
-        return (*Execution.finished(replace(self.plan, finished=others)), *results, *unbegun)
+        if self.stopped():
+            results += self.unrun(keep_jobs(left, [step.job for step in run_jobs(left) if step.job not in known]))
+        return (*Execution.finished(replace(self.plan, finished=others)), *results)
 
     def forward(self, number: int) -> None:
         """Hand a signal on to the child."""

@@ -112,7 +112,7 @@ def load_plan_file(
     raw = _plan_file(arguments.paths)
     if raw is None:
         if in_shards and not is_there(Path(arguments.paths[0])):
-            raise UsageError(f"there is no file {arguments.paths[0]}")
+            raise UsageError(f"there is no plan file {arguments.paths[0]}")
         return None
     _refuse_flags_of_manifests(arguments)
     file = Path(arguments.paths[0])

@@ -1,6 +1,8 @@
 """The report of a job while it runs and when it ends, its result, and the last line of its log."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,8 +13,10 @@ from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_statistics import JobStatistics
 from ortdeploy.jobs.ran_on import ran_on
-from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.plan.steps import RunJob
+from ortdeploy.ledger.opening import read_outputs
+from ortdeploy.ledger.records import OutputRecord, output_key
+from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.machine_metrics import Gauges, nvidia_devices
 from ortdeploy.process.memory import memory_in_full, memory_now
 from ortdeploy.providers.catalogue import find_provider
@@ -114,14 +118,16 @@ def recorded_result(step: RunJob, record: OutputRecord | None, ending: Ending) -
 NOT_BEGUN = Ending(status=Status.INTERRUPTED, reason="a signal came before it began")
 
 
-def not_begun(step: RunJob) -> JobResult:
-    """Return the result of a job that did not begin because a signal came."""
-    return JobResult(
-        job=step.job,
-        status=NOT_BEGUN.status,
-        output=step.output.shown,
-        committed=step.output.committed_rows,
-        reason=NOT_BEGUN.reason,
+def unrun(plan: Plan, state_dir: Path, ending: Ending) -> tuple[JobResult, ...]:
+    """Return how the jobs of a plan end that do not begin, with the counts of their earlier runs."""
+    known: dict[str, OutputRecord] = {}
+    with suppress(OrtdeployError):
+        known = {one.output: one for one in read_outputs(state_dir)}
+    steps = run_jobs(plan)
+    records = (known.get(output_key(Path(plan.folder) / step.output.path, state_dir)) for step in steps)
+    return tuple(
+        recorded_result(step, None if record is None or record.run == step.output.replaces else record, ending)
+        for step, record in zip(steps, records, strict=True)
     )
 
 

@@ -254,13 +254,13 @@ class JobInput(Struct, frozen=True, kw_only=True):
 class JobOutput(Struct, frozen=True, kw_only=True):
     """Where the results of a job go, and what they are.
 
-    `dtypes` and `row_shapes` are those of `columns`; those of `images` and `recordings` are written as files. What
-    is written may be carried away if it is `removable`, and may be forgotten `keep` seconds later. `on_upgrade`
-    says what happens where what results depend on is not what it was: `changed` names that, and rows from
-    `upgraded_at` on are made by what the plan says, those before it by others. `upload` is a folder on an object
-    store that gets what is written. `committed_rows` are there already. `replaces` is the run whose result makes
-    room for this one's and is kept as `aside`. Columns of `explode` list items, of which each gets a line.
-    `readers` are the jobs that read its rows, with the folders that they write into; a file that is read is never
+    `dtypes` and `row_shapes` are those of `columns`; those of `images` and `recordings` are written as files. What is
+    written may be carried away if it is `removable`, and may be forgotten `keep` seconds later. `on_upgrade` says what
+    happens where what results depend on is not what it was: `changed` names that, and rows from `upgraded_at` on are
+    made by what the plan says, those before it by others. `upload` is a folder on an object store that gets what is
+    written. `committed_rows` are in committed parts, those that have failed or were skipped too. `replaces` is the run
+    whose result makes room for this one's and is kept as `aside`. Columns of `explode` list items, of which each gets a
+    line. `readers` are the jobs that read its rows, with the folders that they write into; a file that is read is never
     written again, and is not forgotten before they have it. `types` are those that the manifest gives to carried
     columns, `settled` those that carried columns have in all parts.
     """

@@ -306,8 +306,8 @@ def test_a_worker_with_another_version_ends_with_64_and_one_whose_disk_is_full_w
         (("apply", "m.yaml", "--shard", "0/2"), "--shard is for a saved plan"),
         (("apply", "plan.json", "--shard", "2/2"), "counted from 0"),
         (("finish", "m.yaml"), "finish takes one plan file"),
-        (("finish", "gone.json"), "there is no file "),
-        (("apply", "gone.json", "--shard", "0/1"), "there is no file "),
+        (("finish", "gone.json"), "there is no plan file "),
+        (("apply", "gone.json", "--shard", "0/1"), "there is no plan file "),
     ],
 )
 @pytest.mark.usefixtures("plan")

@@ -19,6 +19,11 @@ from ortdeploy.application.supervisor import ChildBugError, Supervisor
 from ortdeploy.cli.children.apply import needs_supervision
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.jobs.job_report import NOT_BEGUN, unrun
+from ortdeploy.ledger.opening import open_ledger
+from ortdeploy.ledger.records import Part
+from ortdeploy.plan.made_by import made_by
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.process.native_output import NativeOutput, last_error_line
@@ -73,6 +78,7 @@ class Family:
             module="support.fake_child",
             settings={"script": script, "counter": str(folder / "starts")},
             close_job=self.close,
+            unrun=lambda left: unrun(left, folder, NOT_BEGUN),
             stopped=lambda: stopped and self.has_begun(),
         )
 
@@ -267,7 +273,15 @@ def test_a_child_that_the_signal_ends_as_it_begins_has_not_crashed(
 def test_after_a_signal_no_child_begins(plan: Plan, tmp_path: Path) -> None:
     family = Family(plan, tmp_path, [done("run"), done("more")])
     family.supervisor.stopped = lambda: True
-    assert family.run() == [("run", "interrupted"), ("more", "interrupted")]
+    part = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file=None, bytes=0)
+    with open_ledger(tmp_path) as ledger:
+        key = ledger.key(Path(plan.folder) / "out")
+        (step, _) = run_jobs(plan)
+        ledger.begin(key, made_by=made_by(plan, step), job="run", run="r")
+        ledger.commit_part(key, part, [])
+    results = family.supervisor.run()
+    assert [str(result.status) for result in results] == ["interrupted", "interrupted"]
+    assert [(result.committed, result.failed) for result in results] == [(2, 1), (0, 0)]
     assert not family.has_begun()
 
 

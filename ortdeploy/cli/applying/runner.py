@@ -3,7 +3,6 @@
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +20,9 @@ from ortdeploy.events import log
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.jobs.gone_files import note_gone_files
-from ortdeploy.jobs.job_report import NOT_BEGUN, recorded_result
+from ortdeploy.jobs.job_report import NOT_BEGUN, unrun
 from ortdeploy.ledger.ledger import now
-from ortdeploy.ledger.opening import read_outputs
-from ortdeploy.ledger.records import OutputRecord, output_key
+from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.planning.devices.kept_choices import keep_choice
@@ -115,11 +113,11 @@ class Runner(Struct, frozen=True, kw_only=True):
 
     def _apart(self, plan: Plan, run: Callable[[], Iterator[Ended]]) -> Iterator[Ended]:
         """Run a plan, unless a signal has come; an error is yielded, so that it stops no other plan."""
-        if self.stopped():
-            yield Ended(plan=plan, results=_not_begun(plan, self.arguments.state_dir))
-            return
         try:
-            yield from run()
+            if self.stopped():
+                yield Ended(plan=plan, results=_not_begun(plan, self.arguments.state_dir))
+            else:
+                yield from run()
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001  a bug is raised when all plans have run
@@ -189,17 +187,7 @@ def _not_begun(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
 
 
 def _unrun(plan: Plan, state_dir: str | None, ending: Ending) -> tuple[JobResult, ...]:
-    """Return how the jobs of a plan end that do not begin, with the counts of their earlier runs."""
-    known: dict[str, OutputRecord] = {}
-    with suppress(OrtdeployError):
-        state = state_folder(plan.folder, state_dir, plan.roots)
-        records = {one.output: one for one in read_outputs(state)}
-        outputs = {step.job: output_key(Path(plan.folder) / step.output.path, state) for step in run_jobs(plan)}
-        known = {job: records[output] for job, output in outputs.items() if output in records}
-    return tuple(
-        recorded_result(step, None if record is None or record.run == step.output.replaces else record, ending)
-        for step, record in ((step, known.get(step.job)) for step in run_jobs(plan))
-    )
+    return unrun(plan, state_folder(plan.folder, state_dir, plan.roots), ending)
 
 
 def keep_manifest(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:

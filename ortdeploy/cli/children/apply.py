@@ -17,7 +17,7 @@ from ortdeploy.files.names import COMPILED
 from ortdeploy.files.tuning_cache import TuningCache
 from ortdeploy.jobs.ending import Ending
 from ortdeploy.jobs.executor import Execution
-from ortdeploy.jobs.job_report import log_end, recorded_result
+from ortdeploy.jobs.job_report import NOT_BEGUN, log_end, recorded_result, unrun
 from ortdeploy.jobs.pinned_files import cut_files, held_in, hold_files, may_be_cut
 from ortdeploy.jobs.pinned_runtime import PinnedRuntime
 from ortdeploy.jobs.row_independence import may_end_its_process
@@ -102,6 +102,7 @@ def run_plan(
         module=__name__,
         settings=request,
         close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason), shard),
+        unrun=lambda left: unrun(left, state_dir, NOT_BEGUN),
         stopped=stopped,
         closely=crash is not None,
     )
