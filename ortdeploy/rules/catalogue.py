@@ -89,6 +89,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "optimized-elsewhere": (Stage.FACTS, Area.MODELS),
     "outdated-compiled-model": (Stage.OPENING, Area.MODELS),
     "output-inside-input": (Stage.TEXT, Area.NAMES),
+    "output-named-as-file": (Stage.TEXT, Area.OUTPUT),
     "output-without-rows": (Stage.FACTS, Area.OUTPUT),
     "over-disk-limit": (Stage.PREFLIGHT, Area.RESOURCES),
     "over-memory-limit": (Stage.PREFLIGHT, Area.RESOURCES),

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from ortdeploy.manifest.pages import PAGES
-from ortdeploy.rules import catalogue
+from ortdeploy.rules import catalogue, output_named_as_file
 from ortdeploy.rules.catalogue import RULES, SPEC_RULES, Area, load_rule, rules_of
 from ortdeploy.rules.pages import page_of, remedy_of
 from ortdeploy.rules.protocol import Finding, Rule, RuleCrashError, check_rules
+from ortdeploy.sinks.catalogue import SINKS
 
 FOLDER = Path(catalogue.__file__).parent
 
@@ -39,6 +40,10 @@ def test_every_page_has_its_four_parts(rule: str) -> None:
     assert places == sorted(places)
     assert page.endswith(f"How to fix: {remedy_of(rule)}")
     assert remedy_of(rule)
+
+
+def test_a_rule_knows_all_output_formats() -> None:
+    assert set(SINKS) == output_named_as_file.FORMATS
 
 
 @pytest.mark.parametrize("area", Area)
