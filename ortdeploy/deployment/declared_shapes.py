@@ -1,4 +1,4 @@
-"""Takes the manifest's word for the shape of an output of which the graph says what its nodes do not confirm.
+"""Takes the manifest's word for shapes: where the graph says what its nodes do not confirm, or leaves a size open.
 
 Exporters write shapes of outputs into a graph, and ONNX Runtime runs it whether they are true or not.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import as_key
-from ortdeploy.facts.models import ModelFacts
+from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.manifest.spec import TensorSpec
 from ortdeploy.tensors.types import Shape, format_shape, shapes_agree
 
@@ -36,6 +36,22 @@ def with_declared_shapes(
     )
     unconfirmed = {name: shape for name, shape in facts.unconfirmed.items() if name not in overruled}
     return replace(facts, outputs=outputs, unconfirmed=unconfirmed), overruled
+
+
+def with_overrides(facts: ModelFacts, sizes: Mapping[str, int]) -> ModelFacts:
+    """Return a model's facts as its session has them: with a size for each symbol that free_dimension_overrides fix."""
+    if not sizes.keys() & facts.symbols:
+        return facts
+    inputs, outputs = (tuple(_fixed(value, sizes) for value in values) for values in (facts.inputs, facts.outputs))
+    return replace(facts, inputs=inputs, outputs=outputs)
+
+
+def _fixed(value: ValueFacts, sizes: Mapping[str, int]) -> ValueFacts:
+    shape = value.tensor.shape
+    if shape is None:
+        return value
+    fixed = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
+    return replace(value, tensor=value.tensor.with_shape(fixed))
 
 
 def how_to_overrule(model: str, facts: ModelFacts, output: str) -> str:

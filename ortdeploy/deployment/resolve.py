@@ -18,7 +18,7 @@ from ortdeploy.deployment.binding import (
 )
 from ortdeploy.deployment.bound_inputs import StepProblem
 from ortdeploy.deployment.column_patterns import expanded, fillers
-from ortdeploy.deployment.declared_shapes import with_declared_shapes
+from ortdeploy.deployment.declared_shapes import with_declared_shapes, with_overrides
 from ortdeploy.deployment.expected_types import read_type
 from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import NO_OPERATORS, KnownOperators
@@ -104,7 +104,7 @@ def _resolve_pipeline(
     if pipeline.preset is not None:
         return ResolvedPipeline(spec=pipeline, parts=parts, types=None, diffusion=facts.diffusion[pipeline.name])
     known = {part.spec.name: part.facts for part in parts}
-    axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
+    axes = {part.spec.name: part.axes for part in parts}
     arrives = partial(_arriving, job, facts.inputs[job.name], operators)
     types = type_pipeline(
         pipeline,
@@ -185,7 +185,8 @@ def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict)
     known, overruled = with_declared_shapes(facts.models[model.name], model.outputs)
     return ResolvedModel(
         spec=model,
-        facts=known,
+        facts=with_overrides(known, model.session.get("free_dimension_overrides", {})),
+        axes=derive_axes(model, known),
         sessions=sessions,
         session=with_full_paths("session", model.session, partial(option_path, spec)),
         run=with_full_paths("run", model.run, partial(option_path, spec)),
@@ -261,7 +262,7 @@ def _resolve_job(
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
     axes = _axes(job, model, pipeline)
-    targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
+    targets = {value.name: rows_first(value.tensor, axes.of_input(value.name)) for value in inputs}
     fed = [value for value in inputs if value.name not in job.input.values]
     values = tuple(fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
     given = [one.value for one in values if one.axis is not None]
@@ -310,7 +311,7 @@ def _usual_columns(
 
 def _axes(job: JobSpec, model: ResolvedModel, pipeline: ResolvedPipeline | None) -> RowAxes:
     """Return the axes that count rows in what a job runs, for the rows that its runs have."""
-    axes = _axes_of_pipeline(pipeline) if pipeline else derive_axes(model.spec, model.facts)
+    axes = _axes_of_pipeline(pipeline) if pipeline else model.axes
     return axes.of_one_row_runs if job.batch.is_none else axes.of_runs_of_one if job.batch.size == 1 else axes
 
 
@@ -325,15 +326,6 @@ def _unwritable(job: JobSpec, steps: Sequence[StepSpec], whole: frozenset[str]) 
 def _axes_of_pipeline(pipeline: ResolvedPipeline) -> RowAxes:
     """Return the row axes of a pipeline: the first one, but of inputs that models take whole."""
     return RowAxes(inputs=dict.fromkeys(pipeline.types.whole)) if pipeline.types else RowAxes()
-
-
-def _target(value: ValueFacts, model: ModelSpec) -> TensorType:
-    """Return the graph's type with overridden dimensions and the sizes that the manifest adds to symbols."""
-    overrides = model.session.get("free_dimension_overrides", {})
-    shape = value.tensor.shape
-    if shape is not None:
-        shape = tuple(overrides.get(size, size) if isinstance(size, str) else size for size in shape)
-    return value.tensor.with_shape(shape)
 
 
 def _batching(job: JobSpec, targets: Sequence[TensorType], pipeline: ResolvedPipeline | None) -> Batching:

@@ -71,6 +71,7 @@ class ResolvedSession(Struct, frozen=True, kw_only=True):
 class ResolvedModel(Struct, frozen=True, kw_only=True):
     """A model with its facts and the sessions that it may get, in order.
 
+    `axes` say where its graph has the rows. In `facts`, free_dimension_overrides have fixed their dimensions.
     `session` and `run` are the session and run options, with full paths; `option_files` are opened with the sessions.
     `overruled` are the shapes in the graph of inputs and outputs that have, in the facts, the shape that the manifest
     declares.
@@ -81,6 +82,7 @@ class ResolvedModel(Struct, frozen=True, kw_only=True):
     sessions: tuple[ResolvedSession, ...]
     session: Mapping[str, Any]
     run: Mapping[str, Any]
+    axes: RowAxes = field(default_factory=RowAxes)
     option_files: tuple[HashedFile, ...] = ()
     overruled: Mapping[str, Shape | None] = field(default_factory=dict)
 

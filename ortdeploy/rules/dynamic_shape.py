@@ -49,11 +49,8 @@ def _needs_fixed_shapes(provider: "ResolvedProvider") -> bool:
 
 def _loose_dimensions(model: "ResolvedModel") -> dict[str, list[str]]:
     """Return input names with their dimensions that nothing fixes: symbols by name, unknown ones as ?."""
-    fixed = model.spec.session.get("free_dimension_overrides", {})
     loose = {
-        value.name: [
-            str(size or "?") for size in value.tensor.shape or ("?",) if not isinstance(size, int) and size not in fixed
-        ]
+        value.name: [str(size or "?") for size in value.tensor.shape or ("?",) if not isinstance(size, int)]
         for value in model.facts.inputs
         if value.kind == "tensor"
     }

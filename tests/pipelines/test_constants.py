@@ -77,9 +77,13 @@ def test_a_constant_is_fed_whole_or_for_each_row(scaled: Path, cli: Cli, wires: 
     np.testing.assert_allclose(found(scaled), X * 3 + b)
 
 
-def test_a_constant_reaches_a_model_of_a_fixed_batch_inside_each(tmp_path: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("three", "model"), [([3], ""), (["n"], ", session: {free_dimension_overrides: {n: 3}}")], ids=["graph", "override"]
+)
+def test_a_constant_reaches_a_model_of_a_fixed_batch_inside_each(
+    tmp_path: Path, cli: Cli, three: Shape, model: str
+) -> None:
     nodes = [helper.make_node("Mul", ["x", "k"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
-    three: Shape = [3]
     save_model(
         tmp_path / "m.onnx",
         nodes,
@@ -89,7 +93,7 @@ def test_a_constant_reaches_a_model_of_a_fixed_batch_inside_each(tmp_path: Path,
     np.save(tmp_path / "data.npy", X)
     inner = "{run: m, in: {x: $one, k: $k, b: 1}, out: {y: y_of_one}}"
     step = f"{{each: $x, as: one, batch: 8, steps: [{inner}], collect: {{y_of_one: y}}}}"
-    done = cli("apply", write(tmp_path, step, "{k: 2}"))
+    done = cli("apply", write(tmp_path, step, "{k: 2}", model))
     assert done.code == 0, done.out + done.err
     np.testing.assert_allclose(found(tmp_path), X * 2 + 1)
 
