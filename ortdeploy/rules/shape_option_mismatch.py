@@ -1,5 +1,5 @@
-"""What it catches: reshape_input or a TensorRT profile that does not fit the graph, or that does not cover a job's
-batches.
+"""What it catches: reshape_input or a TensorRT profile that does not fit the graph, or that does not cover what a job
+feeds: its batches, the items of a step each, rows one after the other, adapters.
 
 Why: OpenVINO refuses an input that the graph does not have, and every batch of another shape ("the model input … and
 the tensor … are incompatible"). TensorRT drops an incomplete set of profiles. It fails if a dynamic input has no
@@ -15,18 +15,15 @@ How to fix: use the names and ranks of the graph's inputs, and bounds that inclu
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
+from ortdeploy.deployment.model_runs import model_runs
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.shape_options import InputBounds, ShapeOptions, read_shape_options
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
+    from ortdeploy.deployment.model_runs import ModelRun, Sizes
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
-    from ortdeploy.manifest.document import Path
-    from ortdeploy.tensors.row_axes import RowAxes
-    from ortdeploy.tensors.types import Shape
 
 RULE = Rule(id="shape-option-mismatch", summary="Provider's input shapes do not fit")
 
@@ -41,40 +38,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             for option, detail in (*shapes.problems, *_against_graph(shapes, model)):
                 yield Finding(at=(*entry.at, "options", option), detail=detail, key=True, model=model.spec.name)
             for job in deployment.jobs if not shapes.problems else ():
-                for axes, fed in _runs(model, job):
-                    bounds = tuple(_with_rows_first(one, axes) for one in shapes.bounds if one.input in fed)
-                    yield from _against_batches(bounds, job, model)
-                    yield from _against_rows(bounds, fed, job, model)
-
-
-def _runs(model: "ResolvedModel", job: "ResolvedJob") -> "Iterator[tuple[RowAxes, dict[str, Shape]]]":
-    """Yield what each run of a model with whole batches is fed: the row axes, and shapes by input, rows first.
-
-    Sizes that the graph fixes are left out.
-    """
-    arriving = {one.value.name: one.final.shape for one in job.bindings}
-    if job.model is model:
-        yield job.axes, {one.value.name: _open(one.target.shape or (), one.final.shape or ()) for one in job.bindings}
-    steps = job.pipeline.types.steps if job.pipeline and job.pipeline.types and not job.has_state else ()
-    for step in steps:
-        is_whole = step.spec.kind == "run" and not step.spec.by_row and step.fixed_rows is None
-        if is_whole and step.spec.name == model.spec.name:
-            graph = {port.name: port.tensor.shape or () for port in step.ports}
-            given = {port: arriving.get(step.wires.get(port, "")) or one.shape for port, one in step.types.items()}
-            yield step.axes, {port: _open(graph.get(port, ()), shape or ()) for port, shape in given.items()}
-
-
-def _open(graph: "Shape", fed: "Shape") -> "Shape":
-    return tuple(None if isinstance(told, int) else size for told, size in zip(graph, fed, strict=False))
-
-
-def _with_rows_first(bounds: InputBounds, axes: "RowAxes") -> InputBounds:
-    axis = axes.of_input(bounds.input)
-    return replace(bounds, low=_moved(bounds.low, axis), high=_moved(bounds.high, axis))
-
-
-def _moved(sizes: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
-    return (sizes[axis], *sizes[:axis], *sizes[axis + 1 :]) if axis and axis < len(sizes) else sizes
+                for run in (run for run in model_runs(job, job.batching.run_size) if run.model is model):
+                    for one in shapes.bounds:
+                        yield from _against_run(one, run, job)
 
 
 def _against_graph(shapes: ShapeOptions, model: "ResolvedModel") -> Iterator[tuple[str, str]]:
@@ -99,39 +65,40 @@ def _allows(size: "int | str | None", low: int, high: int) -> bool:
     return not isinstance(size, int) or low <= size <= high
 
 
-def _against_batches(
-    bounds: "tuple[InputBounds, ...]", job: "ResolvedJob", model: "ResolvedModel"
-) -> Iterator[Finding]:
-    """Compare the rows of every run with the bounds of the first dimension."""
-    at: Path = (*job.spec.at, "batch", "size")
-    size = job.batching.size
-    for one in bounds:
-        if size is None or not one.low:
-            continue
-        low, high = one.low[0], one.high[0]
-        rest = job.batching.short_batch(job.input.rows or 0)
-        if not low <= size <= high:
-            detail = f"{one.option} lets {one.input} have {low} to {high} rows, and the job runs {size} at a time."
-            yield Finding(at=at, detail=detail, job=job.spec.name, model=model.spec.name)
-        elif 0 < rest < low:
-            detail = (
-                f"{one.option} lets {one.input} have {low} to {high} rows, and {rest} are left for the last batch. "
-                "Set batch: {last: pad} or {last: drop}."
+def _against_run(bounds: InputBounds, run: "ModelRun", job: "ResolvedJob") -> Iterator[Finding]:
+    """Compare the sizes that the graph leaves open with those that runs are fed, or that adapters have."""
+    graph = next((value.tensor.shape for value in run.model.facts.inputs if value.name == bounds.input), None) or ()
+    given = [one for facts in job.adapter_facts.values() for one in facts.parameters if one.name == bounds.input]
+    fed: list[Sizes] = [one.shape for one in given] or [run.shapes.get(bounds.input, ())]
+    for axis, (dimension, low, high) in enumerate(zip(graph, bounds.low, bounds.high, strict=False)):
+        sizes = [shape[axis] for shape in fed if axis < len(shape)] if not isinstance(dimension, int) else []
+        wrong = next((size for size in sizes if size is not None and not low <= size <= high), None)
+        if given or axis != run.axes.of_input(bounds.input):
+            problem = None if wrong is None else _of_one(wrong, of_adapter=bool(given))
+            what, at = (
+                f"dimension {axis} of {bounds.input} be",
+                (*job.spec.at, "adapter") if given else job.spec.input.at,
             )
-            yield Finding(at=at[:-1], detail=detail, job=job.spec.name, model=model.spec.name)
+        else:
+            problem = _of_rows(run, job, wrong, dimension) if wrong or (sizes and run.fewest < low) else None
+            what, at = f"{bounds.input} have", run.at
+        if problem:
+            rows = " rows" if at == run.at else ""
+            detail = f"{bounds.option} lets {what} {low} to {high}{rows}, and {problem}"
+            yield Finding(at=at, detail=detail, key=not rows, job=job.spec.name, model=run.model.spec.name)
 
 
-def _against_rows(
-    bounds: "tuple[InputBounds, ...]", fed: "dict[str, Shape]", job: "ResolvedJob", model: "ResolvedModel"
-) -> Iterator[Finding]:
-    """Compare the sizes of prepared rows with the bounds, if the graph leaves them open."""
-    first = 1 if job.batching.size else 0
-    for one in bounds:
-        sizes = zip(fed[one.input][1:], one.low[first:], one.high[first:], strict=False)
-        for axis, (size, low, high) in enumerate(sizes, first):
-            if isinstance(size, int) and not low <= size <= high:
-                detail = (
-                    f"{one.option} lets dimension {axis} of {one.input} be {low} to {high}, and rows have {size}. "
-                    "Widen it, or resize the rows."
-                )
-                yield Finding(at=job.spec.input.at, detail=detail, key=True, job=job.spec.name, model=model.spec.name)
+def _of_one(size: int, *, of_adapter: bool) -> str:
+    return f"an adapter has {size}. Widen it." if of_adapter else f"rows have {size}. Widen it, or resize the rows."
+
+
+def _of_rows(run: "ModelRun", job: "ResolvedJob", wrong: int | None, dimension: "int | str | None") -> str:
+    """Say how many rows the runs have: too many or too few at a time, or what is left for a short one."""
+    if wrong is not None:
+        who = "its state makes the job run" if job.has_state else f"the {'step each' if run.in_each else 'job'} runs"
+        return f"{who} {wrong} at a time."
+    left = f"{run.fewest} are left for the last batch."
+    if not run.in_each:
+        return f"{left} Set batch: {{last: pad}} or {{last: drop}}."
+    fixed = f"{{free_dimension_overrides: {{{dimension}: {run.rows}}}}}"
+    return f"{left} Set session: {fixed} of the model, which fills it up." if dimension else f"{left} Widen it."

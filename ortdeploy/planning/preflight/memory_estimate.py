@@ -5,7 +5,7 @@ inference, and rows on their way. It may be wrong by a factor of two, so a job w
 The sizes of libraries were measured on Linux with onnxruntime 1.31.1.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ortdeploy.deployment.bound_inputs import Binding
+from ortdeploy.deployment.model_runs import Shapes, model_runs
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession, json_digest
-from ortdeploy.deployment.typed_steps import TypedStep
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.memory import PROCESS_PART, ROOMY, WEIGHTS_PART, MemoryForecast, MemoryPart
 from ortdeploy.files.memory_budget import PROCESS
@@ -32,14 +31,10 @@ from ortdeploy.providers.options import with_texts
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.mapped import BLOCK_BYTES
 from ortdeploy.tensors.elements import numpy_dtype
-from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import ROWS, TensorType
 from ortdeploy.versions import PACKAGES, package_version, runtime_version
 
 _MIB = 1024 * 1024
-
-Sizes = tuple[int | None, ...]
-Shapes = dict[str, Sizes]
 
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 470 * _MIB, "Tensorrt": 600 * _MIB}
 """Bytes that a provider's own libraries add to `PROCESS`; CUDA's were measured on an H200 and an H100 with CUDA 13.0.
@@ -249,37 +244,14 @@ def _cache_bytes(job: ResolvedJob, batch: int) -> int:
 
 def runs_of(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
     """Yield each model that a job runs, with the shapes that it is fed; none that another library runs."""
-    if job.pipeline is None:
-        yield job.model, job.run_shapes(batch)
-        return
-    parts = {part.spec.name: part for part in job.pipeline.parts}
-    if job.pipeline.types is not None:
-        arriving = {one.value.name: one for one in job.bindings}
-        for step, rows in _steps(job.pipeline.types.steps, batch):
-            yield parts[step.spec.name], dict(_fed(step, rows, arriving)) | job.adapter_shapes
+    if job.pipeline is None or job.pipeline.types is not None:
+        yield from ((run.model, run.shapes) for run in model_runs(job, batch))
     elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None and _kind(job) == TEXT_TO_IMAGE:
         from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only for presets
 
+        parts = {part.spec.name: part for part in job.pipeline.parts}
         for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
             yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)
-
-
-def _steps(steps: Sequence[TypedStep], rows: int) -> Iterator[tuple[TypedStep, int]]:
-    """Yield the steps that run a model, with how many rows they run together."""
-    for step in steps:
-        if step.spec.kind == "run":
-            yield step, rows
-        if step.inner:
-            yield from _steps(step.inner, _items_at_once(step, rows))
-
-
-def _items_at_once(step: TypedStep, rows: int) -> int:
-    """Return how many items of an `each` run together, for a number of rows."""
-    if step.spec.state:
-        return min(step.spec.batch, rows) if step.state_by_row else 1
-    shape = step.types[step.spec.name].shape if step.spec.name in step.types else None
-    count = shape[1] if shape is not None and len(shape) > 1 else None
-    return max(1, min(step.spec.batch, rows * count)) if isinstance(count, int) else step.spec.batch
 
 
 def _step_bytes(job: ResolvedJob, rows: int) -> int:
@@ -289,25 +261,6 @@ def _step_bytes(job: ResolvedJob, rows: int) -> int:
     results = job.pipeline.spec.outputs.values()
     made = (one for step in job.pipeline.types.steps for one in step.made.items())
     return sum(rows * (_tensor_bytes(tensor) or 0) for name, tensor in made if name not in results)
-
-
-def _fed(step: TypedStep, rows: int, arriving: Mapping[str, Binding]) -> Iterator[tuple[str, Sizes]]:
-    """Yield the inputs of a step's model with the sizes that it is fed; of what columns feed, those of rows."""
-    for name, tensor in step.types.items():
-        column = arriving.get(step.wires.get(name, ""))
-        sizes = to_place(column.shape(rows) if column else _sizes(tensor, rows), step.axes.of_input(name))
-        yield name, sizes[1:] if step.spec.by_row and tensor.shape and tensor.shape[0] == ROWS else sizes
-    for one in step.constants:
-        whole = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())
-        sizes = whole if one.axis is None else to_place(_sizes(one.target, rows), one.axis)
-        yield one.value.name, sizes
-
-
-def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
-    """Return the sizes of a value for some rows; state that a model takes whole has no rows."""
-    if tensor.shape and isinstance(tensor.shape[0], int):
-        return tuple(size if isinstance(size, int) else 1 for size in tensor.shape)
-    return (rows, *(size if isinstance(size, int) else None for size in (tensor.shape or ())[1:]))
 
 
 def _process_bytes(job: ResolvedJob) -> int:
