@@ -3,15 +3,19 @@
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+SEARCHED = tuple(2**power for power in range(11))
+"""The batch sizes that `auto` tries: 1 to 1024 rows."""
+
 
 class Batching(Struct, frozen=True, kw_only=True):
     """How many rows of a job are read, run and written together.
 
     `size` is the number of rows of one run; None: each row is a run of its own, without an axis for rows. `auto`: the
-    search for a better size begins at this one. `fixed` is the number of rows that the graph takes, if it takes only
-    one. `last` says what happens to a batch that the end of the input leaves short: it is run as it is (short), filled
-    with copies of its last row (pad), or not run (drop). `batches_per_read`: several batches are read together if rows
-    are sorted by adapter. `rows_per_part` is rounded up to whole reads.
+    search for a better size begins at this one, and tries no more than `most` rows, if that says a number. `fixed` is
+    the number of rows that the graph takes, if it takes only one. `last` says what happens to a batch that the end of
+    the input leaves short: it is run as it is (short), filled with copies of its last row (pad), or not run (drop).
+    `batches_per_read`: several batches are read together if rows are sorted by adapter. `rows_per_part` is rounded up
+    to whole reads.
     """
 
     size: int | None
@@ -20,6 +24,7 @@ class Batching(Struct, frozen=True, kw_only=True):
     last: str
     batches_per_read: int
     rows_per_part: int
+    most: int | None = None
 
     def __post_init__(self) -> None:
         """Round the rows of a part up, so that no read crosses a part's border."""
@@ -46,6 +51,10 @@ class Batching(Struct, frozen=True, kw_only=True):
     def resized(self, size: int) -> "Batching":
         """Return what follows from another batch size."""
         return replace(self, size=size)
+
+    def bounded(self, most: int | None) -> "Batching":
+        """Return what follows if no batch that is searched for may have more rows."""
+        return self if most is None else replace(self, most=most, size=min(self.run_size, most))
 
     def rows_run(self, rows: int) -> int:
         """Return how many of the first `rows` rows are run if the input ends behind them."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ortdeploy.facts.data import PLAIN, FileState, FileStates
 from ortdeploy.files.compact_list import CompactList
+from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.pipeline import PlannedValue
 from ortdeploy.plan.selection import keep_jobs
@@ -33,6 +34,7 @@ from ortdeploy.plan.steps import (
 
 _STEPS: Mapping[str, type[Struct]] = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 LATER: Mapping[type, Mapping[str, Any]] = {
+    Batching: {"most": None},
     JobInput: {"dialect": PLAIN, "types": {}},
     JobOutput: {"types": {}, "settled": {}, "recordings": {}},
     OpenSession: {"computes": (), "generates": False, "together": False, "shapes": {}},

@@ -66,13 +66,18 @@ def judge_memory(deployment: "Deployment", plan: "Plan") -> tuple[Diagnostic, ..
 
 def _preflight_jobs(deployment: "Deployment", state: Path, *, elsewhere: bool) -> "Deployment":
     """Return the deployment with the outcome of its jobs' preflight; no rule may have found an error before."""
-    from ortdeploy.planning.preflight.batch_sizes import find_largest, try_batches  # noqa: PLC0415  only what has jobs
+    from ortdeploy.planning.preflight.batch_sizes import (  # noqa: PLC0415  only what has jobs
+        find_largest,
+        most_searched,
+        try_batches,
+    )
     from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.memory_estimate import forecast_memory  # noqa: PLC0415  only what has jobs
 
     first_rows = look_at_rows(deployment)
     rooms = {name: found.room for name, found in first_rows.items()}
     jobs = tuple(replace(job, row_room=rooms.get(job.spec.name, job.row_room)) for job in deployment.jobs)
+    jobs = tuple(replace(job, batching=job.batching.bounded(most_searched(job))) for job in jobs)
     deployment = replace(deployment, jobs=jobs)
     preflight = replace(
         deployment.preflight,

@@ -13,6 +13,7 @@ from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
 from ortdeploy.events import log
 from ortdeploy.feeds.sample import first_feeds
 from ortdeploy.files.tuning_cache import TuningCache, choice_key
+from ortdeploy.plan.batching import SEARCHED
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
@@ -23,9 +24,6 @@ from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.row_axis_adapter import rows_first
 from ortdeploy.tensors.columns import Array, OpRunners
 from ortdeploy.tuning.better import first_of_the_fastest, is_better
-
-SIZES = tuple(2**power for power in range(11))
-"""What is tried: 1 to 1024 rows."""
 
 PATIENCE_SECONDS = 3.0
 _RUN_SECONDS = 0.05  # for each size at least, and three runs
@@ -48,7 +46,7 @@ def choose_batch(
     """
     key = _key(plan, step, opened)
     size = begun_with or tuning_cache.find(key)
-    if size not in SIZES:
+    if size not in SEARCHED:
         rates = _rates(plan, step, opened.sessions[0]) if may_measure else {}
         size = first_of_the_fastest(rates) if rates else step.batching.run_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
@@ -77,14 +75,14 @@ def _rates(plan: Plan, step: RunJob, opened: OpenedSession) -> dict[int, float]:
 
 def _measure(plan: Plan, step: RunJob, session: Session, ops: OpRunners, trials: Trials) -> Iterator[tuple[int, float]]:
     """Yield the rows per second of each size, until more rows at once bring nothing, or take too much."""
-    feeds = first_feeds(plan, step, SIZES[-1], ops)
+    feeds = first_feeds(plan, step, SEARCHED[-1], ops)
     if not feeds:
         return
-    rows = min(len(array) for array in feeds.values())
+    rows = min(*map(len, feeds.values()), step.batching.most or SEARCHED[-1])
     adapters = step.adapters.always
     begin, before, room = time.perf_counter(), resident_memory() or 0, available_memory()
     best, worse = 0.0, 0
-    for size in SIZES:
+    for size in SEARCHED:
         if size > rows:
             return
         cut, trials.rows = {name: array[:size] for name, array in feeds.items()}, size

@@ -16,11 +16,11 @@ from ortdeploy.diagnostics import OutOfMemoryError
 from ortdeploy.files.tuning_cache import KIND, TuningCache
 from ortdeploy.jobs.executor import Execution
 from ortdeploy.ledger.opening import open_ledger, read_outputs
+from ortdeploy.plan.batching import SEARCHED
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.state import memo
 from ortdeploy.tuning import batch_size
-from ortdeploy.tuning.batch_size import SIZES
 
 FIXED = 0.002  # seconds that every run takes, however many rows it has
 
@@ -53,9 +53,9 @@ def slow_up_to(most: int) -> FakeRuntime:
     return FakeRuntime(run)
 
 
-def auto(plan: Plan) -> Plan:
+def auto(plan: Plan, most: int | None = None) -> Plan:
     steps = tuple(
-        replace(step, batching=replace(step.batching, auto=True)) if isinstance(step, RunJob) else step
+        replace(step, batching=replace(step.batching, auto=True).bounded(most)) if isinstance(step, RunJob) else step
         for step in plan.steps
     )
     return replace(plan, steps=steps)
@@ -135,11 +135,18 @@ def test_no_size_is_chosen_whose_elements_kernels_do_not_count(tmp_path: Path, m
     assert max(sizes(runtime)) * width == 8
 
 
+def test_no_size_is_tried_that_is_more_than_the_plan_allows(tmp_path: Path) -> None:
+    save(tmp_path, range(300))
+    runtime = slow_up_to(64)
+    assert execute(tmp_path, auto(plan_for(tmp_path, 300), most=2), runtime).status is Status.DONE
+    assert max(sizes(runtime)) == 2
+
+
 def test_few_rows_and_rows_that_cannot_be_fed_leave_a_size(tmp_path: Path) -> None:
     save(tmp_path, range(3))
     assert execute(tmp_path, auto(plan_for(tmp_path, 3)), FakeRuntime(double)).committed == 3
     (record,) = read_outputs(tmp_path / ".ortdeploy")
-    assert record.batch_size in SIZES
+    assert record.batch_size in SEARCHED
 
 
 def test_a_size_that_nobody_tries_is_not_taken_from_the_choices(tmp_path: Path) -> None:
@@ -151,4 +158,4 @@ def test_a_size_that_nobody_tries_is_not_taken_from_the_choices(tmp_path: Path) 
     (tmp_path / "out").rename(tmp_path / "old")
     execute(tmp_path, plan, slow_up_to(8))
     (record,) = (one for one in read_outputs(tmp_path / ".ortdeploy") if one.status == "done")
-    assert record.batch_size in SIZES
+    assert record.batch_size in SEARCHED

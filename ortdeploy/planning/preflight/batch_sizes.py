@@ -1,12 +1,14 @@
 """Checks the batch sizes of a deployment's jobs on their graphs, by shape inference: nothing is run."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.facts.preflight import LargestValue, RefusedBatch
+from ortdeploy.plan.batching import SEARCHED
 from ortdeploy.planning.preflight.memory_estimate import runs_of
 from ortdeploy.planning.remembered.graph_cache import infer_shapes, largest_value
-from ortdeploy.providers.catalogue import NVIDIA, find_provider
+from ortdeploy.providers.catalogue import COUNTED, NVIDIA, find_provider
 from ortdeploy.tensors.types import format_shape
 
 _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -20,11 +22,19 @@ def try_batches(deployment: Deployment) -> dict[str, RefusedBatch]:
 
 def find_largest(deployment: Deployment) -> dict[str, tuple[LargestValue, ...]]:
     """Return the largest value of each model that a job runs on an NVIDIA GPU, by job."""
-    return {job.spec.name: tuple(_largest(job)) for job in deployment.jobs if job.has_work}
+    return {job.spec.name: tuple(_largest(job, job.batching.run_size)) for job in deployment.jobs if job.has_work}
 
 
-def _largest(job: ResolvedJob) -> Iterator[LargestValue]:
-    for model, shapes in runs_of(job, job.batching.run_size):
+def most_searched(job: ResolvedJob) -> int | None:
+    """Return the largest batch that `auto` may choose on an NVIDIA GPU; None: any, or none is searched for."""
+    if not (job.batching.auto and job.has_work):
+        return None
+    place = bisect_left(SEARCHED, True, key=lambda rows: any(one.elements > COUNTED for one in _largest(job, rows)))
+    return None if place == len(SEARCHED) else SEARCHED[max(place - 1, 0)]
+
+
+def _largest(job: ResolvedJob, rows: int) -> Iterator[LargestValue]:
+    for model, shapes in runs_of(job, rows):
         known = (find_provider(provider.name) for session in model.usable for provider in session.chain)
         if any(provider is not None and provider.memory == NVIDIA for provider in known):
             name, elements = largest_value(model.facts.skeleton, tuple(shapes.items()))

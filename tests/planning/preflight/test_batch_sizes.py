@@ -205,7 +205,7 @@ def test_filling_up_is_not_advised_where_a_whole_batch_fits_no_better(cli: Cli, 
 def test_no_value_of_a_run_on_cuda_has_more_elements_than_its_kernels_count(
     cli: Cli, tmp_path: Path, place: str
 ) -> None:
-    """511 rows fit, 512 do not; in a pipeline, and on the CPU."""
+    """511 rows fit, 512 do not; in a pipeline, and on the CPU. A batch that is searched for is a power of two."""
     given, inside, made = (4096 if place == one else 1 for one in ("input", "inside", "output"))
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["a"], axes=[2]),
@@ -221,16 +221,20 @@ def test_no_value_of_a_run_on_cuda_has_more_elements_than_its_kernels_count(
     save_model(tmp_path / "m.onnx", nodes, {"x": sizes["x"]}, {"y": sizes["y"]}, weights, opset=13)
     (tmp_path / "box.yaml").write_text(Machine(opens=("CUDA", "CPU")).device_file())
 
-    def refused(providers: str, size: int, runs: str) -> list[str]:
+    def planned(providers: str, size: int | str, runs: str) -> Any:
         steps = "pipelines: {p: {steps: [{run: m, in: {x: $x}, out: {y: y}}], outputs: {y: $y}}}\n"
         job = f"{{{runs}, input: {{path: x.npz}}, batch: {{size: {size}}}, output: {{path: out, format: npz}}}}"
         models = f"models: {{m: {{path: m.onnx, providers: {providers}}}}}\n"
         (tmp_path / "m.yaml").write_text(f"version: 1\n{models}{steps * ('pipeline' in runs)}jobs: {{j: {job}}}\n")
         device = ("--device", str(tmp_path / "box.yaml"))
-        found = cli("plan", str(tmp_path / "m.yaml"), *device, "--format", "json").json["diagnostics"]
-        return [one["rule"] for one in found if one["severity"] == "error"]
+        return cli("plan", str(tmp_path / "m.yaml"), *device, "--format", "json").json
+
+    def refused(*what: Any) -> list[str]:
+        return [one["rule"] for one in planned(*what)["diagnostics"] if one["severity"] == "error"]
 
     for runs in ("model: m", "pipeline: p"):
         assert refused("[CUDA, CPU]", 512, runs) == ["oversized-tensor"]
         assert refused("[CUDA, CPU]", 511, runs) == []
         assert refused("[CPU]", 512, runs) == []
+        searched = {chain: planned(chain, "auto", runs)["steps"][-1]["batching"] for chain in ("[CUDA, CPU]", "[CPU]")}
+        assert [searched[chain].get("most") for chain in searched] == [256, None]
