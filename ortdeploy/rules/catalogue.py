@@ -75,6 +75,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "label-count-mismatch": (Stage.FACTS, Area.OUTPUT),
     "late-compiler": (Stage.TEXT, Area.PROVIDERS),
     "layout-mismatch": (Stage.FACTS, Area.MODELS),
+    "limit-below-weights": (Stage.FACTS, Area.RESOURCES),
     "link-out-of-tree": (Stage.FACTS, Area.NAMES),
     "mean-of-another-scale": (Stage.FACTS, Area.INPUT),
     "misnamed-operator": (Stage.TEXT, Area.PIPELINES),

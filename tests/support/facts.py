@@ -20,6 +20,7 @@ from ortdeploy.facts.models import (
     NodeFacts,
     ParameterFacts,
     ValueFacts,
+    WeightFacts,
 )
 from ortdeploy.facts.preflight import (
     CompiledModel,
@@ -111,6 +112,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         overruled={name: tensor(text).shape for name, text in data.get("overruled", {}).items()},
         draws=tuple(data.get("draws", [])),
         metadata=data.get("metadata", {}),
+        weights=WeightFacts(size=data.get("weights", 0)),
     )
 
 
