@@ -1,13 +1,14 @@
 """What it catches: more sessions on a provider's device than it can hold.
 
 Why: Vitis AI's NPU takes one session; the second crashes the process without a message. A deployment keeps the
-sessions of all its models open.
+sessions of all models that its jobs run open; of sessions: with use: first, it opens one.
 
 Example: two models with providers: [VitisAI, CPU], or sessions with count: 2 on it.
 
 How to fix: use the provider for one model only, or write two manifests and apply them one after the other.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,15 +22,19 @@ RULE = Rule(id="crowded-device", summary="Too many sessions on a device")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    used: dict[str, int] = {}
-    for model in spec.models:
+    before: Counter[str] = Counter()
+    run = {model.name for job in spec.jobs for model in spec.models_of(job)}
+    for model in (one for one in spec.models if one.name in run):
+        own: Counter[str] = Counter()
         for session in model.sessions:
             for provider in filter(None, (find_provider(entry.name) for entry in spec.chain_of(session))):
-                limit = provider.sessions_per_device
-                used[provider.name] = used.get(provider.name, 0) + session.count
-                if limit is not None and used[provider.name] > limit:
+                limit, earlier = provider.sessions_per_device, own[provider.name] if model.use == "all" else 0
+                own[provider.name] = max(own[provider.name], earlier + session.count)
+                number = before[provider.name] + earlier + session.count
+                if limit is not None and number > limit:
                     detail = (
-                        f"{provider.name} takes {limit} session at a time on its device, and this is number "
-                        f"{used[provider.name]}. Use it for one model only."
+                        f"{provider.name} takes {limit} session at a time on its device, and this is number {number}. "
+                        "Use it for one model only."
                     )
                     yield Finding(at=(*session.at, "providers"), detail=detail, model=model.name)
+        before += own
