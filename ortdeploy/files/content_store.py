@@ -178,16 +178,26 @@ class ContentStore:
         Delete references that were not renewed, and those whose owner is not there; `dry_run`: delete nothing.
         """
         found: set[str] = set()
-        for path in self._entries(_REFERENCES):
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                known = read_json(read_whole(path))
-                is_old = path.stat().st_mtime < time.time() - FORGOTTEN_AFTER and not known.get("lasting")
-                if is_old or not is_there(str(known["owner"])):
-                    if not dry_run:
-                        path.unlink()
-                    continue
-                found.update(one for one in known["digests"] if is_digest(one))
+        for path, owner, digests, is_lasting in self._read_references():
+            with suppress(OSError):
+                is_old = not is_lasting and path.stat().st_mtime < time.time() - FORGOTTEN_AFTER
+                if not is_old and is_there(owner):
+                    found |= digests
+                elif not dry_run:
+                    path.unlink()
         return found
+
+    def owners(self) -> dict[str, set[str]]:
+        """Return the digests that each owner needs."""
+        return {owner: digests for _, owner, digests, _ in self._read_references()}
+
+    def _read_references(self) -> Iterator[tuple[Path, str, set[str], bool]]:
+        """Yield the path, owner and digests of each reference that can be read, and whether it is lasting."""
+        for path in self._entries(_REFERENCES):
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                known = read_json(read_whole(path))
+                digests = {one for one in known["digests"] if is_digest(one)}
+                yield path, str(known["owner"]), digests, bool(known.get("lasting"))
 
     def prune(self, keep: Collection[str]) -> int:
         """Remove all entries but those to keep, and unfinished ones; return the number of bytes freed."""

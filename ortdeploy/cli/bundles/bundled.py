@@ -32,7 +32,7 @@ from ortdeploy.manifest.loader import SUFFIXES, LoadOptions, find_manifests
 from ortdeploy.planning.file_selection import Arrivals
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.versions import installed as record
-from ortdeploy.planning.versions import taking_in
+from ortdeploy.planning.versions import recovery, taking_in
 from ortdeploy.planning.versions.installed import Installed, running_version
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.planning.versions.version import Version
@@ -152,6 +152,7 @@ class _Desk:
             self._take(None, path)
             return self._run(self._arguments)
         if path.startswith("@"):
+            self._mend(path[1:])
             return self._run_installed(path[1:])
         with_last, source = self._arguments.command == "apply" and self._arguments.last_good, os.path.abspath(path)  # noqa: PTH100
         name = None
@@ -161,6 +162,7 @@ class _Desk:
                     return self._run_on_texts(bundle, path)
                 name, arriving = bundle.description.name, ArrivingBundle(self._place, bundle)
                 self._require_same_name(name, source)
+                self._mend(name)
                 if self._arguments.command == "plan":
                     return arriving.plan(lambda version: self._take(version, f"@{name}"), self._run)
                 code = arriving.install(source)
@@ -177,6 +179,13 @@ class _Desk:
             return worst_of([code, self._run_installed(name)])
         self._report(installed)
         return code
+
+    def _mend(self, name: str) -> None:
+        """Write a damaged record anew, and say what is in it. Raises LockedError, OrtdeployError."""
+        said = recovery.mend(self._place.state, name, now())
+        if said is not None:
+            sys.stderr.write(safe(f"ortdeploy: {said}.\n"))
+            log_here(self._arguments, log.warning, "bundle.record_written_anew", deployment=name, reason=said)
 
     def _note_unreadable(self, name: str, reason: str) -> None:
         """Remember that what lies in the place of a bundle is none for this device; on a full disk, nobody does."""

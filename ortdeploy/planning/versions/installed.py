@@ -37,6 +37,10 @@ _FORMAT_VERSION = 1
 _MOST_REFUSALS = 20
 
 
+class DamagedRecordError(OrtdeployError):
+    """A record is not what `save_installed` writes; `recovery` writes it anew."""
+
+
 class Refused(Struct, frozen=True, kw_only=True):
     """A version that was refused: at which state, why, since when, and by which facts and policies.
 
@@ -141,7 +145,7 @@ def record_of(state_dir: Path, name: str) -> Path:
 
 
 def load_installed(state_dir: Path, name: str) -> Installed:
-    """Return what is installed of a deployment. Raises OrtdeployError if its record is damaged."""
+    """Return what is installed of a deployment. Raises OrtdeployError, DamagedRecordError."""
     try:
         return _load(record_of(state_dir, name))
     except FileNotFoundError:
@@ -151,7 +155,7 @@ def load_installed(state_dir: Path, name: str) -> Installed:
 
 
 def _load(path: Path) -> Installed:
-    """Read a record. Raises OSError, OrtdeployError."""
+    """Read a record. Raises OSError, OrtdeployError, DamagedRecordError."""
     try:
         data = json.loads(read_whole(path))
         versions = tuple(map(read_version, data.pop("versions")))
@@ -159,7 +163,9 @@ def _load(path: Path) -> Installed:
             raise OrtdeployError(f"{path} was written by a newer ortdeploy")
         found = msgspec.convert({**data, "versions": ()}, Installed, strict=True)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
-        raise OrtdeployError(f"{path} cannot be read: {error}. Move it away, and apply the bundle again") from error
+        raise DamagedRecordError(f"{path} is damaged: {error}") from error
+    if found.current is not None and found.current not in {one.id for one in versions}:
+        raise DamagedRecordError(f"{path} is damaged: the version that runs is none of those that it lists")
     return replace(found, versions=versions)
 
 

@@ -77,7 +77,7 @@ def _take_in(
                     store.take(source, file.name, file.sha256, _any_room)
             except ContentChangedError:
                 raise _changed(bundle, file) from None
-    version = _version(description, bundle.id, state_dir, now)
+    version = version_of(description, bundle.id, state_dir, now)
     versions = (*(one for one in installed.versions if one.id != bundle.id), version)
     changed = replace(installed, versions=versions, signatures={**installed.signatures, bundle.id: signatures})
     return with_state(changed, bundle.id, WHOLE)
@@ -109,8 +109,11 @@ def _give_up(store: ContentStore, owner: str, state_dir: Path) -> None:
         log.info("store.pruned", bytes=freed)
 
 
-def _version(description: Description, id_: str, state_dir: Path, now: str) -> Version:
-    """Return the version of a bundle whose files are all in the store; places are those that its manifest names."""
+def version_of(description: Description, id_: str, state_dir: Path, now: str) -> Version:
+    """Return the version of a bundle whose files are all in the store; places are those that its manifest names.
+
+    Raises OrtdeployError, OSError, StoreFullError.
+    """
     digests = description.digests
     texts = {name: digests[name] for name in (description.manifest, *description.overlays)}
     version = Version(
