@@ -25,6 +25,7 @@ from support.models import scale_model
 from support.pages import snippets
 
 from ortdeploy.bundles.layout import open_bundle
+from ortdeploy.cli.bundles.bundle_place import Place, RefusedError
 from ortdeploy.cli.commands import watch
 from ortdeploy.cli.main import main
 from ortdeploy.diagnostics import OrtdeployError
@@ -878,6 +879,67 @@ def test_a_rollback_to_what_is_not_whole_any_more_keeps_the_version_that_runs(up
     assert (refused.code, world.version) == (1, 2)
     assert "demo 1 is not whole any more: " in refused.err
     assert world.run("apply", "@demo").code == world.run("apply", bundle).code == 0
+
+
+def test_a_rollback_to_what_would_not_run_keeps_the_version_that_runs_unless_it_is_forced(world: World) -> None:
+    world.write(MANIFEST.replace(", on_upgrade: continue", ""))
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    world.write(MANIFEST)
+    world.change_model(-1)
+    world.put("b", 0)
+    assert world.run("apply", world.bundle(2)).code == 0
+    world.put("c", 0)
+    refused = world.run("rollback", "@demo")
+    assert (refused.code, world.version) == (1, 2)
+    assert "demo 1 would not run here as it is now: not planned: finished-output: " in refused.err
+    assert "The version that runs stays; --force goes back all the same." in refused.err
+    forced = world.run("rollback", "@demo", "--force")
+    assert (forced.code, world.version) == (0, 1)
+    assert "demo 1 would not run here as it is now" in forced.err
+    done = world.run("apply", "@demo", "--new-run")
+    assert (done.code, world.words()) == (0, ["left"] * 6), done.err
+
+
+def test_a_rollback_checks_a_version_again_if_the_device_is_another(
+    upgraded: tuple[World, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, bundle = upgraded
+    assert world.run("apply", bundle).code == 0
+
+    def fails(*_: object) -> None:
+        raise RefusedError("checked", "golden check failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "try_checks", fails)
+        patch.setattr(Place, "facts_key", lambda *_: "others")
+        refused = world.run("rollback", "@demo")
+    assert (refused.code, world.version) == (1, 2)
+    assert "would not run here as it is now: not checked: golden check failed" in refused.err
+    assert (world.run("rollback", "@demo").code, world.version) == (0, 1)
+
+
+def test_a_plan_that_refuses_a_bundle_is_made_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put("a", 0)
+    spoil_plan(world)
+    bundle = world.bundle(1)
+    monkeypatch.setattr(Place, "plan", lambda *_: pytest.fail("it is planned again"))
+    refused = world.run("plan", bundle)
+    assert (refused.code, "is not planned: unknown-output-column: " in refused.err) == (1, True)
+
+
+def test_a_refusal_is_told_once_by_whoever_looks_again_and_again(world: World) -> None:
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    spoil_plan(world)
+    bundle = world.bundle(2)
+    look = ("apply", "--last-good", "--every", "1h", bundle)
+    first, again, by_hand = world.run(*look), world.run(*look), world.run("apply", bundle)
+    assert [one.code for one in (first, again, by_hand)] == [1, 1, 1]
+    assert [one.err.count("is not planned: ") for one in (first, again, by_hand)] == [1, 0, 1]
+    assert [one.err.count("argmax: z") for one in (first, again, by_hand)] == [1, 0, 1]
+    (world.device / "inbox/a.npy").unlink()
+    assert "is not planned: " in world.run(*look).err  # for another reason
 
 
 @pytest.mark.parametrize("part", range(effort(2, 20)))

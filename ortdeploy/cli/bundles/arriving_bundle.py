@@ -10,16 +10,12 @@ from msgspec.structs import replace
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Place, RefusedError, first_error
-from ortdeploy.cli.command_line.manifest_options import own_options
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
 from ortdeploy.diagnostics import LockedError, OrtdeployError, has_errors
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.service import needs_of
-from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions import taking_in
 from ortdeploy.planning.versions.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
@@ -48,16 +44,15 @@ class ArrivingBundle:
             try:
                 if self._id != installed.current:
                     installed = self._bring_in(installed)
-                    self._require_unit(self._version(installed))
+                    self._place.require_unit(self._name, self._version(installed))
             except RefusedError as error:
                 return self._refuse(error)
             version = self._version(installed)
             take(version)
             code = run(self._place.arguments)
-            if code == EXIT_REJECTED and self._id != installed.current:
-                found = self._place.plan(version).diagnostics
-                if has_errors(found):
-                    return self._refuse(RefusedError(PLANNED, first_error(found)))
+            found = getattr(self._place.arguments, "found", ())
+            if has_errors(found) and self._id != installed.current:
+                return self._refuse(RefusedError(PLANNED, first_error(found)))  # the command has shown the findings
             if code in {EXIT_OK, EXIT_CHANGES} and installed.reached.get(self._id) == WHOLE:
                 self._save(record.with_state(installed, self._id, PLANNED))
         return code
@@ -103,11 +98,7 @@ class ArrivingBundle:
     def _prove(self, installed: Installed, version: Version) -> Installed:
         """Plan and check a version that is whole. Raises RefusedError, LockedError."""
         place = self._place
-        self._require_unit(version)
-        planned = place.plan(version)
-        if has_errors(planned.diagnostics):
-            write_findings(planned.diagnostics, place.arguments, sys.stderr)
-            raise RefusedError(PLANNED, first_error(planned.diagnostics))
+        planned = place.plan_to_run(self._name, version)
         facts = place.facts_key(version)
         installed = self._try_checks(record.with_state(installed, self._id, PLANNED), version, planned, facts)
         installed = record.with_state(record.with_passed(installed, self._id, facts), self._id, CHECKED)
@@ -166,24 +157,10 @@ class ArrivingBundle:
         if wrong is not None:
             raise RefusedError(DESCRIBED, wrong)
 
-    def _require_unit(self, version: Version) -> None:
-        """Raise RefusedError if the service of the deployment is denied what the version needs."""
-        place = self._place
-        unit = find_unit(self._name, place.root)
-        if unit is None:
-            return
-        specs = validate([place.manifest_of(version)], place.options(version)(own_options(place.arguments))).all_specs
-        missing = denied(unit, needs_of(specs, place.arguments.state_dir)) if specs else []
-        if missing:
-            raise RefusedError(
-                PLANNED,
-                f"{unit.path} denies its service what this version needs: {', '.join(missing)}. Write the unit anew, "
-                f"and restart it after systemctl daemon-reload: {to_renew(unit)}",
-            )
-
     def _refuse(self, error: RefusedError) -> int:
-        """Remember a refusal, and say what stays."""
+        """Remember a refusal, and say what stays: once, if somebody looks again and again."""
         description, installed = self._bundle.description, self._load()
+        before, arguments = installed.refusal(self._id), self._place.arguments
         refused = Refused(
             id=self._id,
             number=description.version,
@@ -195,12 +172,17 @@ class ArrivingBundle:
         )
         with suppress(OrtdeployError):  # as on a full disk; then it is tried again
             self._save(record.with_refusal(installed, refused))
-        current = installed.version(installed.current)
-        stays = "nothing is installed" if current is None else f"version {current.number} stays"
-        what = f"{self._name} {description.version} (id {self._id}) is not {error.state}: {error.reason}"
-        sys.stderr.write(safe(without_secrets(f"ortdeploy: {what}. So {stays}.\n")))
+        is_known = before is not None and before == replace(refused, since=before.since)
+        is_told = is_known and getattr(arguments, "every", None) is not None
+        if not is_told:
+            current = installed.version(installed.current)
+            stays = "nothing is installed" if current is None else f"version {current.number} stays"
+            what = f"{self._name} {description.version} (id {self._id}) is not {error.state}: {error.reason}"
+            write_findings(error.findings, arguments, sys.stderr)
+            sys.stderr.write(safe(without_secrets(f"ortdeploy: {what}. So {stays}.\n")))
         fields = {"version": description.version, "bundle": self._id, "state": error.state, "reason": error.reason}
-        log_here(self._place.arguments, log.warning, "bundle.refused", deployment=self._name, **fields)
+        tell = log.info if is_told else log.warning
+        log_here(arguments, tell, "bundle.refused", deployment=self._name, **fields)
         return EXIT_REJECTED
 
     def _runs_whole(self, installed: Installed) -> bool:

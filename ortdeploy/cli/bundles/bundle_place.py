@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ortdeploy.bundles.policy import Policy
 from ortdeploy.cli.command_line.manifest_options import own_options
+from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
 from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.ledger.output_lock import hold_outputs
@@ -22,10 +23,11 @@ from ortdeploy.planning.devices.variants import on_this_machine
 from ortdeploy.planning.golden_checks import plan_checks
 from ortdeploy.planning.joining import probe_host
 from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions import policy_file
-from ortdeploy.planning.versions.installed import CHECKED
+from ortdeploy.planning.versions.installed import CHECKED, PLANNED
 from ortdeploy.planning.versions.version import Version
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.versions import versions
@@ -37,9 +39,9 @@ Options = Callable[[LoadOptions], LoadOptions]
 class RefusedError(OrtdeployError):
     """A version does not reach a state."""
 
-    def __init__(self, state: str, reason: str) -> None:
-        """Take the state that it does not reach, and why."""
-        self.state, self.reason = state, reason
+    def __init__(self, state: str, reason: str, findings: Sequence[Diagnostic] = ()) -> None:
+        """Take the state that it does not reach, why, and what planning has found."""
+        self.state, self.reason, self.findings = state, reason, findings
         super().__init__(reason)
 
 
@@ -91,6 +93,29 @@ class Place:
         own, state_dir = self.options(version)(own_options(self.arguments)), self.arguments.state_dir
         chosen: dict[str, Any] = {"jobs": jobs, "excluded": excluded, "new_run": self.arguments.new_run}
         return plan_manifests([self.manifest_of(version)], own, state_dir=state_dir, **chosen)
+
+    def plan_to_run(self, name: str, version: Version) -> Planned:
+        """Plan all jobs of a version. Raises RefusedError if its plan is refused, or its unit denies what it needs."""
+        self.require_unit(name, version)
+        planned = self.plan(version)
+        if has_errors(planned.diagnostics):
+            raise RefusedError(PLANNED, first_error(planned.diagnostics), planned.diagnostics)
+        return planned
+
+    def require_unit(self, name: str, version: Version) -> None:
+        """Raise RefusedError if the service of a deployment is denied what a version needs."""
+        unit = find_unit(name, self.root)
+        if unit is None:
+            return
+        own = self.options(version)(own_options(self.arguments))
+        specs = validate([self.manifest_of(version)], own).all_specs
+        missing = denied(unit, needs_of(specs, self.arguments.state_dir)) if specs else []
+        if missing:
+            raise RefusedError(
+                PLANNED,
+                f"{unit.path} denies its service what this version needs: {', '.join(missing)}. Write the unit anew, "
+                f"and restart it after systemctl daemon-reload: {to_renew(unit)}",
+            )
 
     def try_checks(self, version: Version, planned: Planned) -> None:
         """Run all golden checks of a version, never beside a run of its jobs. Raises RefusedError, LockedError."""

@@ -20,7 +20,7 @@ from ortdeploy.bundles.policy import Policy, is_free, trust
 from ortdeploy.cli.bundles.arriving_bundle import ArrivingBundle
 from ortdeploy.cli.bundles.bundle_place import Options, Place, RefusedError, with_version
 from ortdeploy.cli.command_line.manifest_options import Taken
-from ortdeploy.cli.commands.shared import log_here
+from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_LOCKED, EXIT_OK, EXIT_REJECTED, worst_of
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, has_errors
 from ortdeploy.events import log
@@ -45,7 +45,7 @@ _TAKE_BUNDLES = frozenset({"apply", "plan", "service", "watch"})
 _TAKE_INSTALLED = _TAKE_BUNDLES | {"cache", "check", "compact", "retry", "rollback", "status", "verify"}
 _RUN_MODELS = frozenset({"apply", "check", "plan", "retry"})
 """Commands that open what a version holds, so its trust is asked again."""
-_PLAN_MANIFESTS = _RUN_MODELS | {"diff", "finish", "service", "watch"}
+_PLAN_MANIFESTS = _RUN_MODELS | {"diff", "finish", "rollback", "service", "watch"}
 """Those, and what loads libraries that manifests name, or lets manifests run later."""
 _NEVER_UNDER_A_POLICY = frozenset({"init", "try", "tune"})
 _FLAGS = {"--set": "sets", "--overlay": "overlays", "--allow-root": "roots"}
@@ -362,11 +362,33 @@ class _Desk:
             except (OSError, StoreFullError) as error:
                 what = f"{_named(name, version)} is not whole any more: {error}"
                 raise OrtdeployError(f"{what}. Go back to another one with --to") from error
+            changed = self._proven(changed, version)
             record.save_installed(place.state, changed)
         fields = {"version": version.number, "bundle": version.id}
         log_here(self._arguments, log.info, "bundle.rolled_back", deployment=name, **fields)
         self._say(f"{_named(name, version)} is current; versions up to {changed.aside} are set aside")
         return EXIT_OK
+
+    def _proven(self, changed: Installed, version: Version) -> Installed:
+        """Return the record of a rollback to a version that runs here: it is planned, and checked if the facts differ.
+
+        Checks wait for the next apply if jobs run now. Raises OrtdeployError if the version would not run.
+        """
+        place, id_ = self._place, str(version.id)
+        try:
+            planned, facts = place.plan_to_run(changed.name, version), place.facts_key(version)
+            if changed.passed.get(id_) != facts:
+                with suppress(LockedError):
+                    place.try_checks(version, planned)
+                    return record.with_passed(changed, id_, facts)
+        except RefusedError as error:
+            write_findings(error.findings, self._arguments, sys.stderr)
+            what = f"{_named(changed.name, version)} would not run here as it is now: not {error.state}: {error.reason}"
+            if not self._arguments.force:
+                stays = "The version that runs stays; --force goes back all the same"
+                raise OrtdeployError(f"{what}. {stays}") from error
+            sys.stderr.write(safe(without_secrets(f"ortdeploy: {what}.\n")))
+        return changed
 
     def _say(self, text: str) -> None:
         if not self._arguments.quiet:

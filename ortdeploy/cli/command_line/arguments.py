@@ -230,14 +230,14 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
+    add_manifests(parser, ("text",), "an installed deployment, as @NAME")
     add = parser.add_argument
-    add("paths", nargs="+", metavar="@NAME", help="an installed deployment")
     add("--to", metavar="N", type=version_number, help="the version to go back to (default: the next older one)")
+    add("--force", action="store_true", help="go back even to a version that would be refused here as it is now")
     add("--unpin", action="store_true", help="do not go back; let versions be taken again that were set aside")
-    add("--state-dir", metavar="DIR", help="folder of the ledger (default: .ortdeploy in the root)")
     add_installed_root(parser)
     add_policy(parser, tag=False)
-    add_common(parser, "print nothing if it is done")
+    parser.set_defaults(new_run=False)
 
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
