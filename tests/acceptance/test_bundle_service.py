@@ -149,9 +149,34 @@ def test_a_unit_counts_if_it_is_that_of_the_root(world: World, change: Callable[
     assert ("denies its service" in refused.err, world.version) == (counts, 1 if counts else 2)
 
 
-def test_what_the_image_runs_are_commands_with_flags_that_exist() -> None:
+def in_the_image(word: str) -> list[str]:
+    """What the image runs by an instruction of its Containerfile, without the name of the program."""
     lines = (REPOSITORY / "deployments/fleet/Containerfile").read_text(encoding="utf-8").splitlines()
-    (command,) = [json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
-    (health,) = [line.partition(" CMD ortdeploy ")[2] for line in lines if line.startswith("HEALTHCHECK ")]
-    words = shlex.split(health.partition(" || ")[0])
-    assert [build_parser(one[0]).parse_args(one).command for one in (command, words)] == ["watch", "status"]
+    (line,) = [line for line in lines if line.startswith(f"{word} ")]
+    if word == "CMD":
+        return [*json.loads(line.removeprefix("CMD "))]
+    return shlex.split(line.partition(" CMD ortdeploy ")[2].partition(" || ")[0])
+
+
+def test_what_the_image_runs_are_commands_with_flags_that_exist() -> None:
+    commands = [in_the_image(word) for word in ("CMD", "HEALTHCHECK")]
+    assert [build_parser(one[0]).parse_args(one).command for one in commands] == ["watch", "fleet"]
+
+
+def test_the_image_is_healthy_while_what_is_signed_runs_and_not_while_somebody_is_needed(world: World) -> None:
+    words = [
+        str(world.device) + one.removeprefix("/srv/line") if "/" in one else one for one in in_the_image("HEALTHCHECK")
+    ]
+    assert world.cli(*words).code == 1  # nothing was applied yet
+    world.put("a", 0)
+    bundle = world.bundle(1)
+    assert (world.run("apply", bundle).code, world.cli(*words).code) == (0, 0)
+    (world.device / "inbox/b.npy").write_bytes(b"no array")
+    assert world.run("apply", "@demo").code == 1
+    assert world.cli(*words).code == 1
+    (world.device / "inbox/b.npy").unlink()
+    assert (world.run("apply", "@demo").code, world.cli(*words).code) == (0, 0)
+    world.write(MANIFEST.replace("argmax: y", "argmax: z"))
+    assert world.run("apply", "--last-good", world.bundle(2)).code == 1
+    shown = world.cli(*words)
+    assert (shown.code, "Version 2 is not planned" in shown.out) == (1, True)
