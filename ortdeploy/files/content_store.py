@@ -54,7 +54,7 @@ Room = Callable[[Path], None]
 
 
 class StoreFullError(Exception):
-    """A file cannot be kept: a copy has too little room, or a name leads outside of the store."""
+    """A file cannot be kept or opened: a copy has too little room, a name leads outside of the store, or it is gone."""
 
 
 class ContentChangedError(Exception):
@@ -100,7 +100,7 @@ class ContentStore:
         return os.access(folder, os.W_OK) and size <= free_at(folder) * MOST_OF_THE_DISK
 
     def find(self, digest: str) -> Path | None:
-        """Return the path of the bytes with a digest; None if they are not kept, or are damaged."""
+        """Return the path of the bytes with a digest; None if they are not kept, damaged, or not ours to read."""
         path = self._folder / _FILES / digest
         if not is_digest(digest) or path.is_symlink() or not self._is_own(_FILES):
             return None
@@ -109,6 +109,21 @@ class ContentStore:
                 return path
             _remove(path)
         return None
+
+    def required(self, digest: str) -> Path:
+        """Return the path of the bytes with a digest. Raises StoreFullError if they are gone, OSError."""
+        found = self.find(digest)
+        if found is not None:
+            return found
+        path = self._folder / _FILES / digest
+        if hasattr(os, "geteuid") and path.exists() and not os.access(path, os.R_OK):
+            whose, ours = user_name(path.stat().st_uid), user_name(os.geteuid())
+            why = (
+                f"{path} belongs to {whose}, and {ours} may not read it. Run ortdeploy as {whose}, or give what was "
+                f"brought in to {ours}: chown -R {ours} {self._folder.parent}"
+            )
+            raise PermissionError(errno.EACCES, why)
+        raise StoreFullError(f"{digest[:12]}… is gone from the store")
 
     def tree(self, names: Mapping[str, str]) -> Path:
         """Return a folder in which kept files have these names (name to digest). Raises OSError, StoreFullError."""
@@ -236,6 +251,16 @@ class ContentStore:
     def _entries(self, name: str) -> Iterator[Path]:
         folder = self._folder / name
         yield from list(folder.iterdir()) if folder.is_dir() and self._is_own(name) else ()
+
+
+def user_name(number: int) -> str:
+    """Return the name of a user of this system, or the number if it has none."""
+    try:
+        import pwd  # noqa: PLC0415  which Windows does not have
+
+        return pwd.getpwuid(number).pw_name
+    except (ImportError, KeyError):
+        return f"{number}"
 
 
 def is_digest(text: str) -> bool:

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +17,7 @@ from typing import Any, BinaryIO
 import jsonschema
 import numpy as np
 import pytest
-from conftest import Cli, read_rows, run_fork
+from conftest import REPOSITORY, Cli, read_rows, run_fork
 from support.bundle_worlds import MANIFEST, World, allow, sign
 from support.bundles import Signer
 from support.forks import CAN_FORK, Fork, be_the_program
@@ -304,6 +306,80 @@ def test_a_policy_that_cannot_be_used_is_told_in_the_document(world: World) -> N
         assert "the policy cannot be used, so nothing runs" in world.run("apply", path).err
         said = json.loads(document.read_text())
         assert (said["state"], said["refusal"]["summary"]) == ("refused", "The policy cannot be used")
+
+
+NOBODY = 65534
+only_root = pytest.mark.skipif(
+    not CAN_FORK or os.geteuid() != 0 or not shutil.which("runuser"), reason="only root can be another user"
+)
+
+
+@pytest.fixture
+def open_world(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world that other users may look into."""
+    with tempfile.TemporaryDirectory(prefix="ortdeploy-tests-") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(names, "POLICY", f"{folder}/etc/policy.yaml")
+        yield World(Path(folder), cli)
+
+
+def run_as_nobody(world: World, *words: str | Path) -> tuple[int, str]:
+    """Run a command on the device as a user who owns nothing there."""
+
+    def begin() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        be_the_program([*map(str, words), "--root", str(world.device)])
+
+    with Fork(begin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        said, _ = process.communicate()
+        return process.returncode, said
+
+
+@only_root
+def test_a_user_who_cannot_read_what_root_brought_in_is_told_who_can(open_world: World) -> None:
+    world = open_world
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    for command in ("apply", "status", "plan"):
+        code, said = run_as_nobody(world, command, "@demo")
+        assert (code, "belongs to root, and nobody may not read it. Run ortdeploy as root, or give" in said) == (
+            1,
+            True,
+        ), said
+        assert f"chown -R nobody {world.device}/.ortdeploy." in said
+        assert "gone" not in said
+    assert world.run("apply", "@demo").code == 0  # all of it is still there
+
+
+@only_root
+def test_root_is_told_that_the_owner_of_the_folder_cannot_run_what_it_brings_in(open_world: World) -> None:
+    world = open_world
+    world.put("a", 0)
+    os.chown(world.device, NOBODY, NOBODY)
+    done = world.run("apply", world.bundle(1))
+    assert (done.code, "belongs to nobody, and this is root, whose files nobody cannot read" in done.err) == (0, True)
+    assert "this is root" not in world.run("apply", world.home.parent / "demo-1.tar").err  # which brings nothing in
+
+
+@only_root
+@pytest.mark.process
+def test_mender_which_is_root_plans_as_the_owner_of_the_folder(open_world: World) -> None:
+    world, theirs = open_world, open_world.home.parent / "mender"
+    (theirs / "files").mkdir(parents=True)
+    (theirs / "files/demo.tar").write_bytes(b"")
+    (theirs / "files/demo.tar").chmod(0o600)
+    (theirs / "ortdeploy").write_text('#!/bin/sh\necho "$(id -un) $*"; head -c 1 "$2"\n')
+    (theirs / "ortdeploy").chmod(0o755)
+    os.chown(world.device, NOBODY, NOBODY)
+    env = {**os.environ, "PATH": f"{theirs}:{os.environ['PATH']}", "ORTDEPLOY_ROOT": str(world.device)}
+    module = REPOSITORY / "deployments/fleet/mender-module"
+    done = subprocess.run(
+        [module, "ArtifactInstall", theirs], env=env, check=False, capture_output=True, text=True, umask=0o077
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"nobody plan {world.device}/bundles/.next.tar --root {world.device} -q\n"
 
 
 def test_a_layout_is_taken_from_within_and_an_empty_one_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

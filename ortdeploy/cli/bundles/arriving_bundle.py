@@ -140,6 +140,8 @@ class ArrivingBundle:
             raise RefusedError(TRUSTED, f"{error}") from error
         installed = record.with_state(installed, self._id, TRUSTED)
         self._save(installed)
+        if installed.version(self._id) is None:
+            place.warn_root()
         try:
             installed = taking_in.take_in(bundle, installed, place.state, now())
         except OrtdeployError as error:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from ortdeploy.bundles.policy import Policy
 from ortdeploy.cli.command_line.manifest_options import own_options
 from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
-from ortdeploy.files.content_store import StoreFullError
+from ortdeploy.files.content_store import user_name
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
@@ -30,6 +31,7 @@ from ortdeploy.planning.versions import policy_file
 from ortdeploy.planning.versions.installed import CHECKED, PLANNED
 from ortdeploy.planning.versions.version import Version
 from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.terminal_text import safe
 from ortdeploy.versions import versions
 
 Options = Callable[[LoadOptions], LoadOptions]
@@ -65,8 +67,8 @@ class Place:
         """Return what loads a version. Raises OrtdeployError if something of it is gone."""
         try:
             own = record.options_of(version, self.state, self.root)
-        except (OSError, StoreFullError) as error:
-            raise OrtdeployError(f"what was installed is not whole: {error}. Apply the bundle again") from error
+        except OrtdeployError as error:
+            raise OrtdeployError(f"what was installed is not whole: {error}") from error
         self.arguments.texts = own.texts  # findings are about these, whatever lies in their place
         return partial(with_version, own)
 
@@ -101,6 +103,19 @@ class Place:
         if has_errors(planned.diagnostics):
             raise RefusedError(PLANNED, first_error(planned.diagnostics), planned.diagnostics)
         return planned
+
+    def warn_root(self) -> None:
+        """Say that what root brings into the folder of another user, that user cannot run."""
+        owner = os.stat(self.root).st_uid  # noqa: PTH116  text
+        if not hasattr(os, "geteuid") or os.geteuid() != 0 or owner == 0:
+            return
+        name = user_name(owner)
+        sys.stderr.write(
+            safe(
+                f"ortdeploy: {self.root} belongs to {name}, and this is root, whose files {name} cannot read. "
+                f"If {name} is to run them: runuser -u {name} -- ortdeploy {self.arguments.command} …\n"
+            )
+        )
 
     def require_unit(self, name: str, version: Version) -> None:
         """Raise RefusedError if the service of a deployment is denied what a version needs."""

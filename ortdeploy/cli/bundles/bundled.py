@@ -24,7 +24,6 @@ from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_LOCKED, EXIT_OK, EXIT_REJECTED, worst_of
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, has_errors
 from ortdeploy.events import log
-from ortdeploy.files.content_store import StoreFullError
 from ortdeploy.files.digests import signature
 from ortdeploy.files.names import is_folder, names_bundle
 from ortdeploy.ledger.ledger import now
@@ -359,7 +358,7 @@ class _Desk:
             record.trust_again(changed, version, place.state, place.policies)
             try:
                 record.options_of(version, place.state, place.root)
-            except (OSError, StoreFullError) as error:
+            except OrtdeployError as error:
                 what = f"{_named(name, version)} is not whole any more: {error}"
                 raise OrtdeployError(f"{what}. Go back to another one with --to") from error
             changed = self._proven(changed, version)

@@ -201,10 +201,19 @@ def trust_again(installed: Installed, version: Version, state_dir: Path, policie
 
 
 def _kept(store: ContentStore, digest: str) -> bytes:
-    path = store.find(digest)
-    if path is None:
-        raise OrtdeployError(f"{digest[:12]}… is gone from the store. Apply the bundle again")
-    return read_whole(path)
+    with _in_words():
+        return read_whole(store.required(digest))
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise OrtdeployError for what the store raises, with what to do."""
+    try:
+        yield
+    except StoreFullError as error:
+        raise OrtdeployError(f"{error}. Apply the bundle again") from error
+    except OSError as error:
+        raise OrtdeployError(f"{error.strerror or error}") from error
 
 
 def is_set_aside(installed: Installed, id_: str) -> bool:
@@ -329,10 +338,11 @@ def release(state_dir: Path, name: str, gone: Sequence[Version]) -> None:
 
 
 def options_of(version: Version, state_dir: Path, folder: str, options: LoadOptions | None = None) -> LoadOptions:
-    """Return the options that load an installed version in a folder. Raises OSError, StoreFullError."""
+    """Return the options that load an installed version in a folder. Raises OrtdeployError."""
     overlays = tuple(os.path.join(folder, name) for name in list(version.texts)[1:])  # noqa: PTH118
     given = LoadOptions() if options is None else options
-    return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))
+    with _in_words():
+        return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))
 
 
 def owners(state_dir: Path) -> set[str] | None:

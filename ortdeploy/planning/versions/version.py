@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ortdeploy.files.content_store import ContentStore, StoreFullError
+from ortdeploy.files.content_store import ContentStore
 from ortdeploy.files.opening import read_whole
 from ortdeploy.manifest.loader import LoadOptions
 
@@ -91,16 +91,9 @@ def add_place(
 def recall(version: Version, state_dir: Path, folder: str, options: LoadOptions) -> LoadOptions:
     """Return the options that load a version as it was kept. Raises OSError, StoreFullError if something is gone."""
     store = ContentStore(state_dir)
-    texts = {os.path.join(folder, name): read_whole(_found(store, digest)) for name, digest in version.texts.items()}  # noqa: PTH118  as text
+    texts = {os.path.join(folder, name): read_whole(store.required(digest)) for name, digest in version.texts.items()}  # noqa: PTH118  as text
     for digest in set(version.files.values()):
-        _found(store, digest)
+        store.required(digest)
     tree = store.tree(version.files)
     places = {path: str(tree / name) for path, name in version.places.items()}
     return replace(options, texts=texts, places=places, roots=(*options.roots, str(state_dir.absolute())))
-
-
-def _found(store: ContentStore, digest: str) -> Path:
-    kept = store.find(digest)
-    if kept is None:
-        raise StoreFullError(f"{digest[:12]}… is gone from the store")
-    return kept
