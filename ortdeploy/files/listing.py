@@ -11,7 +11,7 @@ from ortdeploy.files.compact_list import in_order
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _MAGIC = "*?["
 _ESCAPED = re.compile(r"\[([*?[])\]")
@@ -49,22 +49,60 @@ def expand(full: str) -> "Sequence[str]":
         return [name] if os.path.lexists(name) else []
     above, crosses, below = f"{full}{os.sep}".partition(f"{os.sep}**{os.sep}")
     if crosses:
-        return in_order(_across(above, below.rstrip(os.sep) or "*"))
+        below = below.rstrip(os.sep) or "*"
+        found = _across(above, below)
+        return in_order(_of_each_once(found) if os.sep in below else found)
     folder, pattern = os.path.split(full)
-    fixed = as_name(folder)
-    if has_magic(folder) or not os.path.isdir(fixed):  # noqa: PTH112
-        return in_order(path for path in glob.iglob(full) if not os.path.isdir(path))  # noqa: PTH112, PTH207  keeps a glob's text
-    return in_order(_matching(fixed, pattern), os.path.join(fixed, ""))  # noqa: PTH118  text
+    if not has_magic(folder):
+        folder = as_name(folder)
+        return in_order(_matching(folder, pattern), os.path.join(folder, ""))  # noqa: PTH118  text
+    return in_order(
+        os.path.join(one, name)  # noqa: PTH118  text
+        for one in _each_once(glob.iglob(os.path.join(folder, "")))  # noqa: PTH118, PTH207  keeps a glob's text
+        for name in _matching(one, pattern)
+    )
+
+
+def _each_once(folders: "Iterable[str]") -> "Iterator[str]":
+    """Yield each folder under one name: its own, or the first one if only links lead to it."""
+    named: dict[tuple[int, int], list[str]] = {}
+    for one in dict.fromkeys(map(os.path.normpath, folders)):
+        with suppress(OSError):
+            found = os.stat(one)  # noqa: PTH116  text
+            named.setdefault((found.st_dev, found.st_ino), []).append(one)
+    for names in named.values():
+        yield names[0] if len(names) == 1 else min(names, key=lambda name: (_links_in(name), name))
+
+
+def _links_in(path: str) -> int:
+    """Return how many folders of a path are links."""
+    ends = [at for at, sign in enumerate(path) if sign == os.sep and at]
+    return sum(os.path.islink(path[:end]) for end in (*ends, len(path)))  # noqa: PTH114  text
+
+
+def _of_each_once(paths: "Iterable[str]") -> "Iterator[str]":
+    """Yield files without those that are found in another folder, behind a link, too."""
+    files: dict[str, list[str]] = {}
+    for path in dict.fromkeys(paths):
+        files.setdefault(os.path.dirname(path), []).append(path)  # noqa: PTH120  text
+    for folder in _each_once(files):
+        yield from files[folder]
 
 
 def _across(above: str, below: str) -> "Iterator[str]":
     """Yield what matches `below` in folders that match `above` and in all below them that are not hidden.
 
-    A link that leads back to a folder on the way, or above it, is not followed: all there would be found forty times.
+    Each folder is looked into once: links are followed when all folders were found that lie there by their own names.
+    A link that leads back to a folder on the way, or above it, is not followed.
     """
-    waiting = [(folder, [os.path.join(os.path.realpath(folder), "")]) for folder in glob.iglob(above or os.sep)]  # noqa: PTH118, PTH207
-    while waiting:
-        folder, way = waiting.pop()
+    first = _each_once(glob.iglob(above or os.sep))  # noqa: PTH207
+    waiting = [(folder, [os.path.join(os.path.realpath(folder), "")]) for folder in first]  # noqa: PTH118
+    linked, seen = list[tuple[str, list[str]]](), set[str]()
+    while waiting or linked:
+        folder, way = waiting.pop() if waiting else linked.pop(linked.index(min(linked)))
+        if way[-1] in seen:
+            continue
+        seen.add(way[-1])
         full = os.path.join(glob.escape(folder), below)  # noqa: PTH118  text
         if not os.path.isdir(as_name(full)):  # noqa: PTH112  of which a folder's files are no match
             yield from expand(full)
@@ -74,7 +112,7 @@ def _across(above: str, below: str) -> "Iterator[str]":
                     is_link = entry.is_symlink()
                     real = os.path.join(os.path.realpath(entry.path) if is_link else way[-1] + entry.name, "")  # noqa: PTH118
                     if not (is_link and any(one.startswith(real) for one in way)):
-                        waiting.append((entry.path, [*way, real]))
+                        (linked if is_link else waiting).append((entry.path, [*way, real]))
 
 
 def links_below(folder: str, skipped: str = "") -> "Iterator[str]":
