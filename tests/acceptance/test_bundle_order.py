@@ -243,5 +243,5 @@ def test_a_state_is_written_only_when_all_that_it_rests_on_is_durable(
 
     disk.before = before
     assert world.run("apply", bundle).code == 0
-    assert states == ["", "described", "trusted", "whole", "planned", "checked", "current"]
+    assert [*dict.fromkeys(states)] == ["", "described", "trusted", "whole", "planned", "checked", "current"]
     assert disk.holds(record)

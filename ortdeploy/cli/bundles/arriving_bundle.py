@@ -15,7 +15,6 @@ from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import LockedError, OrtdeployError, has_errors
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
-from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions import taking_in
 from ortdeploy.planning.versions.installed import CHECKED, DESCRIBED, PLANNED, TRUSTED, WHOLE, Installed, Refused
@@ -26,7 +25,7 @@ from ortdeploy.terminal_text import safe
 from ortdeploy.versions import package_version, release_numbers
 
 _MOST_BEGUN = 3
-"""How often golden checks are begun that do not come to an end."""
+"""How often a plan with golden checks is begun that does not come to an end."""
 
 
 class ArrivingBundle:
@@ -96,20 +95,26 @@ class ArrivingBundle:
         log_here(place.arguments, log.info, "bundle.installed", deployment=self._name, **fields)
 
     def _prove(self, installed: Installed, version: Version) -> Installed:
-        """Plan and check a version that is whole. Raises RefusedError, LockedError."""
-        place = self._place
-        planned = place.plan_to_run(self._name, version)
-        facts = place.facts_key(version)
-        installed = self._try_checks(record.with_state(installed, self._id, PLANNED), version, planned, facts)
-        installed = record.with_state(record.with_passed(installed, self._id, facts), self._id, CHECKED)
+        """Plan and check a version that is whole; return the record of that. Raises RefusedError, LockedError."""
+        place, facts = self._place, self._place.facts_key(version)
+        begun = self._begin(installed, facts)
+        try:
+            planned = place.plan_to_run(self._name, version)
+            begun = record.with_state(begun, self._id, PLANNED)
+            self._save(begun)
+            place.try_checks(version, planned)
+        except (RefusedError, LockedError):  # neither has killed this process
+            self._save(replace(begun, begun={}))
+            raise
+        installed = record.with_state(record.with_passed(begun, self._id, facts), self._id, CHECKED)
         self._save(installed)
         return installed
 
-    def _try_checks(self, installed: Installed, version: Version, planned: Planned, facts: str) -> Installed:
-        """Run the golden checks of a planned version; return the record in which they were begun.
+    def _begin(self, installed: Installed, facts: str) -> Installed:
+        """Return the record of a version whose plan and golden checks are about to begin.
 
-        For `watch`, they do not run again if they have refused the version, or reset this device each time. Raises
-        RefusedError, LockedError.
+        For `watch`, they do not begin again if checks have refused the version, or if they were killed each time.
+        Raises RefusedError.
         """
         key, before = f"{self._id} {facts}", installed.refusal(self._id)
         times = installed.begun.get(key, 0)
@@ -117,15 +122,10 @@ class ArrivingBundle:
             if before is not None and before.facts == facts:
                 raise RefusedError(before.state, before.reason)
             if times >= _MOST_BEGUN:
-                why = f"its golden checks were begun {times} times, and each time killed, or this device was reset"
+                why = f"planning or checking it was begun {times} times, and each time killed, or this device was reset"
                 raise RefusedError(CHECKED, why)
         begun = replace(installed, begun={key: times + 1})
         self._save(begun)
-        try:
-            self._place.try_checks(version, planned)
-        except LockedError:  # before they began
-            self._save(installed)
-            raise
         return begun
 
     def _bring_in(self, installed: Installed) -> Installed:

@@ -71,7 +71,7 @@ class Installed(Struct, frozen=True, kw_only=True):
 
     `highest` is the highest number that became current, `aside` that up to which versions were rolled back; 0: none.
     `wanted` is the id of the last version that somebody asked for, and `source` the path of its bundle. `begun` is how
-    often golden checks were begun that have not ended, by the version's id and its facts.
+    often a plan with golden checks was begun that has not ended, by the version's id and its facts.
     """
 
     name: str
