@@ -43,10 +43,10 @@ check() {
 }
 
 printf '| ortdeploy | |\n| --- | --- |\n' >> "$GITHUB_STEP_SUMMARY"
-check "validate" ortdeploy validate --quiet --format github "${flags[@]}" "${manifests[@]}"
+check "validate" ortdeploy validate --quiet --format github "${flags[@]}" -- "${manifests[@]}"
 if (( ! bad )); then
   if (( ${#devices[@]} )); then
-    check "plan" ortdeploy plan --quiet --format github "${flags[@]}" "${devices[@]/#/--device=}" "${manifests[@]}"
+    check "plan" ortdeploy plan --quiet --format github "${flags[@]}" "${devices[@]/#/--device=}" -- "${manifests[@]}"
     { echo; cat "$table"; } >> "$GITHUB_STEP_SUMMARY"
   fi
 fi

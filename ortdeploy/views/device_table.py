@@ -1,5 +1,6 @@
 """What `ortdeploy plan` shows of many devices: a row for each device and job."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,7 +59,12 @@ def render_markdown(entries: Sequence[Entry]) -> str:
         memory = "" if one.memory is None else f", {format_size(one.memory)}"
         state = f"runs{memory}" if one.refused is None else f"refused: {_why(one)}"
         lines.append((one.device, f"{one.deployment}: {one.job}", profile, state))
-    return "".join(f"| {' | '.join(plain(text).replace('|', chr(92) + '|') for text in line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(_as_text, line))} |\n" for line in lines)
+
+
+def _as_text(text: str) -> str:
+    """Return a text that Markdown shows as it is: names come from whoever opened the pull request."""
+    return re.sub(r"([\\`*\[\]<>|~])", r"\\\1", plain(text))
 
 
 def as_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -152,6 +152,20 @@ def test_what_a_device_cannot_do_is_annotated_once(runner: Runner) -> None:
     assert f"| devices/pi two.yaml | demo: run |  | {why} |" in done.summary
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files that other systems do not take")
+def test_names_of_files_are_no_flags_and_no_markdown(runner: Runner) -> None:
+    shutil.copy(runner.workspace / "deployments/double.onnx", runner.workspace)
+    changed(runner, "path: double.onnx", "path: double.onnx, providers: [CUDA]")
+    for name in ("--exclude=*.yaml", "--log-file=m.yaml", r"a\|`b`<i>.yaml"):
+        shutil.copy(runner.workspace / "deployments/m.yaml", runner.workspace / name)
+    done = runner.run({**INSTALLED, "manifests": "*.yaml", "devices": "devices/*.yaml"})
+    assert (done.code, done.outputs["errors"]) == (1, "3")
+    rows = [line for line in done.summary.splitlines() if line.startswith("| devices/pi one.yaml")]
+    assert len(rows) == 3
+    assert r"refused: unavailable-provider a\\\|\`b\`\<i\>.yaml:4 |" in rows[-1]
+    assert {len(re.split(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows} == {6}
+
+
 def test_flags_reach_the_commands(runner: Runner) -> None:
     done = runner.run({**INSTALLED, "flags": "--set=jobs.run.batch.size=0\n--quiet"})
     assert done.code == 1
