@@ -11,7 +11,7 @@ from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_path, sample_pictures, size_of
 from ortdeploy.starters.provenance import Given, Page
 from ortdeploy.starters.text_recogniser import missing_letters
-from ortdeploy.starters.ultralytics import is_ultralytics
+from ortdeploy.starters.ultralytics import finds_boxes, is_ultralytics
 from ortdeploy.tensors.types import Shape
 
 _IMAGENET = (1000, 1001)
@@ -30,7 +30,7 @@ _METHODS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest for a model that gives a vector a picture or takes photographs, and where pictures are given."""
-    picture = picture_input(subject)
+    picture = None if finds_boxes(subject) else picture_input(subject)
     vectors = [name for name in subject.ran.outputs if _is_vector(name, subject.shape_of(name))]
     if picture is not None and (vectors or subject.data is not None or _is_photograph(picture)):
         yield _starter(

@@ -64,6 +64,17 @@ def size_of(picture: PictureInput) -> Given:
     return provenance.graph("size", text)
 
 
+def coloured(picture: PictureInput, usual: str, of: str) -> str:
+    """Return the step from `$image` to `$colors`: the channels that a model takes, three of them in `of`'s usual order.
+
+    Pictures of a folder may be grey ones and coloured ones.
+    """
+    step = f"{{do: {'grayscale' if picture.channels == 1 else usual}, in: {{x: $image}}, out: colors}}"
+    if picture.channels == 1:
+        return str(provenance.graph("grayscale", step))
+    return str(provenance.convention(usual.upper(), step, of))
+
+
 def sample_pictures(subject: Subject, height: int, width: int) -> dict[str, bytes]:
     """Return two pictures, by name; none if the user has some."""
     if subject.data is not None:

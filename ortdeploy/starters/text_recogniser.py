@@ -8,7 +8,7 @@ from ortdeploy.files.text_lines import lines_of
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.model_info import Starter, Subject
-from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
+from ortdeploy.starters.pictures import PER_255, PictureInput, coloured, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Page
 
 _RANK = 3
@@ -83,11 +83,8 @@ def _starter(subject: Subject, picture: PictureInput, output: str, alphabet: str
     height = provenance.graph("height", high)
     width = provenance.convention("width 320", wide, OF) if picture.open else provenance.graph("width", wide)
     resized = f"{{height: {height}, {'round_up_to' if picture.open else 'max_width'}: {width}}}"
-    color = "grayscale" if picture.channels == 1 else "bgr"
-    turned = f"{{do: {color}, in: {{x: $image}}, out: colors}}"
-    colors = provenance.graph(color, turned) if picture.channels == 1 else provenance.convention("BGR", turned, OF)
     lines = [
-        str(colors),
+        coloured(picture, "bgr", OF),
         *reading("$colors", resized, (high, wide)),
         f"{{run: {name}, in: {{{taken}: $line_planes}}, out: {{{scalar(output)}: logits}}}}",
         f"{{do: ctc_greedy, in: {{logits: $logits, {alphabet}}}, out: [text, score]}}",

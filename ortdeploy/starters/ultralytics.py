@@ -11,7 +11,7 @@ from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import provenance, yaml_text
 from ortdeploy.starters.labels import Labels, find_labels
 from ortdeploy.starters.model_info import Starter, Subject
-from ortdeploy.starters.pictures import PER_255, PictureInput, picture_input, sample_pictures
+from ortdeploy.starters.pictures import PER_255, PictureInput, coloured, picture_input, sample_pictures
 from ortdeploy.starters.provenance import Given, Origin, Page
 
 _VERSION = re.compile(r"YOLO\s*v?(\d+)", re.IGNORECASE)
@@ -37,13 +37,16 @@ def is_ultralytics(subject: Subject) -> bool:
     return {"names", "stride", "task"}.issubset(subject.facts.metadata)
 
 
+def finds_boxes(subject: Subject) -> bool:
+    """Return whether it is an export of a task whose boxes are found: no recipe of classifiers fits it."""
+    return is_ultralytics(subject) and subject.facts.metadata["task"] in _TASKS
+
+
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest from pictures to boxes with labels, and to points, outlines of masks or corners."""
     picture = picture_input(subject)
     output = next((name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK), None)
-    if picture is None or output is None or not is_ultralytics(subject):
-        return
-    if subject.facts.metadata["task"] in _TASKS:
+    if picture is not None and output is not None and finds_boxes(subject):
         yield _starter(subject, picture, output)
 
 
@@ -152,7 +155,8 @@ class _Size(Struct, frozen=True, kw_only=True):
 def _before(subject: Subject, picture: PictureInput, output: str, size: _Size, behind: _Behind) -> Iterator[str]:
     """Yield the steps from the picture to what the model gives."""
     sampling = provenance.convention("sampling", "opencv", _OF)
-    yield f"{{do: letterbox, in: {{image: $image, size: {size.written}, sampling: {sampling}}}, out: [fitted, how]}}"
+    yield coloured(picture, "rgb", _OF)
+    yield f"{{do: letterbox, in: {{image: $colors, size: {size.written}, sampling: {sampling}}}, out: [fitted, how]}}"
     if picture.floating:
         yield f"{{do: scale, in: {{x: $fitted, scale: {provenance.convention('scale', PER_255, _OF)}}}, out: scaled}}"
     layout = provenance.graph("layout", "NCHW")

@@ -788,6 +788,29 @@ def test_all_files_of_one_format_are_read_and_the_others_are_named(cli: Cli, tmp
     )
 
 
+@pytest.mark.quick("ultralytics")
+@pytest.mark.parametrize("family", ["classifier", "detr", "text_detector", "ultralytics", "yolox"])
+def test_a_folder_of_grey_and_coloured_pictures_feeds_every_family(cli: Cli, tmp_path: Path, family: str) -> None:
+    getattr(families, "yolo" if family == "ultralytics" else family)(tmp_path / "m.onnx")
+    (tmp_path / "photos").mkdir()
+    for mode in ("RGB", "L", "RGBA", "P", "1", "LA", "CMYK"):
+        Image.new(mode, (64, 64)).save(tmp_path / f"photos/{mode}.{'jpg' if mode == 'CMYK' else 'png'}")
+    _, said = made(cli, tmp_path, "--from", tmp_path / "photos")
+    assert "It looked like" not in said
+    assert len(rows(cli, tmp_path)) == 7
+
+
+def test_an_export_whose_boxes_cannot_be_found_is_not_prepared_as_a_classifier_is(cli: Cli, tmp_path: Path) -> None:
+    families.yolo(tmp_path / "m.onnx")
+    Image.new("RGB", (64, 64)).save(tmp_path / "one.png")
+    (tmp_path / "two.png").write_bytes(b"no picture")
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path)
+    assert said.code == 1
+    assert "for an ultralytics export" in said.out
+    assert "does not run yet" in said.out
+    assert "center_crop" not in (tmp_path / "m.yaml").read_text()
+
+
 @pytest.mark.slow
 def test_pictures_of_the_user_feed_any_model_that_takes_them(cli: Cli, tmp_path: Path) -> None:
     """A map as large as the picture, not one of heat: no family knows it."""
