@@ -49,7 +49,7 @@ def _detail(job: "ResolvedJob") -> str | None:
     return (
         f"{len(others)} of {len(job.input.states)} recordings do not have {declared:,} samples a second. Row "
         f"{job.input.first_row + others[0]} ({_files(job, others[:1])}) has {first:,}. Such rows fail, and "
-        f"max_failed is {job.spec.max_failed}."
+        f"max_failed is {job.spec.max_failed}. Write {{resample: {declared}}} under prepare: in its place."
     )
 
 

@@ -40,7 +40,7 @@ _IMAGE_RANK, _SOUND_RANK = 4, 3
 _MOST = 200
 _COUNTS = ("int32", "int64")
 RATES = ("sr", "sample_rate", "sampling_rate")
-"""Names of inputs that say how many samples a second another has."""
+"""Names of inputs, and keys of metadata, that say how many samples a second there are."""
 
 KNOWN = dict.fromkeys(RATES, 16_000)
 """Values of scalar inputs that their names tell."""

@@ -82,10 +82,10 @@ def _inputs(subject: Subject) -> _Inputs | None:
 
 
 def _rate(subject: Subject) -> Given:
-    """Return the sample rate: as a file beside the model says, or that of the user's recordings, or the usual one."""
+    """Return the sample rate: as the model or a file beside it says, else the user's, else the usual one."""
     known = yaml_text.rate_of(subject)
     rates = subject.data.rates if subject.data is not None else frozenset()
-    if known.origin is Origin.FILE or len(rates) != 1 or int(known.text) in rates:
+    if known.origin is not Origin.CONVENTION or len(rates) != 1 or int(known.text) in rates:
         return known
     because = "the recordings have it, and nothing tells which one the model wants"
     return provenance.made_up("rate", next(iter(rates)), because, "the rate that it was trained on")

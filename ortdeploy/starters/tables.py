@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.files.csv_text import written_rows
 from ortdeploy.manifest.write import flow, scalar
@@ -17,6 +18,8 @@ _DOMAIN = "ai.onnx.ml"
 _TABLES = ("arrow", "csv", "jsonl", "parquet")
 _ROWS, _BATCH = 4, 1024
 _RANK = 2
+_NAMED = ("feature_names", "feature_names_in")
+"""Keys of metadata with the columns that a model was trained on, in their order."""
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
@@ -39,9 +42,8 @@ def _starter(subject: Subject, *further: str) -> Starter:
     rows = next((size for size in ((one.tensor.shape or (None,))[0] for one in subject.inputs) if size), None)
     fixed = rows if isinstance(rows, int) else None
     sample = f"{subject.stem}-sample.csv"
-    told = "A model of a table: its operators are those of ai.onnx.ml. Names and order of columns are not in it;"
     text = (
-        yaml_text.head(told, "what it was trained on had them.")
+        yaml_text.head("A model of a table: its operators are those of ai.onnx.ml.", _of_columns(subject))
         + yaml_text.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
         + yaml_text.input_section(subject, sample, f"columns: {_columns(subject, names)}", *further, "key: [row]")
@@ -68,7 +70,10 @@ def _width(value: ValueFacts, subject: Subject) -> int:
 
 
 def _column_names(subject: Subject) -> dict[str, list[str]]:
-    """Return what columns of a sample are called, by input: as an input of one column is, else f and a number."""
+    """Return what columns are called, by input: as the metadata say, an input of one column is, else f and a number."""
+    only, told = subject.only_input, _told(subject)
+    if only is not None and told is not None:
+        return {only.name: told[1]}
     names, number = {}, 0
     for value in subject.inputs:
         width = _width(value, subject)
@@ -77,8 +82,29 @@ def _column_names(subject: Subject) -> dict[str, list[str]]:
     return names
 
 
+def _told(subject: Subject) -> tuple[str, list[str]] | None:
+    """Return the key of the metadata that names all columns of the one input, and these names; None if none does."""
+    for key in _NAMED if subject.only_input is not None else ():
+        names = [str(name) for name in parsed_names(subject.facts.metadata.get(key, ""))]
+        if len(names) == _width(subject.inputs[0], subject) == len({*names}):
+            return key, names
+    return None
+
+
+def _of_columns(subject: Subject) -> str:
+    """Return what tells the columns, for a comment."""
+    told = _told(subject)
+    if told is not None:
+        return f"Names and order of columns are those of {told[0]} in its metadata."
+    return "Names and order of columns are not in it; what it was trained on had them."
+
+
 def _columns(subject: Subject, names: dict[str, list[str]]) -> str:
     """Return which columns feed which input, with what tells it."""
+    told = _told(subject)
+    missing = [name for name in told[1] if name not in subject.data.columns] if told and subject.data else []
+    if told is not None and not missing:
+        return str(provenance.metadata("columns", flow(names)))
     if subject.data is None:
         only = subject.only_input
         if only is not None and len(names[only.name]) > 1:
@@ -90,6 +116,11 @@ def _columns(subject: Subject, names: dict[str, list[str]]) -> str:
         return str(provenance.graph("columns", flow(names)))
     left = iter(there)
     guess = {name: [column for _, column in zip(group, left, strict=False)] for name, group in names.items()}
+    write = "those that it was trained on, in that order"
+    if told is not None:
+        them = f"{len(missing)} columns, such as {missing[0]}," if missing[1:] else missing[0]
+        because = f"{told[0]} in the model names {them} that {subject.data.path} does not have"
+        return str(provenance.made_up("columns", flow(guess), because, write))
     if len(there) == wanted:
         left_out = ", those that are numbers" if len(there) < len(subject.data.columns) else ""
         return str(provenance.convention("columns", flow(guess), f"in the order of the file{left_out}"))
@@ -97,7 +128,7 @@ def _columns(subject: Subject, names: dict[str, list[str]]) -> str:
     of_numbers = " of numbers" if len(there) < len(subject.data.columns) else ""
     rest = f"left out: {', '.join(left)}" if len(there) > wanted else ", ".join(there)
     because = f"the model takes {taken} and {subject.data.path} has {len(there)}{of_numbers}; {rest}"
-    return str(provenance.made_up("columns", flow(guess), because, "those that it was trained on, in that order"))
+    return str(provenance.made_up("columns", flow(guess), because, write))
 
 
 def _fitting(subject: Subject, wanted: int) -> list[str]:

@@ -11,7 +11,7 @@ from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.runtime.trial_run import SyntheticTensor, synthetic_array
 from ortdeploy.starters import provenance
 from ortdeploy.starters.model_info import Subject
-from ortdeploy.starters.open_sizes import KNOWN
+from ortdeploy.starters.open_sizes import KNOWN, RATES
 from ortdeploy.starters.pictures import sample_path
 from ortdeploy.starters.provenance import Given
 from ortdeploy.starters.samples import RATE
@@ -184,10 +184,14 @@ def recordings_section(
 
 
 def rate_of(subject: Subject) -> Given:
-    """Return how many samples a second a model takes: as a file beside it says, or the usual number."""
+    """Return how many samples a second a model takes: as a file beside it says, its metadata, or the usual number."""
     said = subject.preprocessor("feature_extractor")[0].get("sampling_rate")
     if type(said) is int and 0 < said <= _FASTEST:
         return provenance.beside("rate", said)
+    written = (subject.facts.metadata.get(key, "").strip() for key in RATES)
+    for number in (int(text) for text in written if text.isdecimal() and len(text) <= len(str(_FASTEST))):
+        if 0 < number <= _FASTEST:
+            return provenance.metadata("rate", number)
     return provenance.convention(f"rate {RATE}", RATE, "nothing in the files tells how many samples a second it wants")
 
 

@@ -73,7 +73,7 @@ def test_a_size_in_the_metadata_counts_if_pictures_have_it(cli: Cli, tmp_path: P
     families.with_metadata(tmp_path / "m.onnx", task="detect", stride="32", names="['cat', 'dog']", imgsz=size)
     manifest, _ = made(cli, tmp_path)
     wanted = [96, 64] if size == "[96, 64]" else [224, 224]
-    assert manifest["pipelines"]["find"]["steps"][0]["in"]["size"] == wanted
+    assert manifest["pipelines"]["find"]["steps"][1]["in"]["size"] == wanted
 
 
 @pytest.mark.slow
@@ -433,6 +433,22 @@ def test_a_rate_that_only_the_recordings_tell_is_made_up_and_runs(cli: Cli, tmp_
     assert "the recordings have it, and nothing tells which one the model wants" in said.out
     assert yaml.safe_load((tmp_path / "m.yaml").read_text())["jobs"]["run"]["input"]["rate"] == 22_050
     assert len(rows(cli, tmp_path)) == 1
+
+
+def test_recordings_are_resampled_to_the_rate_in_the_metadata(cli: Cli, tmp_path: Path) -> None:
+    families.with_metadata(families.hearer(tmp_path / "m.onnx"), sample_rate="8000")
+    (tmp_path / "mine.wav").write_bytes(recording(0.1, 22_050))
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "mine.wav")
+    assert {"resample": 8000} in next(iter(manifest["jobs"]["run"]["prepare"].values()))
+    assert "rate" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", ["0", "-16000", "16 kHz", "9" * 5000, "16000.0", ""])
+def test_metadata_that_say_no_sample_rate_are_passed_over(cli: Cli, tmp_path: Path, rate: str) -> None:
+    families.with_metadata(families.hearer(tmp_path / "m.onnx"), sample_rate=rate)
+    _, said = made(cli, tmp_path)
+    assert "rate 16000 (nothing in the files tells" in said
 
 
 def test_recordings_of_another_rate_are_resampled(cli: Cli, tmp_path: Path) -> None:
@@ -828,6 +844,31 @@ def test_columns_of_the_user_feed_a_table(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("age,income,debt\n1,2,3\n4,5,6\n")
     manifest, _ = made(cli, tmp_path, "--from", tmp_path / "people.csv")
     assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
+
+
+def test_columns_are_those_that_the_metadata_of_a_table_name(cli: Cli, tmp_path: Path) -> None:
+    """In the order of the model, whatever the order of the file is, and also if the file has more."""
+    families.with_metadata(families.table(tmp_path / "m.onnx"), feature_names='["debt", "age", "income"]')
+    (tmp_path / "people.csv").write_text("id,age,income,debt\n7,1,2,3\n")
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "people.csv")
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["debt", "age", "income"]}
+    assert "results depend on it" not in said
+
+
+def test_columns_that_the_metadata_name_and_a_file_lacks_are_a_question(cli: Cli, tmp_path: Path) -> None:
+    families.with_metadata(families.table(tmp_path / "m.onnx"), feature_names='["debt", "age", "income"]')
+    (tmp_path / "people.csv").write_text("age,income,debts\n1,2,3\n")
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / "people.csv")
+    assert said.code == 1
+    assert "feature_names in the model names debt that people.csv does not have" in said.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ['["debt", "age"]', '["debt", "debt", "age"]', "debt,age,income", "3"])
+def test_names_that_are_not_those_of_all_columns_are_passed_over(cli: Cli, tmp_path: Path, names: str) -> None:
+    families.with_metadata(families.table(tmp_path / "m.onnx"), feature_names=names)
+    manifest, _ = made(cli, tmp_path)
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["f*"]}
 
 
 @pytest.mark.parametrize("delimiter", [pytest.param(";", marks=pytest.mark.slow), "\t"])
