@@ -48,6 +48,9 @@ def named_paths(spec: "Spec") -> Iterator[NamedPath]:
         for index, path in enumerate(job.input.paths):
             yield NamedPath(path, (*at, index) if len(job.input.paths) > 1 else at, Use.READ)
         yield NamedPath(job.output.url or job.output.path, (*job.output.at, "path"), Use.WRITE)
+    for pipeline in spec.pipelines:
+        if pipeline.preset is not None and pipeline.preset.image_folder is not None:
+            yield NamedPath(pipeline.preset.image_folder, (*pipeline.at, "image_folder"), Use.READ)
     if spec.on_end is not None and spec.on_end.url is not None:
         yield NamedPath(spec.on_end.url, ("on_end", "url"), Use.POST)
 

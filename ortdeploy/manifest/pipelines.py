@@ -48,7 +48,7 @@ _OF_IMAGES = ("steps", "guidance_scale", "height", "width", "latents")
 OWN_KEYS = {
     TEXT_TO_IMAGE: _OF_IMAGES,
     DIFFUSION: (*_OF_IMAGES, "task", "arguments"),
-    GENERATE: (*SEARCH, "chat", "system", "json_schema", *OF_SPEECH),
+    GENERATE: (*SEARCH, "chat", "system", "json_schema", "image_folder", *OF_SPEECH),
 }
 """The keys of presets that not all of them have."""
 
@@ -112,7 +112,8 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
     `kind` is the preset's name. `adapters` are those of components; `sha256` pins the whole folder. `task` is what a
     pipeline of optimum-onnx does, or what goes through a chat template; or SPEECH. `arguments` are more of its call's,
     or say how a text is written. `row_by_row`: rows do not run together. `files` are those of its models by their
-    parts, if GenAI opens them, or else those that the manifest names in vain.
+    parts, if GenAI opens them, or else those that the manifest names in vain. `image_folder` is where the pictures are
+    that rows name.
     """
 
     kind: str
@@ -129,6 +130,7 @@ class PresetSpec(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Any] = field(default_factory=dict)
     row_by_row: bool = True
     files: Mapping[str, str] = field(default_factory=dict)
+    image_folder: str | None = None
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -267,6 +269,7 @@ def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
         width=data.get("width", DEFAULT_SIZE),
         latents=data.get("latents"),
         sha256=data.get("sha256"),
+        image_folder=data.get("image_folder"),
         row_by_row=all((one or {}).get("row_independence") is not False for one in data.get("components", {}).values()),
         adapters={
             part: _names(own["adapter"]) for part, own in data.get("components", {}).items() if "adapter" in (own or {})

@@ -1,23 +1,28 @@
-"""Writes a text about each picture or recording with a model of ONNX Runtime GenAI that takes them beside text.
+"""Writes a text about pictures or a recording with a model of ONNX Runtime GenAI that takes them beside text.
 
-Pictures and recordings were decoded before, as all are, and go to the library as PNG and WAV that are made here. Its
+Pictures and recordings are decoded as all are, and go to the library as PNG and WAV that are made here. Its
 own decoders never see a stranger's file: over some that are broken, they end the process.
 """
 
 import struct
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.gate import Use, objection, outside
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.generate import GenerateSession
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.speech import RATE
 from ortdeploy.runtime.generation import Writing, Written
 from ortdeploy.sinks.recordings import as_recording
+from ortdeploy.sources.image import open_source
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array
 
 _BITS, _RGB = 8, 2
@@ -32,7 +37,9 @@ class DescribeSession(GenerateSession):
     def __init__(self, pipeline: PlannedPipeline, components: Mapping[str, Component]) -> None:
         """Open all models together. Raises OrtdeployError."""
         super().__init__(pipeline, components)
-        self._senses: Mapping[str, Any] = pipeline.preset.ports["senses"] if pipeline.preset is not None else {}
+        preset = pipeline.preset
+        self._senses: Mapping[str, Any] = preset.ports["senses"] if preset is not None else {}
+        self._folder = preset.image_folder if preset is not None else None
 
     def _written(
         self,
@@ -42,30 +49,51 @@ class DescribeSession(GenerateSession):
         adapters: Sequence[str],  # noqa: ARG002  such a model has none
     ) -> list[Written]:
         """Return what is written of the pictures and recordings of rows. Raises OrtdeployError."""
-        given = {column for column in self._senses if column in feeds}
         found = []
         for row, text in enumerate(texts):
-            picture = png_of(feeds["images"][row]) if "images" in given else None
-            sound = self._wav_of(feeds["audio"][row]) if "audio" in given else None
-            found.append(self._session.describe(self._tagged(text, given), picture, sound, hows[row]))
+            files = [str(path) for path in feeds["image_files"][row] if path] if "image_files" in feeds else []
+            counts = {"images": ("images" in feeds) + len(files), "audio": int("audio" in feeds)}
+            if counts["images"] >= self._how.context:  # before they are decoded
+                held = f"the model's context holds {self._how.context} tokens"
+                raise OrtdeployError(f"the row has {counts['images']} pictures, and {held}")
+            prompt = self._tagged(text, counts)
+            pictures = [png_of(feeds["images"][row])] if "images" in feeds else []
+            pictures += [png_of(self._picture(path)) for path in files]
+            sound = self._wav_of(feeds["audio"][row]) if counts["audio"] else None
+            found.append(self._session.describe(prompt, pictures, sound, hows[row]))
         return found
 
-    def _tagged(self, text: str, given: Collection[str]) -> str:
-        """Return what the model reads for a row's text, with one place for each column that is given.
+    def _tagged(self, text: str, counts: Mapping[str, int]) -> str:
+        """Return what the model reads for a row's text, with a place for each picture and recording of the row.
 
         Raises OrtdeployError.
         """
+        tags = {
+            name: [one["tag"].format(place + 1) for place in range(counts[name])] for name, one in self._senses.items()
+        }
         if self._chat == "prompt":
-            lacking = [one["tag"] for name, one in self._senses.items() if name in given and one["begin"] not in text]
-            text = "".join([*lacking, text])
+            lacking = [name for name, one in self._senses.items() if one["begin"] not in text]
+            text = "".join([*(self._senses[name]["between"].join(tags[name]) for name in lacking), text])
         prompt = self._prompt(text)
         for name, one in self._senses.items():
-            places, tag = prompt.count(one["begin"]), one["tag"].rstrip()
-            if name not in given and places:
-                raise OrtdeployError(f"the prompt has a place for {name}, and no column gives any")
-            if name in given and (places != 1 or tag not in prompt):
-                raise OrtdeployError(f"the prompt needs one place for {name}, {tag}, and has {places}")
+            _check_places(name, one, [tag.rstrip() for tag in tags[name]], prompt)
         return prompt
+
+    def _picture(self, path: str) -> Array:
+        """Return a picture of the image folder, uint8 [height, width, 1 or 3]. Raises OrtdeployError."""
+        folder = str(self._folder)
+        file = str(Path(folder, path))
+        why = objection(path, Use.LOCAL)
+        if why is None and outside(file, [folder]):
+            why = f'"{path}" leads out of the folder that image_folder names. Name files in it.'
+        if why is not None:
+            raise OrtdeployError(f"image_files: {why}")
+        with open_source([file], folder, Wanted(dtypes={"pixels": None})) as source:
+            (block,) = source.blocks(0, repeat(1))
+        if block.failed:
+            raise OrtdeployError(f"{path}: {block.failed[0].message}")
+        pixels: Array = block.columns["pixels"][0]
+        return pixels
 
     def _wav_of(self, samples: Array) -> bytes:
         """Return a recording, float32 [samples], as a WAV that the model hears whole. Raises OrtdeployError."""
@@ -75,12 +103,28 @@ class DescribeSession(GenerateSession):
         return as_recording("audio", samples, RATE, "wav")
 
 
+def _check_places(name: str, sense: Mapping[str, Any], tags: Sequence[str], prompt: str) -> None:
+    """Raise OrtdeployError unless a prompt has these places of pictures or recordings in order, and no others."""
+    places, rest, there = prompt.count(sense["begin"]), prompt, True
+    if places and not tags:
+        raise OrtdeployError(f"the prompt has a place for {name}, and the row gives none")
+    for tag in tags:
+        _, found, rest = rest.partition(tag)
+        there = there and bool(found)
+    if places != len(tags) or not there:
+        needed = "one place" if len(tags) == 1 else f"{len(tags)} places"
+        raise OrtdeployError(f"the prompt needs {needed} for {name}, {' '.join(dict.fromkeys(tags))}, and has {places}")
+    if sense["between"] and "".join(tags[:2]) in prompt and len(tags) > 1:
+        raise OrtdeployError(f"{''.join(tags[:2])} would be taken for one picture: write text between them")
+
+
 def png_of(pixels: Array) -> bytes:
     """Return a picture, uint8 [height, width, 1 or 3], as a PNG that is not compressed. Raises OrtdeployError."""
     shape = pixels.shape
-    if pixels.ndim != _RANK or shape[2] not in {1, _COLORS} or not 0 < min(shape) <= max(shape) <= _LARGEST:
-        told = f"a picture is [height, width, 1 or 3], of sides up to {_LARGEST:,} pixels"
-        raise OrtdeployError(f"images is {list(shape)}, and {told}")
+    is_picture = pixels.dtype == np.uint8 and pixels.ndim == _RANK and shape[2] in {1, _COLORS}
+    if not is_picture or not 0 < min(shape) <= max(shape) <= _LARGEST:
+        told = f"a picture is uint8 [height, width, 1 or 3], of sides up to {_LARGEST:,} pixels"
+        raise OrtdeployError(f"a picture is {pixels.dtype} {list(shape)}, and {told}")
     height, width, _ = shape
     lines = np.zeros((height, 1 + width * _COLORS), np.uint8)  # a line begins with its filter, which is none
     lines[:, 1:] = np.broadcast_to(pixels, (height, width, _COLORS)).reshape(height, -1)

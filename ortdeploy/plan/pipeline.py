@@ -64,7 +64,8 @@ class PlannedWireStep(Struct, frozen=True, kw_only=True):
 class PlannedPreset(Struct, frozen=True, kw_only=True):
     """Images: the folder with tokenizer and scheduler, sessions by component, and how images are made.
 
-    `kind` is the preset's name; `task` and `arguments` are for one that optimum-onnx runs.
+    `kind` is the preset's name; `task` and `arguments` are for one that optimum-onnx runs. `image_folder` is where the
+    pictures are that rows name.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class PlannedPreset(Struct, frozen=True, kw_only=True):
     adapters: Mapping[str, Any]
     task: str
     arguments: Mapping[str, Any]
+    image_folder: str | None = None
 
 
 class PlannedPlace(Struct, frozen=True, kw_only=True):

@@ -30,10 +30,12 @@ class FolderError(Exception):
 
 
 def missing_folder(root: Path, preset: PresetSpec) -> Problem | None:
-    """Say that the folder itself is not there; its files and models need not be spoken of then."""
-    if is_folder(root / preset.folder):
+    """Say that a folder itself is not there; its files and models need not be spoken of then."""
+    folders = (preset.folder, *([preset.image_folder] if preset.image_folder else []))
+    missing = next((one for one in folders if not is_folder(root / one)), None)
+    if missing is None:
         return None
-    return Problem(kind="folder", detail=f"There is no folder {preset.folder}. Paths are relative to the manifest.")
+    return Problem(kind="folder", detail=f"There is no folder {missing}. Paths are relative to the manifest.")
 
 
 def image_type(preset: PresetSpec, channels: int = 3) -> TensorType:

@@ -199,15 +199,18 @@ def _inputs(preset: PresetSpec) -> Sequence[ValueFacts]:
 
 
 def _sensed(preset: PresetSpec, rows: Shape) -> Sequence[ValueFacts]:
-    """Return what a model takes beside text: of one that sees and hears, either."""
-    pictures = TensorType("uint8", (*rows, None, None, None), "NHWC")
+    """Return what a model takes beside text: of one that sees and hears, either; pictures as such or by their paths."""
     if not preset.sees:
         return []
-    if "speech" not in preset.parts:
-        return [ValueFacts(name="images", kind="tensor", tensor=pictures)]
-    sound = TensorType("float32", (*rows, "samples"))
-    both = {"images": pictures, "audio": sound}
-    return [ValueFacts(name=name, kind="tensor", tensor=tensor, default=()) for name, tensor in both.items()]
+    taken = {"images": TensorType("uint8", (*rows, None, None, None), "NHWC")}
+    if "speech" in preset.parts:
+        taken["audio"] = TensorType("float32", (*rows, "samples"))
+    default = () if len(taken) > 1 or preset.image_folder else None
+    found = [ValueFacts(name=name, kind="tensor", tensor=tensor, default=default) for name, tensor in taken.items()]
+    if preset.image_folder:
+        paths = TensorType("string", (*rows, None))
+        found.append(ValueFacts(name="image_files", kind="tensor", tensor=paths))
+    return found
 
 
 def _outputs(preset: PresetSpec) -> Sequence[ValueFacts]:
@@ -299,6 +302,8 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
         raise FolderError(f"{where} is of a model that {senses}. Name its parts: components: {{{', '.join(files)}}}.")
     if speech and preset.task != SPEECH:
         raise FolderError(f"{where} is of a model that hears and does not chat. Leave chat out.")
+    if preset.image_folder and not beside:
+        raise FolderError(f"{where} is of a model that does not see, so image_folder has no effect. Leave it out.")
     unheard = ", ".join(sorted({*OF_SPEECH} & {*preset.arguments})) if not speech else ""
     if unheard:
         raise FolderError(f"{where} is of a model that reads, so {unheard} has no effect. Leave it out.")

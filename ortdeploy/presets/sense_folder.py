@@ -16,11 +16,15 @@ from ortdeploy.presets.speech import RATE
 
 
 class Place(NamedTuple):
-    """What stands for a picture or a recording in a text, how that begins, and what a processor must end with."""
+    """What stands for a picture or a recording in a text, how that begins, and what a processor must end with.
+
+    `{}` is its number. `between` stands between two of them, which GenAI would else take for one.
+    """
 
     tag: str
     begin: str
     ends: str
+    between: str = ""
 
 
 _QWEN = {"vision": Place("<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|>", "patches")}
@@ -32,8 +36,8 @@ FAMILIES = {
         "vision": Place("<|image|>", "<|image", "patches and places"),
         "speech": Place("<|audio|>", "<|audio", "bands"),
     },
-    "mistral3": {"vision": Place("[IMG]", "[IMG]", "planes and sizes")},
-    "phi3v": {"vision": Place("<|image_1|>\n", "<|image_", "crops")},
+    "mistral3": {"vision": Place("[IMG]", "[IMG]", "planes and sizes", between="\n")},
+    "phi3v": {"vision": Place("<|image_{}|>\n", "<|image_", "crops")},
     "qwen2_5_vl": _QWEN,
     "qwen3_vl": _QWEN,
 }
@@ -150,7 +154,7 @@ def read_sense(
     except ValidationError as error:
         raise FolderError(f"{shown} prepares what it takes in a way that ortdeploy does not know: {error}.") from error
     has = "file"
-    told: dict[str, Any] = {"tag": place.tag, "begin": place.begin}
+    told: dict[str, Any] = {"tag": place.tag, "begin": place.begin, "between": place.between}
     for one in steps:
         takes, gives, _ = _KINDS[one.operation.type]
         if has != takes:

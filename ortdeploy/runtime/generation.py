@@ -162,8 +162,8 @@ class GenaiSession:
         except Exception as error:
             raise _translated(error) from error
 
-    def describe(self, prompt: str, picture: bytes | None, sound: bytes | None, how: Writing) -> Written:
-        """Write a text for a prompt that says where its picture and its recording are, a PNG and a WAV.
+    def describe(self, prompt: str, pictures: Sequence[bytes], sound: bytes | None, how: Writing) -> Written:
+        """Write a text for a prompt that says where its pictures and its recording are, PNGs and a WAV.
 
         These must be sound: over a JPEG that is broken, or an empty recording, the library ends the process. Raises
         OrtdeployError as `write` does.
@@ -171,9 +171,11 @@ class GenaiSession:
         _check_whole(prompt)
         library = genai()
         try:
-            sensed = {} if picture is None else {"images": library.Images.open_bytes(picture)}
+            sensed = {"images": library.Images.open_bytes(*pictures)} if pictures else {}
             sensed |= {} if sound is None else {"audios": library.Audios.open_bytes(sound)}
             tensors = self._processor(prompt, **sensed)
+            if not pictures:  # of this shape, GenAI gives the model none; else some get a rank that they do not take
+                tensors["pixel_values"] = np.zeros((1, 1, 1), np.float32)
             given = int(tensors["input_ids"].shape()[1])
             generator = self._begun(given, 1, how)
             generator.set_inputs(tensors)

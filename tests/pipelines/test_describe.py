@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 import wave
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY, Cli
-from support.seeing_models import copy_as
+from support.seeing_models import copy_as, see_one
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.describe import png_of
@@ -34,7 +35,7 @@ jobs:
   pictures:
     pipeline: describe
     input: {path: "pictures/*", format: image, columns: {images: pixels}, values: {prompt: PROMPT}, key: [path]}
-    errors: {max_failed: 5}
+    errors: {max_failed: 9}
     output: {path: outbox, format: jsonl}
 """
 NO_PROVIDER: dict[str, Any] = {"provider_options": []}
@@ -68,9 +69,9 @@ def failures(folder: Path) -> str:
 
 
 def written_by_the_library(
-    folder: Path, picture: Path | None, prompt: str, sound: Path | None = None
+    folder: Path, pictures: Sequence[Path], prompt: str, sound: Path | None = None
 ) -> tuple[str, int, int]:
-    """Return the text, its tokens and those of its prompt, by GenAI's own reading of a picture or a recording."""
+    """Return the text, its tokens and those of its prompt, by GenAI's own reading of pictures or a recording."""
     import onnxruntime_genai  # noqa: PLC0415  an extra
 
     onnxruntime_genai.disable_telemetry_events()
@@ -79,7 +80,8 @@ def written_by_the_library(
     message = json.dumps([{"role": "user", "content": prompt}])
     template = json.loads((folder / "models/describer/tokenizer_config.json").read_text())["chat_template"]
     read = tokenizer.apply_chat_template(message, template_str=template)
-    sensed = {} if picture is None else {"images": onnxruntime_genai.Images.open(str(picture))}
+    files = [one.read_bytes() for one in pictures]
+    sensed = {"images": onnxruntime_genai.Images.open_bytes(*files)} if files else {}
     sensed |= {} if sound is None else {"audios": onnxruntime_genai.Audios.open(str(sound))}
     inputs = processor(read, **sensed)
     params = onnxruntime_genai.GeneratorParams(model)
@@ -102,7 +104,7 @@ def test_pictures_in_and_texts_out_as_the_library_writes_them(cli: Cli, folder: 
         "The picture shows the digit nine, which is odd.",
     ]
     for name, row in zip(DIGITS, results(folder), strict=True):
-        expected = written_by_the_library(folder, folder / "pictures" / name, f"<start_of_image>{ASKED}")
+        expected = written_by_the_library(folder, [folder / "pictures" / name], f"<start_of_image>{ASKED}")
         assert (row["text"], row["tokens"], row["input_tokens"]) == expected
         assert row["finish_reason"] == "end"
 
@@ -117,8 +119,166 @@ def test_other_families_see_as_the_library_does(cli: Cli, folder: Path, kind: st
     words = ("seven, which is odd", "six, which is even", "nine, which is odd")
     for name, word, row in zip(DIGITS, words, results(folder), strict=True):
         assert row["text"] == f"The picture shows the digit {word}."
-        expected = written_by_the_library(folder, folder / "pictures" / name, f"{FAMILIES[kind]['vision'].tag}{ASKED}")
+        asked = f"{FAMILIES[kind]['vision'].tag.format(1)}{ASKED}"
+        expected = written_by_the_library(folder, [folder / "pictures" / name], asked)
         assert (row["text"], row["tokens"], row["input_tokens"]) == expected
+
+
+def in_shape_of(kind: str, folder: Path) -> Path:
+    """Let the folder be of another family, with a context that holds several pictures, and return it."""
+    model = folder / "models/describer"
+    if kind != "gemma3":
+        shutil.rmtree(model)
+        copy_as(REPOSITORY / "deployments/models/describer", model, kind)
+    config = json.loads((model / "genai_config.json").read_text())
+    config["model"]["context_length"] = config["search"]["max_length"] = 9000
+    (model / "genai_config.json").write_text(json.dumps(config))
+    return model
+
+
+SEEN = "path: rows.jsonl, columns: {image_files: seen}"
+
+
+def several(
+    cli: Cli, folder: Path, rows: Sequence[Any], source: str = SEEN, said: str = "chat: prompt", prompt: str = ASKED
+) -> Any:
+    """Run a model on rows that name pictures, as `seen` of JSON lines."""
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps({'seen': row})}\n" for row in rows))
+    text = MANIFEST.replace('path: "pictures/*", format: image, columns: {images: pixels}', source)
+    if (folder / "models/describer/speech.onnx").exists():
+        text = text.replace("vision: {}", "vision: {}, speech: {file: speech.onnx}")
+    text = text.replace("SAID", f"image_folder: pictures, {said}").replace("PROMPT", json.dumps(prompt))
+    (folder / "m.yaml").write_text(text.replace("key: [path]", "key: [row]"))
+    return cli("apply", folder / "m.yaml", "--new-run")
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_several_pictures_of_a_row_are_seen_in_their_order(cli: Cli, folder: Path, kind: str, last: bool) -> None:
+    see_one(in_shape_of(kind, folder), last=last)
+    rows = [DIGITS[:1], DIGITS, DIGITS[::-1]]
+    result = several(cli, folder, rows)
+    assert result.code == 0, result.err
+    words = ("seven", "nine" if last else "seven", "seven" if last else "nine")
+    place = FAMILIES[kind]["vision"]
+    for row, word, found in zip(rows, words, results(folder), strict=True):
+        tags = place.between.join(place.tag.format(number + 1) for number in range(len(row)))
+        expected = written_by_the_library(folder, [folder / "pictures" / name for name in row], f"{tags}{ASKED}")
+        assert word in found["text"]
+        assert (found["text"], found["tokens"], found["input_tokens"]) == expected
+
+
+@pytest.mark.quick("gemma3", "mistral3")
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_a_row_may_have_no_picture(cli: Cli, folder: Path, kind: str) -> None:
+    in_shape_of(kind, folder)
+    result = several(cli, folder, [[], DIGITS[:1]], said="chat: prompt, max_new_tokens: 2")
+    assert result.code == 0, result.err
+    assert [row["text"] for row in results(folder)] == [
+        "The picture shows the digit The picture shows the digit ",
+        "The picture shows the digit seven",
+    ]
+
+
+def pictures_of(folder: Path, source: str) -> str:
+    """Write what the sources of the next test read, and return the keys of the input."""
+    import pyarrow as pa  # noqa: PLC0415  an extra
+    from pyarrow import parquet  # noqa: PLC0415  as above
+
+    lists = pa.array([list(DIGITS[:2]), [], list(DIGITS[:1])], pa.list_(pa.string()))
+    parquet.write_table(pa.table({"image_files": lists}), folder / "rows.parquet")
+    (folder / "rows.csv").write_text("front,back\n000.png,001.png\n,\n,000.png\n")
+    columns = {"csv": ", columns: {image_files: [front, back]}", "parquet": ""}
+    return f"path: rows.{source}{columns[source]}"
+
+
+@pytest.mark.parametrize("source", ["csv", "parquet"])
+def test_pictures_are_named_by_lists_or_by_several_columns(cli: Cli, folder: Path, source: str) -> None:
+    in_shape_of("mistral3", folder)
+    result = several(cli, folder, [], pictures_of(folder, source), said="chat: prompt, max_new_tokens: 2")
+    assert result.code == 0, result.err
+    assert [row["text"].split()[-1] for row in results(folder)] == ["six", "digit", "seven"]
+
+
+def test_a_picture_of_the_row_stands_before_those_that_it_names(cli: Cli, folder: Path) -> None:
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    see_one(in_shape_of("gemma3", folder), last=False)
+    nine = np.asarray(Image.open(folder / "pictures/008.png").convert("RGB"))[np.newaxis]
+    np.savez(folder / "rows.npz", images=nine, image_files=np.array([["000.png", "001.png"]]))
+    result = several(cli, folder, [], "path: rows.npz")
+    assert result.code == 0, result.err
+    assert "nine" in results(folder)[0]["text"]
+
+
+def test_pictures_that_cannot_be_seen_fail_their_rows(cli: Cli, folder: Path) -> None:
+    """What a row names is below the folder, and is decoded as all pictures are."""
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    in_shape_of("mistral3", folder)
+    shutil.copy(folder / "pictures/000.png", folder / "000.png")
+    (folder / "pictures/link.png").symlink_to(folder / "000.png")
+    (folder / "pictures/004.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture at all" * 9)
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(folder / "pictures/deep.png")
+    rows = {
+        "../000.png": "leads out of the folder",
+        str(folder / "000.png"): "leads out of the folder",
+        "link.png": "leads out of the folder",
+        "https://example.org/000.png": "this must be a local file",
+        "000\0.png": "A path holds no NUL",
+        "nowhere.png": "nowhere.png: the file is gone",
+        "004.jpg": "004.jpg: not an image that can be decoded",
+        ".": "the file cannot be read",
+        "deep.png": "a picture is uint16 [8, 8, 1], and a picture is uint8",
+    }
+    result = several(cli, folder, [[one] for one in (*rows, str(folder / "pictures/000.png"))])
+    assert result.code == 0, result.err
+    assert "seven" in results(folder)[0]["text"]
+    for line, why in zip(failures(folder).splitlines(), rows.values(), strict=True):
+        assert why in json.loads(line)["message"]
+
+
+def test_a_bundle_leaves_the_pictures_of_rows_where_they_are(cli: Cli, folder: Path) -> None:
+    assert several(cli, folder, [DIGITS[:1]]).code == 0
+    expected = results(folder)
+    assert cli("lock", folder / "m.yaml").code == 0
+    assert cli("bundle", folder / "m.yaml", "-o", folder / "m.tar").code == 0
+    shutil.rmtree(folder / "models")
+    (folder / "pictures").rename(folder / "kept")
+    refused = cli("plan", folder / "m.tar")
+    assert "There is no folder pictures" in refused.words
+    (folder / "kept").rename(folder / "pictures")
+    result = cli("apply", folder / "m.tar", "--new-run")
+    assert result.code == 0, result.err
+    assert results(folder) == expected
+
+
+def test_what_the_model_does_not_hold_fails_its_row(cli: Cli, folder: Path) -> None:
+    config = folder / "models/describer/genai_config.json"
+    held = config.read_text()
+    in_shape_of("gemma3", folder)
+    config.write_text(held)
+    result = several(cli, folder, [DIGITS[:1], DIGITS[:2], DIGITS[:1] * 600])
+    assert result.code == 0, result.err
+    assert len(results(folder)) == 1
+    first, second = failures(folder).splitlines()
+    assert "the prompt has 551 tokens, and the model's context holds 512" in first
+    assert "the row has 600 pictures, and the model's context holds 512 tokens" in second
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "why"),
+    [
+        ("gemma3", "<start_of_image>", "needs 2 places for images, <start_of_image>, and has 1"),
+        ("phi3v", "<|image_2|> <|image_1|>", "needs 2 places for images, <|image_1|> <|image_2|>, and has 2"),
+        ("phi3v", "<|image_1|> <|image_1|>", "needs 2 places for images, <|image_1|> <|image_2|>, and has 2"),
+        ("mistral3", "[IMG][IMG]", "[IMG][IMG] would be taken for one picture: write text between them"),
+    ],
+)
+def test_places_are_as_many_as_pictures(cli: Cli, folder: Path, kind: str, prompt: str, why: str) -> None:
+    in_shape_of(kind, folder)
+    assert several(cli, folder, [DIGITS[:2]], prompt=prompt).code == 0
+    assert why in failures(folder)
 
 
 TONES = {
@@ -153,7 +313,7 @@ def test_a_model_hears_beside_text_as_the_library_does(cli: Cli, folder: Path) -
         with wave.open(str(folder / "tone.wav"), "wb") as file:
             file.setparams((1, 2, RATE, 0, "NONE", ""))
             file.writeframes((tone(pitch) * 32767).astype("<i2").tobytes())
-        expected = written_by_the_library(folder, None, f"<|audio|>{ASKED}", folder / "tone.wav")
+        expected = written_by_the_library(folder, [], f"<|audio|>{ASKED}", folder / "tone.wav")
         assert (row["text"], row["tokens"], row["input_tokens"]) == expected
 
 
@@ -190,7 +350,7 @@ def test_a_recording_that_the_library_would_cut_or_end_over_fails_its_row(
 
 def test_a_place_without_a_column_fails_its_row(cli: Cli, folder: Path) -> None:
     assert hears(cli, folder, {"audio": tone(500)[np.newaxis]}, f"<|image|>{ASKED}").code == 0
-    assert "the prompt has a place for images, and no column gives any" in failures(folder)
+    assert "the prompt has a place for images, and the row gives none" in failures(folder)
 
 
 def test_wav_files_are_heard(cli: Cli, folder: Path) -> None:
@@ -424,6 +584,9 @@ def test_what_the_folder_says_of_a_part_and_the_manifest_does_not_is_a_finding(c
     ("said", "why"),
     [
         ("num_beams: 2", "no beams can be written"),
+        ("image_folder: nowhere", "There is no folder nowhere"),
+        ("image_folder: ../elsewhere", "path-outside-tree"),
+        ("image_folder: https://example.org/a", "There is no folder https://example.org/a"),
         ("timestamps: true", "timestamps has no effect"),
     ],
 )

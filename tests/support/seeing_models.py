@@ -84,16 +84,16 @@ def copy_as(source: Path, folder: Path, kind: str) -> None:
 
 
 def _of_patches() -> tuple[list[onnx.NodeProto], Arrays]:
-    """Return the nodes that make `image` of four patches, which have each pixel twice."""
+    """Return the nodes that make `image` of four patches a picture, which have each pixel twice."""
     nodes = [
         helper.make_node("Reshape", ["pixel_values", "grid"], ["patches"]),
-        helper.make_node("ReduceMean", ["patches"], ["grey"], axes=[2, 3], keepdims=0),
-        helper.make_node("Transpose", ["grey"], ["lines"], perm=[0, 2, 1, 3]),
+        helper.make_node("ReduceMean", ["patches"], ["grey"], axes=[3, 4], keepdims=0),
+        helper.make_node("Transpose", ["grey"], ["lines"], perm=[0, 1, 3, 2, 4]),
         helper.make_node("Reshape", ["lines", "sides"], ["image"]),
     ]
     return nodes, {
-        "grid": np.array([2, 2, 3, 2, PATCH, PATCH], np.int64),
-        "sides": np.array([1, 1, SIDE, SIDE], np.int64),
+        "grid": np.array([-1, 2, 2, 3, 2, PATCH, PATCH], np.int64),
+        "sides": np.array([-1, 1, SIDE, SIDE], np.int64),
     }
 
 
@@ -137,16 +137,16 @@ def _see(
     rows: int,
     more: dict[str, list[Any]],
 ) -> None:
-    """Let the vision model make `image` with these nodes, and give its rows [rows, concepts] without an axis before."""
+    """Let the vision model make `image` with these nodes, and give `rows` of each picture, [pictures * rows, concepts]."""
     model = onnx.load(folder / "vision.onnx")
     graph = model.graph
     size = graph.output[0].type.tensor_type.shape.dim[2].dim_value
     kept = [*nodes, *graph.node[1:-1]]
     kept += [
-        helper.make_node("Squeeze", ["meant", "row_axis"], ["row"]),
-        helper.make_node("Tile", ["row", "rows"], ["image_features"]),
+        helper.make_node("Tile", ["meant", "rows"], ["of_pictures"]),
+        helper.make_node("Reshape", ["of_pictures", "in_a_row"], ["image_features"]),
     ]
-    tensors = {**tensors, "row_axis": np.array([0], np.int64), "rows": np.array([rows, 1], np.int64)}
+    tensors = {**tensors, "rows": np.array([1, rows, 1], np.int64), "in_a_row": np.array([-1, size], np.int64)}
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend(kept)
     graph.initializer.extend(numpy_helper.from_array(np.asarray(one), name) for name, one in tensors.items())
@@ -242,13 +242,26 @@ def _widen(path: Path, by: dict[str, tuple[int, ...]]) -> None:
     onnx.save(model, path)
 
 
+def see_one(folder: Path, *, last: bool) -> None:
+    """Let a model see only the last or the first of its pictures."""
+    model = onnx.load(folder / "embedding.onnx")
+    for index, node in enumerate(model.graph.node):
+        if node.output[0] == "seen":
+            node.input[1] = "chosen"
+            model.graph.node.insert(index, helper.make_node("Mul", ["some", "side"], ["chosen"]))
+            model.graph.node.insert(index, helper.make_node("Min", ["places", "nearest"], ["some"]))
+            break
+    numbers = {"nearest": 1, "side": -1 if last else 1}
+    tensors = [numpy_helper.from_array(np.array(one, np.int64), name) for name, one in numbers.items()]
+    model.graph.initializer.extend(tensors)
+    onnx.save(model, folder / "embedding.onnx")
+
+
 def _take_places_below_zero(folder: Path) -> None:
-    """Let the embedding model find a picture where ids are -1."""
+    """Let the embedding model find the first picture where ids are -1, the second where they are -2, and so on."""
     model = onnx.load(folder / "embedding.onnx")
     graph = model.graph
-    for one in graph.initializer:
-        if one.name == "picture":
-            one.CopyFrom(numpy_helper.from_array(np.array(-1, np.int64), "picture"))
+    graph.node[0].CopyFrom(helper.make_node("Less", ["input_ids", "least"], ["is_picture"]))
     graph.initializer.append(numpy_helper.from_array(np.array(0, np.int64), "least"))
     graph.node.insert(0, helper.make_node("Max", ["input_ids", "least"], ["known"]))
     for node in graph.node:

@@ -81,6 +81,7 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
         adapters={part: list(names) for part, names in preset.adapters.items()},
         task=preset.task,
         arguments=_arguments(preset, found),
+        image_folder=str(Path(folder) / preset.image_folder) if preset.image_folder else None,
     )
 
 

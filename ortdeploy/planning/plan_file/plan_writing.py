@@ -69,7 +69,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
 _PATHS: Mapping[type, frozenset[str]] = {
     OpenSession: frozenset({"path"}),
     LoadAdapter: frozenset({"path"}),
-    PlannedPreset: frozenset({"folder", "latents"}),
+    PlannedPreset: frozenset({"folder", "image_folder", "latents"}),
     PlannedPlace: frozenset({"path"}),
     HashedFile: frozenset({"path"}),
     PlannedCheck: frozenset({"root"}),
