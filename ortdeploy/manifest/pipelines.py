@@ -43,6 +43,9 @@ SEARCH = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty
 OF_SPEECH = ("language", "translate", "timestamps")
 """The keys that say how a recording is written down."""
 
+WITHOUT_ADAPTERS = "GenAI runs such models without adapters, and says nothing of it"
+"""Why models that see take none: GenAI 0.18 sets them for a run that is not the decoder's."""
+
 _OF_IMAGES = ("steps", "guidance_scale", "height", "width", "latents")
 
 OWN_KEYS = {

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.manifest.pipelines import OF_SPEECH, SPEECH, PresetSpec
+from ortdeploy.manifest.pipelines import OF_SPEECH, SPEECH, WITHOUT_ADAPTERS, PresetSpec
 from ortdeploy.presets.chat_templates import TemplateError, read_chat_template
 from ortdeploy.presets.folder import FolderError, PresetFiles, folder_digest, missing_folder
 from ortdeploy.presets.sense_folder import FAMILIES, read_sense
@@ -285,7 +285,8 @@ def _about(files: PresetFiles, preset: PresetSpec, models: Mapping[str, ModelFac
         found = [read_sense(files, preset, said["type"], part, one.config_filename) for part, one in senses.items()]
         about["senses"] = dict(found)
         if preset.arguments.get("num_beams", search.get("num_beams", 1)) > 1:
-            raise FolderError(f"{preset.folder} sees pictures, of which no beams can be written. Set num_beams to 1.")
+            why = "GenAI makes no room for several beams of a prompt with pictures"
+            raise FolderError(f"{preset.folder} sees pictures, and {why}. Set num_beams to 1.")
     return about
 
 
@@ -293,6 +294,9 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
     """Raise FolderError for a key that ortdeploy does not know, or of a model that the manifest does not name."""
     strange = {key for key, value in said.items() if isinstance(value, dict | str)} - {*preset.parts, "decoder", "type"}
     kind = str(said.get("type"))
+    if kind == "phi4mm":
+        by = "which sees and hears by adapters of its folder"
+        raise FolderError(f"{where} is of a model of type phi4mm, {by}, and {WITHOUT_ADAPTERS}. {_KNOWN}.")
     speech, senses = kind == "whisper", "hears" if kind == "whisper" else "sees"
     beside = [part for part in FAMILIES.get(kind, ()) if part == "vision" or part in said]
     needed = ["encoder", "decoder"] if speech else [*beside, "embedding", "decoder"] if beside else []
@@ -310,7 +314,7 @@ def _check_keys(config: Mapping[str, Any], said: Mapping[str, Any], preset: Pres
     for part in [one for one in ("encoder", "vision", "speech") if one in preset.parts and one not in needed]:
         raise FolderError(f"{where} is of a model of type {kind}, of which no {part} is known. {_KNOWN}.")
     if preset.sees and preset.adapters:
-        raise FolderError(f"{where} is of a model that sees, and adapters are for models that read. Leave them out.")
+        raise FolderError(f"{where} is of a model that sees, and {WITHOUT_ADAPTERS}. Leave adapters out.")
     for key in sorted((set(config) - {"model", "search"}) | strange):
         raise FolderError(f"{where} has {key}, which ortdeploy does not know. {_KNOWN}.")
 

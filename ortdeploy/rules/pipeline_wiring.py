@@ -16,6 +16,7 @@ How to fix: put the step that makes a value before those that use it, and give e
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ortdeploy.manifest.pipelines import WITHOUT_ADAPTERS
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def check(spec: "Spec") -> Iterator[Finding]:
         ran = spec.pipeline(job.pipeline)
         if ran is not None and ran.writer is None and job.adapters.names:
             detail = f'Job "{job.name}" runs a pipeline. Name adapters at its steps: {{run: MODEL, adapter: NAME, …}}.'
+            if ran.preset is not None and ran.preset.sees:
+                detail = f'Job "{job.name}" writes about pictures, and {WITHOUT_ADAPTERS}. Remove adapter.'
             yield Finding(at=(*job.at, "adapter"), detail=detail, key=True, job=job.name)
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from conftest import REPOSITORY, Cli
+from support.models import make_adapter
 from support.seeing_models import copy_as, see_one
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -69,7 +71,12 @@ def failures(folder: Path) -> str:
 
 
 def written_by_the_library(
-    folder: Path, pictures: Sequence[Path], prompt: str, sound: Path | None = None
+    folder: Path,
+    pictures: Sequence[Path],
+    prompt: str,
+    sound: Path | None = None,
+    adapter: Path | None = None,
+    num_beams: int = 1,
 ) -> tuple[str, int, int]:
     """Return the text, its tokens and those of its prompt, by GenAI's own reading of pictures or a recording."""
     import onnxruntime_genai  # noqa: PLC0415  an extra
@@ -85,8 +92,12 @@ def written_by_the_library(
     sensed |= {} if sound is None else {"audios": onnxruntime_genai.Audios.open(str(sound))}
     inputs = processor(read, **sensed)
     params = onnxruntime_genai.GeneratorParams(model)
-    params.set_search_options(max_length=inputs["input_ids"].shape()[1] + 20, do_sample=False)
+    params.set_search_options(max_length=inputs["input_ids"].shape()[1] + 20, do_sample=False, num_beams=num_beams)
     generator = onnxruntime_genai.Generator(model, params)
+    if adapter is not None:
+        adapters = onnxruntime_genai.Adapters(model)
+        adapters.load(str(adapter), "x")
+        generator.set_active_adapter(adapters, "x")
     generator.set_inputs(inputs)
     tokens = []
     while not generator.is_done():
@@ -583,7 +594,7 @@ def test_what_the_folder_says_of_a_part_and_the_manifest_does_not_is_a_finding(c
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ("num_beams: 2", "no beams can be written"),
+        ("num_beams: 2", "no room for several beams"),
         ("image_folder: nowhere", "There is no folder nowhere"),
         ("image_folder: ../elsewhere", "path-outside-tree"),
         ("image_folder: https://example.org/a", "There is no folder https://example.org/a"),
@@ -596,6 +607,52 @@ def test_what_a_folder_that_sees_does_not_do_is_refused_before_the_run(
     result = apply(cli, folder, said, command="plan")
     assert result.code == 1
     assert why in result.words
+
+
+def with_adapter(folder: Path) -> Path:
+    """Let the decoder take its bias from an adapter, and return one with which each text ends at once."""
+    decoder = folder / "models/describer/decoder.onnx"
+    model = onnx.load(decoder)
+    bias = next(one for one in model.graph.initializer if one.name == "bias")
+    model.graph.input.append(onnx.helper.make_tensor_value_info("bias", bias.data_type, bias.dims))
+    onnx.save(model, decoder)
+    ending = onnx.numpy_helper.to_array(bias).copy()
+    ending[json.loads((folder / "models/describer/tokenizer.json").read_text())["model"]["vocab"]["</s>"]] = 1e9
+    return make_adapter(folder / "ending.onnx_adapter", bias=ending)
+
+
+def test_the_library_runs_models_that_see_without_adapters(folder: Path) -> None:
+    """This is why they are refused: GenAI takes them and changes nothing, neither those of a run nor a folder's own."""
+    adapter = with_adapter(folder)
+    asked = [folder / "pictures/000.png"], f"<start_of_image>{ASKED}"
+    plain = written_by_the_library(folder, *asked)
+    assert written_by_the_library(folder, *asked, adapter=adapter) == plain
+    config = folder / "models/describer/genai_config.json"
+    said = json.loads(config.read_text())
+    said["model"]["vision"]["adapter_filename"] = "nowhere.onnx_adapter"
+    config.write_text(json.dumps(said))
+    assert written_by_the_library(folder, *asked) == plain
+
+
+def test_the_library_writes_no_beams_about_pictures(folder: Path) -> None:
+    """This is why they are refused."""
+    with pytest.raises(Exception, match="inputs_embeds"):
+        written_by_the_library(folder, [folder / "pictures/000.png"], f"<start_of_image>{ASKED}", num_beams=2)
+
+
+@pytest.mark.parametrize("of_job", [True, False], ids=["job", "component"])
+def test_adapters_of_models_that_see_are_refused_before_the_run(cli: Cli, folder: Path, of_job: bool) -> None:
+    with_adapter(folder)
+    text = MANIFEST.replace("SAID", "chat: prompt").replace("PROMPT", json.dumps(ASKED))
+    if of_job:
+        text = text.replace("    errors:", "    adapter: ending\n    errors:")
+    else:
+        text = text.replace("decoder: {}", "decoder: {adapter: ending}")
+    text += "adapters: {ending: {path: ending.onnx_adapter, model: describe.decoder}}\n"
+    (folder / "m.yaml").write_text(text)
+    refused = cli("plan", folder / "m.yaml")
+    assert refused.code == 1
+    assert "GenAI runs such models without adapters" in refused.words
 
 
 def test_a_manifest_that_names_no_parts_is_told_all(cli: Cli, folder: Path) -> None:

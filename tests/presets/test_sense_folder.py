@@ -202,7 +202,7 @@ def test_a_manifest_that_leaves_out_what_hears_is_told_all_parts(tmp_path: Path)
 
 
 def test_models_of_other_types_do_not_see(tmp_path: Path) -> None:
-    for kind, why in (("phi4mm", "no vision is known"), ("llama", "no vision is known"), ("whisper", "hears")):
+    for kind, why in (("phi4mm", "by adapters of its folder"), ("llama", "no vision is known"), ("whisper", "hears")):
         problem = read(tmp_path, kind, PROCESSORS["gemma3"]).problem
         assert problem is not None
         assert why in problem.detail
