@@ -152,7 +152,9 @@ class FirstRows(Struct, frozen=True, kw_only=True):
 
 
 class Preflight(Struct, frozen=True, kw_only=True):
-    """What was found out beyond the facts: `openings` and `compiled` by model, the others by job.
+    """What was found out beyond the facts: `openings` by model, or by pipeline that writes, `compiled` by model.
+
+    The others are by job.
 
     A model or job that a rule has objected to before is missing, and so is a job that is finished.
     """

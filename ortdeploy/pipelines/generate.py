@@ -19,7 +19,7 @@ from ortdeploy.files.json_text import object_once
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.presets.chat_templates import ChatTemplate, TemplateError, read_chat_template
-from ortdeploy.runtime.generation import GenaiSession, Writing, Written
+from ortdeploy.runtime.generation import GenaiSession, Writing, Written, writing_of
 from ortdeploy.tensors.answers import AnswerError, columns_of, read_answer
 from ortdeploy.tensors.columns import Array, Column
 
@@ -53,18 +53,15 @@ class GenerateSession(ComposedSession):
             self._session.open_with(parts)
         self._counts: Counter[str] = Counter()
         self._always = tuple(preset.adapters.get("decoder", ()))
-        said = dict(preset.arguments)
-        self._system, self._chat = said.pop("system", None), preset.task
+        said = preset.arguments
+        self._system, self._chat = said.get("system"), preset.task
         self._template: ChatTemplate | None = None
-        self._language, self._translate = said.pop("language", None), said.pop("translate", False)
-        self._timestamps = said.pop("timestamps", False)
-        self._schema = schema = said.pop("json_schema", None)
-        self._columns = columns_of(schema)
-        self._how = Writing(
-            context=said.pop("context_length"), max_new_tokens=said.pop("max_new_tokens", None),
-            stop=tuple(said.pop("stop", ())), json_schema=None if schema is None else json.dumps(schema), **said,
-        )  # fmt: skip
-        if schema is not None:
+        self._language, self._translate = said.get("language"), said.get("translate", False)
+        self._timestamps = said.get("timestamps", False)
+        self._schema = said.get("json_schema")
+        self._columns = columns_of(self._schema)
+        self._how = writing_of(said)
+        if self._schema is not None:
             self._check_schema(pipeline.name)
         if self._chat in {"prompt", "messages"}:
             try:
@@ -135,7 +132,7 @@ class GenerateSession(ComposedSession):
     def _answer(self, written: Written) -> dict[str, Any]:
         """Return the values of an answer by column. Raises OrtdeployError."""
         try:
-            return read_answer(written.text, self._schema)
+            return read_answer(written.text, self._schema or {})
         except AnswerError as error:
             ended = f"it ended after {written.tokens} tokens ({written.finish_reason})"
             raise OrtdeployError(f"{error}; {ended}: {json.dumps(written.text, ensure_ascii=False)[:200]}") from error

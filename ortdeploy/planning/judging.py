@@ -38,6 +38,7 @@ def judge(
     `elsewhere`: the facts are of another machine.
     """
     from ortdeploy.planning.preflight.compiled_models import ask_about_compiled  # noqa: PLC0415  starts a child
+    from ortdeploy.planning.preflight.generation_folders import open_folders  # noqa: PLC0415  starts a child
     from ortdeploy.planning.preflight.op_sessions import open_op_steps  # noqa: PLC0415  starts a child
     from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
 
@@ -45,7 +46,8 @@ def judge(
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
     preflight = Preflight(
-        openings=open_models(deployment, rejected, state, elsewhere=elsewhere),
+        openings=open_models(deployment, rejected, state, elsewhere=elsewhere)
+        | ({} if elsewhere else open_folders(deployment, rejected, state)),
         compiled=ask_about_compiled(deployment, rejected, elsewhere=elsewhere),
         refused_operators=open_op_steps(deployment, elsewhere=elsewhere),
     )

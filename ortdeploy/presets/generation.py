@@ -5,6 +5,7 @@ so what is not known is refused. What it says of providers is not used: the mani
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -270,8 +271,10 @@ def _about(files: PresetFiles, preset: PresetSpec, models: Mapping[str, ModelFac
         raise FolderError(f"{where}: model.context_length is {length}, which is no length.")
     search = {key: value for key, value in search.items() if key in _GREEDY}
     for key, value in search.items():
-        if type(value) not in {int, float, bool} or not math.isfinite(value) or value < 0:
-            raise FolderError(f"{where}: search.{key} is {value}, which is no number.")
+        kind = type(_GREEDY[key])
+        if type(value) not in {kind, int if kind is float else kind} or not math.isfinite(value) or value < 0:
+            wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+            raise FolderError(f"{where}: search.{key} is {json.dumps(value)}, and must be {wanted}.")
     cached = length + (WINDOW // 2 if preset.task == SPEECH else 0)
     about: dict[str, Any] = {
         "context_length": length,

@@ -1,5 +1,6 @@
 """What it catches: a model that ONNX Runtime does not open: types that do not match, attributes that an operator does
-not have, missing inputs, unknown operators, nodes without a kernel.
+not have, missing inputs, unknown operators, nodes without a kernel. And the folder of a preset `generate` that ONNX
+Runtime GenAI does not open: for its config or tokenizer, or for how texts are to be written, such as a json_schema.
 
 Why: protobuf reads such a file, and onnx's own checks let much of it pass; without this rule the session is refused
 when the job begins. While the plan is made, ONNX Runtime opens the model without its weights, in a process of its own,
@@ -34,6 +35,14 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             "Export or convert the model again."
         )
         yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)
+    for pipeline in deployment.spec.pipelines:
+        opening = deployment.preflight.openings.get(pipeline.name)
+        if pipeline.preset is not None and opening is not None and opening.refusal is not None:
+            detail = (
+                f"ONNX Runtime GenAI does not open {pipeline.preset.folder} to write so: {opening.refusal}. Mend what "
+                "this names, or provide a folder as GenAI's model builder writes it."
+            )
+            yield Finding(at=(*pipeline.at, "from"), detail=detail)
 
 
 def _is_predicted(model: "ResolvedModel") -> bool:

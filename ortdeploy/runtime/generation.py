@@ -83,6 +83,14 @@ class Written(Struct, frozen=True, kw_only=True):
     log_probabilities: Array
 
 
+def writing_of(arguments: Mapping[str, Any]) -> Writing:
+    """Return how texts are written by the arguments of a preset."""
+    said = {name: arguments[name] for name in Writing.__struct_fields__ if name in arguments}
+    schema = said.get("json_schema")
+    said |= {"stop": tuple(said.get("stop", ())), "json_schema": None if schema is None else json.dumps(schema)}
+    return Writing(**{"max_new_tokens": None, **said}, context=arguments["context_length"])
+
+
 @cache
 def genai() -> Any:
     """Return the library, with its telemetry off. Raises OrtdeployError."""
@@ -112,7 +120,6 @@ class GenaiSession:
 
     def open_with(self, parts: "Mapping[str, GenaiSession]") -> None:
         """Open the folder, each part of it as it was planned. Raises OrtdeployError."""
-        library = genai()
         if any(provider.name != CPU for part in parts.values() for provider in part._candidate.providers):  # noqa: SLF001  of the same class
             preload()
         folders = dict.fromkeys(Path(one._step.path).parent.resolve() for one in (self, *parts.values()))  # noqa: SLF001  as above
@@ -122,10 +129,7 @@ class GenaiSession:
             self._beside = scratch_folder("genai")  # GenAI reads in it as long as it writes
             beside = self._beside.__enter__().path
             write_config(tuple(folders), beside, options, runs)
-            self._model = library.Model(library.Config(str(beside)))
-            self._tokenizer = library.Tokenizer(self._model)
-            if "vision" in parts:
-                self._processor = self._model.create_multimodal_processor()
+            self._model, self._tokenizer, self._processor = _opened(beside, senses="vision" in parts)
         except Exception as error:  # every error of the binding derives from Exception
             raise OrtdeployError(f'Model "{self._step.model}" cannot be opened: {_first_line(error)}') from error
         self._ends = {int(one) for one in self._tokenizer.eos_token_ids}
@@ -217,34 +221,9 @@ class GenaiSession:
     def check(self, how: Writing) -> None:
         """Raise OrtdeployError if texts cannot be written so; for one token, so that no cache of a context is made."""
         try:
-            genai().Generator(self._model, self._params(how, 1, 1))
+            genai().Generator(self._model, _params(self._model, how, 1, 1))
         except Exception as error:
             raise _translated(error) from error
-
-    def _params(self, how: Writing, rows: int, most: int) -> Any:
-        """Return the parameters by which `rows` texts are written, of at most `most` tokens with the prompt.
-
-        Raises OrtdeployError for beams and a schema: GenAI follows the schema along one of the beams.
-        """
-        if how.json_schema is not None and how.num_beams > 1:
-            raise OrtdeployError(f"{how.num_beams} beams write no text that fits a json_schema; set num_beams to 1")
-        params = genai().GeneratorParams(self._model)
-        params.set_search_options(
-            batch_size=rows,
-            max_length=most,
-            min_length=0,
-            do_sample=how.do_sample and how.num_beams == 1,
-            temperature=how.temperature or 1.0,
-            top_p=how.top_p,
-            top_k=how.top_k,
-            repetition_penalty=how.repetition_penalty,
-            num_beams=how.num_beams,
-            num_return_sequences=1,
-            random_seed=how.seed,
-        )
-        if how.json_schema is not None:
-            params.set_guidance("json_schema", how.json_schema)
-        return params
 
     def tokens_of(self, prompt: str, *, framed: bool = False) -> Array:
         """Return the tokens of a prompt, int32 [tokens]. Raises OrtdeployError.
@@ -272,7 +251,7 @@ class GenaiSession:
         library = genai()
         given, new = len(first), how.max_new_tokens or how.context
         most = how.context if then is not None else min(how.context, given + new)
-        generator, tensors = library.Generator(self._model, self._params(how, 1, most)), library.NamedTensors()
+        generator, tensors = library.Generator(self._model, _params(self._model, how, 1, most)), library.NamedTensors()
         tensors["audio_features"], tensors["input_ids"] = bands, np.array([first], np.int32)
         generator.set_inputs(tensors)
         if then is not None:
@@ -312,7 +291,7 @@ class GenaiSession:
                 f"log_probabilities are not known of texts that {how.num_beams} beams write; set num_beams to 1, or "
                 "leave the column out"
             )
-        return genai().Generator(self._model, self._params(how, rows, how.most(given)))
+        return genai().Generator(self._model, _params(self._model, how, rows, how.most(given)))
 
     def _written(self, generator: Any, lengths: Sequence[int], how: Writing) -> list[Written]:
         """Return the texts that follow prompts of these lengths, which were read."""
@@ -386,6 +365,50 @@ class _Text:
         )
 
 
+def refusal_of(folder: Path, how: Writing, *, senses: bool) -> str | None:
+    """Return why GenAI does not open a folder, or writes no text so; None if it does."""
+    try:
+        model, tokenizer, _ = _opened(folder, senses=senses)
+        genai().Generator(model, _params(model, how, 1, 1))
+        tokenizer.encode("text")
+    except Exception as error:  # noqa: BLE001  every error of the binding derives from Exception
+        return _first_line(error).replace(f"{folder}/", "")
+    return None
+
+
+def _opened(folder: Path, *, senses: bool) -> tuple[Any, Any, Any]:
+    """Return the model of a folder, its tokenizer, and what prepares pictures for one that sees."""
+    library = genai()
+    model = library.Model(library.Config(str(folder)))
+    return model, library.Tokenizer(model), model.create_multimodal_processor() if senses else None
+
+
+def _params(model: Any, how: Writing, rows: int, most: int) -> Any:
+    """Return the parameters by which `rows` texts are written, of at most `most` tokens with the prompt.
+
+    Raises OrtdeployError for beams and a schema: GenAI follows the schema along one of the beams.
+    """
+    if how.json_schema is not None and how.num_beams > 1:
+        raise OrtdeployError(f"{how.num_beams} beams write no text that fits a json_schema; set num_beams to 1")
+    params = genai().GeneratorParams(model)
+    params.set_search_options(
+        batch_size=rows,
+        max_length=most,
+        min_length=0,
+        do_sample=how.do_sample and how.num_beams == 1,
+        temperature=how.temperature or 1.0,
+        top_p=how.top_p,
+        top_k=how.top_k,
+        repetition_penalty=how.repetition_penalty,
+        num_beams=how.num_beams,
+        num_return_sequences=1,
+        random_seed=how.seed,
+    )
+    if how.json_schema is not None:
+        params.set_guidance("json_schema", how.json_schema)
+    return params
+
+
 def _log_probabilities(scores: Array, tokens: Array) -> Array:
     """Return those of the tokens [rows] that scores [rows, 1, vocabulary] were drawn to, float32 [rows]."""
     rows = scores.reshape(len(tokens), -1, scores.shape[-1])[:, -1].astype(np.float64)
@@ -439,7 +462,7 @@ def write_config(
     options: Mapping[str, Mapping[str, Any]],
     runs: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Write genai_config.json with these session and run options of each part, beside links to all other files.
+    """Write genai_config.json with these session and run options of each part, beside links to files that lack there.
 
     GenAI takes providers of a part but the decoder only from the file itself, not from what is laid over it. A store
     keeps each part in a folder of its own: of `folders`, that of the decoder is the first.
@@ -456,7 +479,7 @@ def write_config(
         model["run_options"] = runs[part]
     files = {file.name: file for folder in reversed(folders) for file in folder.iterdir() if file.is_file()}
     for name, file in files.items():
-        if name != CONFIG:
+        if name != CONFIG and not (beside / name).exists():
             try:
                 (beside / name).symlink_to(file)
             except OSError:  # Windows lets few users make them

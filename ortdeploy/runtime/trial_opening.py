@@ -11,9 +11,10 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
 from ortdeploy.facts.preflight import Opening
@@ -37,7 +38,7 @@ class TrialRequest(Struct, frozen=True, kw_only=True):
 
     `on_cpu`: the chain is the CPU provider's, so the session is made; else the graph is loaded only, which every chain
     does. `domains` are those of its nodes and `opsets` its operator sets. `elsewhere` is the version of ONNX Runtime on
-    another machine that the plan is for.
+    another machine that the plan is for. `writing` is how texts are written, if `file` is a folder of GenAI.
     """
 
     outline: str | None
@@ -48,6 +49,7 @@ class TrialRequest(Struct, frozen=True, kw_only=True):
     domains: Sequence[str] = ()
     opsets: Mapping[str, int] = field(default_factory=dict)
     elsewhere: str | None = None
+    writing: Mapping[str, Any] | None = None
 
 
 def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
@@ -90,6 +92,10 @@ def main(asked: Asked) -> None:
 def _open(request: TrialRequest) -> Iterator[dict[str, Any]]:
     """Yield each action and its outcome: the outline, then the file if the outline is refused."""
     refusal = None
+    if request.writing is not None:
+        yield {"doing": "file"}
+        yield {"opening": to_builtins(Opening(refusal=_refusal_of_folder(request.file, request.writing)))}
+        return
     if not _is_judged(request):
         yield {"opening": None}
         return
@@ -127,6 +133,13 @@ def _is_judged(request: TrialRequest) -> bool:
         return True
     domains = {schema.domain or "ai.onnx" for schema in binding.get_all_operator_schema()}
     return domains.issuperset(request.domains)
+
+
+def _refusal_of_folder(folder: str, writing: Mapping[str, Any]) -> str | None:
+    from ortdeploy.runtime.generation import Writing, refusal_of  # noqa: PLC0415  only the child, and only for folders
+
+    how = {name: value for name, value in writing.items() if name != "senses"}
+    return refusal_of(Path(folder), convert(how, Writing), senses=writing["senses"])
 
 
 def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception | None:

@@ -606,11 +606,64 @@ def test_a_json_schema_is_looked_at_without_a_cache_of_the_whole_context(cli: Cl
     assert "the prompt has no token" in letters(folder)[0]["message"]
 
 
-def test_a_json_schema_that_is_none_fails_the_job_before_its_first_row(cli: Cli, folder: Path) -> None:
+def config_with(folder: Path, **said: Any) -> None:
+    """Change keys of the model in genai_config.json; None takes one out."""
+    path = folder / "models/writer/genai_config.json"
+    config = json.loads(path.read_text())
+    model = {**config["model"], **said}
+    config["model"] = {key: value for key, value in model.items() if value is not None}
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"eos_token_id": -5}, "eos_token_id (-5) must be in range"),
+        ({"eos_token_id": 10**12}, "genai_config.json"),
+        ({"vocab_size": None}, "vocab_size must be 1 or greater"),
+        ({"type": "nonsense"}, "Unsupported model_type"),
+        ({"type": "gpt2"}, "input was not found"),
+        ({"type": "decoder-pipeline"}, "input was not found"),
+    ],
+)
+def test_a_config_that_the_library_refuses_is_told_by_the_plan(
+    cli: Cli, folder: Path, said: dict[str, Any], why: str
+) -> None:
+    config_with(folder, **said)
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 9"))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert "refused-model" in result.out
+    assert why in result.words
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tokenizer.json", None),
+        ("tokenizer_config.json", None),
+        ("tokenizer_config.json", "[1]"),
+        ("tokenizer_config.json", '{"tokenizer_class": "Nonsense"}'),
+    ],
+)
+def test_a_tokenizer_that_the_library_cannot_read_is_told_by_the_plan(
+    cli: Cli, folder: Path, file: str, text: str | None
+) -> None:
+    path = folder / "models/writer" / file
+    path.unlink() if text is None else path.write_text(text)
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "max_new_tokens: 9"))
+    result = cli("plan", folder / "m.yaml")
+    assert result.code == 1
+    assert "ONNX Runtime GenAI does not open models/writer to write so" in result.words
+
+
+def test_a_json_schema_that_is_none_is_told_by_the_plan(cli: Cli, folder: Path) -> None:
     result = apply(cli, folder, [{"prompt": "it leaks"}], "json_schema: {type: nonsense}")
     assert result.code == 1
-    assert "write: json_schema cannot be used" in result.err
-    assert "nonsense" in result.err
+    assert "refused-model" in result.out
+    assert "nonsense" in result.words
     assert not results(folder)
 
 

@@ -172,13 +172,21 @@ def test_who_says_how_tokens_are_drawn_wants_them_drawn(tmp_path: Path, said: di
     assert search_of(preset_of(**said), read(tmp_path, **said))["do_sample"] is draws
 
 
-@pytest.mark.parametrize("value", ['"x"', "NaN", "-1", "[1]", "1e999"])
+@pytest.mark.parametrize("value", ['"x"', "NaN", "-1", "[1]", "1e999", "1.5", "true"])
 def test_a_search_option_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
     path = folder_of(tmp_path) / "genai_config.json"
     path.write_text(path.read_text().replace('"num_beams": 1', f'"num_beams": {value}'))
     problem = read(tmp_path).problem
     assert problem is not None
     assert "search.num_beams" in problem.detail
+
+
+def test_a_folder_that_draws_says_so_in_words(tmp_path: Path) -> None:
+    path = folder_of(tmp_path) / "genai_config.json"
+    path.write_text(path.read_text().replace('"do_sample": false', '"do_sample": 5'))
+    problem = read(tmp_path).problem
+    assert problem is not None
+    assert "search.do_sample is 5, and must be true or false" in problem.detail
 
 
 @pytest.mark.parametrize("said", [{}, {"seed": 3}])

@@ -21,7 +21,7 @@ from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
 from ortdeploy.state import memo
 from ortdeploy.versions import release_numbers, runtime_version
 
-_KIND = "opening"
+KIND = "opening"
 
 
 def open_models(
@@ -42,7 +42,7 @@ def open_models(
     for model in models:
         on_cpu = tells_kernels and is_on_cpu(model)
         key = _key(model, deployment, on_cpu=on_cpu, elsewhere=elsewhere)
-        if memo.get(state_dir, _KIND, key) is not None:
+        if memo.get(state_dir, KIND, key) is not None:
             found[model.spec.name] = Opening(with_kernels=on_cpu)
         else:
             unknown[model.spec.name] = model, key
@@ -50,7 +50,7 @@ def open_models(
     found.update(tried)
     for name, opening in tried.items():
         if opening.refusal is None:
-            memo.put(state_dir, _KIND, unknown[name][1], True)
+            memo.put(state_dir, KIND, unknown[name][1], True)
     return found
 
 
