@@ -22,7 +22,7 @@ from ortdeploy.files.opening import regular_path
 from ortdeploy.process.child import CRASHES, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
 
-_SECONDS = 120
+_SECONDS, _LATE = 120, 1000
 _ORIGIN = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .* failed:)?(?:Fatal error: )?")
 _KEPT_OUT = {
     "enable_profiling", "graph_optimization_level", "optimized_model_filepath", "profile_file_prefix"
@@ -60,26 +60,31 @@ def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
         answers, doing, code = _ask(rest)
         found += answers
         rest = rest[len(answers) :]
-        if not rest or code not in CRASHES or doing is None:
+        if not rest or (doing is None and code != _LATE):
             break
-        if doing == "outline":
+        if code == _LATE and rest[0].writing is not None:  # GenAI may be at it for ever, or until no memory is left
+            found.append(Opening(refusal=f"opening it takes more than {_SECONDS} s"))
+        elif code not in CRASHES:
+            break
+        elif doing == "outline":
             rest[0] = replace(rest[0], outline=None)
+            continue
         else:
             name = signal.Signals(-code).name
             found.append(Opening(refusal=f"opening it ends the process with {name}"))
-            rest = rest[1:]
+        rest = rest[1:]
     return found + [None] * len(rest)
 
 
 def _ask(requests: Sequence[TrialRequest]) -> tuple[list[Opening | None], str | None, int]:
-    """Return the answers of one child, what it was doing when it ended, if anything, and its exit status."""
+    """Return the answers of one child, what it was doing when it ended, if anything, and its exit status, or _LATE."""
     if can_fork():
         answer = ask_fork(lambda: chain.from_iterable(map(_open, requests)), seconds=_SECONDS)
     else:
         answer = ask(__name__, [to_builtins(one) for one in requests], seconds=_SECONDS)
     said = answer.messages
     answers = [Opening(**one["opening"]) if one["opening"] else None for one in said if "opening" in one]
-    return answers, said[-1].get("doing") if said else None, answer.code
+    return answers, said[-1].get("doing") if said else None, _LATE if answer.late else answer.code
 
 
 def main(asked: Asked) -> None:

@@ -273,6 +273,11 @@ def test_a_fork_that_a_model_ends_or_holds_up_is_told(monkeypatch: pytest.Monkey
     found = trial_opening.try_to_open(requests)
     refused = Opening(refusal="opening it ends the process with SIGABRT")
     assert found == [Opening(with_kernels=True), refused, Opening(with_kernels=True), None]
+    folder = TrialRequest(outline=None, file="holds up", on_cpu=True, writing={})
+    assert trial_opening.try_to_open([folder, requests[0]]) == [
+        Opening(refusal="opening it takes more than 0.5 s"),
+        Opening(with_kernels=True),
+    ]
 
 
 @pytest.mark.opens_models
