@@ -3,6 +3,10 @@
 import argparse
 from contextlib import suppress
 
+TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def key_value(text: str) -> str:
     """Return `KEY=VALUE` as it is."""
@@ -11,18 +15,23 @@ def key_value(text: str) -> str:
     return text
 
 
-def version_number(text: str) -> int:
-    """Return the number of a version, from 1 on."""
-    if not text.isdecimal() or not 1 <= int(text) < 2**53:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a version, which is a whole number from 1 on")
-    return int(text)
+def _whole(called: str, least: int = 1, most: int = 2**53 - 1) -> "Callable[[str], int]":
+    """Return what reads a whole number of some size; `called` says in words what it must be."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {called}")
+        return int(text)
+
+    return read
 
 
-def row_count(text: str) -> int:
-    """Return a number of rows, at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, at least 1")
-    return int(text)
+version_number = _whole("a version, which is a whole number from 1 on")
+row_count = _whole("a number of rows, at least 1")
+worker_count = _whole("a number of workers from 1 to 10000", most=10_000)
+run_count = _whole("a number of runs, at least 300", least=300)  # fewer tell nothing
+
+LONGEST = 24 * 3600.0
 
 
 def seconds(text: str) -> float:
@@ -33,36 +42,25 @@ def seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, up to {LONGEST:.0f}")
 
 
-def worker_count(text: str) -> int:
-    """Return a number of workers."""
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers from 1 to {_MOST_WORKERS}")
-    return int(text)
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 24 * 3600.0}
+_OLDEST = 10**6 * _UNITS["d"]
 
 
-_MOST_WORKERS = 10_000
+def _time(called: str, least: float, most: float) -> "Callable[[str], float]":
+    """Return what reads a whole number of units of time, as seconds; `called` says in words what it must be."""
+
+    def read(text: str) -> float:
+        number = text.rstrip("dhimns")
+        unit = _UNITS.get(text[len(number) :])
+        if not (number.isascii() and number.isdecimal()) or unit is None or not least <= int(number) * unit <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {called}")
+        return int(number) * unit
+
+    return read
 
 
-def run_count(text: str) -> int:
-    """Return a number of runs that tell something."""
-    if not text.isdecimal() or int(text) < 300:  # noqa: PLR2004  fewer runs tell nothing
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, at least 300")
-    return int(text)
-
-
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-
-
-def interval(text: str) -> float:
-    """Return seconds, at least one."""
-    number = text.rstrip("himns")
-    unit = _SECONDS.get(text[len(number) :])
-    if not (number.isascii() and number.isdecimal()) or unit is None or not 1 <= int(number) * unit <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1s to 24h, as in 30s, 5min or 1h")
-    return int(number) * unit
-
-
-LONGEST = 24 * 3600.0
+interval = _time("a time from 1s to 24h, as in 30s, 5min or 1h", 1.0, LONGEST)
+age = _time("an age, as in 90min, 12h or 2d", 1.0, _OLDEST)
 
 
 def version_id(text: str) -> str:
@@ -74,18 +72,6 @@ def version_id(text: str) -> str:
 
 
 _SHORTEST_ID = 7
-
-
-def age(text: str) -> float:
-    """Return seconds."""
-    number = text.rstrip("dhimns")
-    unit = {**_SECONDS, "d": 24 * 3600.0}.get(text[len(number) :])
-    if not (number.isascii() and number.isdecimal()) or unit is None or len(number) > _MOST_DIGITS or not int(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age, as in 90min, 12h or 2d")
-    return int(number) * unit
-
-
-_MOST_DIGITS = 6
 
 
 def renaming_pair(text: str) -> tuple[str, str]:
