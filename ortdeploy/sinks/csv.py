@@ -15,7 +15,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.csv_text import read_cells, written_rows
 from ortdeploy.files.opening import open_regular, open_text
-from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces
+from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, as_rows, encoded, in_pieces, no_types
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import as_text
 
@@ -125,10 +125,7 @@ def open_sink(
     return _CsvSink(file, tuple(columns))
 
 
-def column_types(path: Path) -> dict[str, str]:
-    """Return no types: the format has none of columns."""
-    del path
-    return {}
+column_types = no_types
 
 
 def row_numbers(path: Path) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ortdeploy.files.opening import open_regular, open_text, read_whole
-from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, encoded, in_pieces
+from ortdeploy.sinks.protocol import NO_TYPES, TEXT_BYTES, Order, RowShape, encoded, in_pieces, no_types
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import json_column
 
@@ -56,10 +56,7 @@ def open_sink(
     return _JsonlSink(file, tuple(columns))
 
 
-def column_types(path: Path) -> dict[str, str]:
-    """Return no types: the format has none of columns."""
-    del path
-    return {}
+column_types = no_types
 
 
 def row_numbers(path: Path) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ortdeploy.files.opening import regular_path
-from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape, as_array, of_one_type
+from ortdeploy.sinks.protocol import NO_TYPES, Order, RowShape, as_array, no_types, of_one_type
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.json_values import text_array
 
@@ -76,10 +76,7 @@ def open_sink(
     return _NpySink(file, next(iter(columns)))
 
 
-def column_types(path: Path) -> dict[str, str]:
-    """Return no types: the format has none of columns."""
-    del path
-    return {}
+column_types = no_types
 
 
 def row_numbers(path: Path) -> list[int]:

@@ -16,6 +16,12 @@ RowShape = tuple[int | None, ...] | None
 
 NO_TYPES: Mapping[str, str] = {}
 
+
+def no_types(_path: Path) -> Mapping[str, str]:
+    """Return no types: the `column_types` of formats that have none of columns."""
+    return NO_TYPES
+
+
 _TEXT_VALUES = 64 * 1024
 """The values that become text at once."""
 

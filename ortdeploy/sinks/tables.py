@@ -3,7 +3,7 @@
 The rows alone decide where a part is cut into record batches, so equal rows give equal bytes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,18 +38,11 @@ class TableWriter(Protocol):
         """Write the end of the file."""
 
 
-class Writing(Protocol):
-    """Begins a part, once its schema is known."""
+Writing = Callable[["pa.Schema"], TableWriter]
+"""Begins a part, once its schema is known."""
 
-    def __call__(self, schema: "pa.Schema") -> TableWriter:
-        """Return the writer."""
-
-
-class Reading(Protocol):
-    """Reads a part back."""
-
-    def __call__(self, path: Path) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows of a part with the schema that they were written with."""
+Reading = Callable[[Path], Iterator["pa.RecordBatch"]]
+"""Yields the rows of a part with the schema that they were written with."""
 
 
 class TableSink:
