@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
@@ -170,30 +170,10 @@ def _traits(data: Mapping[str, Any]) -> Traits:
 def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
     """Return the machine; None if the file does not say how many cores it has."""
     machine = data.get("machine", {})
-    if "cores" not in machine:
-        return None
-    return MachineFacts(
-        system=machine.get("system", ""),
-        architecture=machine.get("architecture", ""),
-        python=machine.get("python", ""),
-        cores=machine["cores"],
-        cpu_quota=machine.get("cpu_quota"),
-        memory_bytes=machine.get("memory_bytes"),
-        cpu_flags=tuple(machine.get("cpu_flags", ())),
-        sensors=None if machine.get("sensors") is None else frozenset(machine["sensors"]),
-        total_memory_bytes=machine.get("total_memory_bytes"),
-        online_cores=machine.get("online_cores"),
-    )
+    unsaid = {"system": "", "architecture": "", "python": "", "cpu_quota": None, "memory_bytes": None, "cpu_flags": ()}
+    return convert({**unsaid, **machine}, MachineFacts) if "cores" in machine else None
 
 
 def _device(data: Mapping[str, Any], position: int) -> DeviceFacts:
-    return DeviceFacts(
-        provider=full_name(data["provider"]),
-        index=data.get("index", position),
-        kind=data["kind"],
-        vendor=data.get("vendor", ""),
-        name=data.get("name", data["kind"]),
-        library="",
-        memory=data.get("memory"),
-        host_accessible_memory=data.get("host_accessible_memory"),
-    )
+    unsaid = {"index": position, "vendor": "", "name": data["kind"]}
+    return convert({**unsaid, **data, "provider": full_name(data["provider"]), "library": ""}, DeviceFacts)
