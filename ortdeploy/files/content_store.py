@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 from ortdeploy.files.atomic import make_durable_folder, open_whole, sync_folder
 from ortdeploy.files.digest_cache import DigestCache
+from ortdeploy.files.digests import is_digest
 from ortdeploy.files.disk import free_at, make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.opening import open_regular, read_whole
@@ -46,7 +47,6 @@ _PIECE = 1024 * 1024
 _FICLONE = 0x40049409  # of linux/fs.h
 _NO_CLONE = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
 _READ_ONLY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
-_DIGITS = 64
 
 
 Room = Callable[[Path], None]
@@ -261,11 +261,6 @@ def user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except (ImportError, KeyError):
         return f"{number}"
-
-
-def is_digest(text: str) -> bool:
-    """Return whether a text has the form of an entry's name."""
-    return len(text) == _DIGITS and all(sign in "0123456789abcdef" for sign in text)
 
 
 def digest_of_names(names: Mapping[str, str]) -> str:

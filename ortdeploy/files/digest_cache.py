@@ -6,13 +6,12 @@ every file.
 """
 
 import os
-import re
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.files.digests import boot_id, file_digest, signature
+from ortdeploy.files.digests import boot_id, file_digest, is_digest, signature
 from ortdeploy.files.disk import make_folders
 from ortdeploy.state import memo
 
@@ -40,7 +39,7 @@ class DigestCache:
             return file_digest(path)
         key, state = os.path.realpath(path), {"boot": boot_id(), **before}
         known = self._known.get(key) or memo.get(self._state_dir, _KIND, key)
-        if isinstance(known, dict) and known == {**state, "sha256": (kept := known.get("sha256"))} and _is_digest(kept):
+        if isinstance(known, dict) and known == {**state, "sha256": (kept := known.get("sha256"))} and is_digest(kept):
             return str(kept)
         settled = max(before["mtime_ns"], before["ctime_ns"]) < time.time_ns() - _RACY_NS
         digest = file_digest(path)
@@ -50,7 +49,3 @@ class DigestCache:
                 make_folders(self._state_dir)
             memo.put(self._state_dir, _KIND, key, self._known[key])
         return digest
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None

@@ -42,6 +42,14 @@ def open_file_digest(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
+def is_digest(value: object) -> bool:
+    """Return whether something has the form of a SHA-256 in hexadecimal digits."""
+    return isinstance(value, str) and len(value) == _DIGITS and all(sign in "0123456789abcdef" for sign in value)
+
+
+_DIGITS = 64
+
+
 def signature(stat: os.stat_result) -> dict[str, int]:
     """Return values that change when a name points to another file, or when the file is written to.
 

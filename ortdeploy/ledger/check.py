@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.digests import is_digest
 from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.ledger import Ledger
@@ -32,7 +33,6 @@ from ortdeploy.ledger.records import (
 )
 
 _DIGITS = (5, PART_DIGITS)
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
 _NUMBERED = re.compile(r"^part-[0-9]+(?:\.r([0-9]{1,9}))?")
 
@@ -225,7 +225,7 @@ def _are_spans(spans: Sequence[Span], start: int, end: int) -> bool:
 
 
 def _of_file(record: Part | Revision | NewFile, which: str) -> Iterator[str]:
-    if record.sha256 is not None and not _SHA256.fullmatch(record.sha256):
+    if record.sha256 is not None and not is_digest(record.sha256):
         yield f"{which} has the SHA-256 {record.sha256!r}"
 
 

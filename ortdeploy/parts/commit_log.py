@@ -16,7 +16,6 @@ it is decided. Once all parts are in the ledger, `closed.json` replaces the deci
 import errno
 import hashlib
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -29,6 +28,7 @@ from msgspec import to_builtins
 
 from ortdeploy.diagnostics import OrtdeployError, RefusedError
 from ortdeploy.files.atomic import Written
+from ortdeploy.files.digests import is_digest
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.names import BOUND, MARKER
 from ortdeploy.files.shared_place import GIVEN_UP, SharedPlace, beside, beside_name
@@ -42,7 +42,6 @@ from ortdeploy.plan.plan_file import decode, encode
 from ortdeploy.sinks.row_files import file_names
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _CLAIM = "from-"
 """How files are called, beside the plans' folders, that say which plan makes the parts from a number on."""
 
@@ -171,7 +170,7 @@ class CommitLog:
 
         Its process may be about to begin it: then one of the two creates the file, and the other one finds that.
         """
-        if not _DIGEST.fullmatch(other):
+        if not is_digest(other):
             raise OrtdeployError(f"{self._output.shown}/{claim} is damaged. Restore it from a copy")
         bound = f"{FOLDER}/{other}/{BOUND}"
         self._output.make(f"{FOLDER}/{other}")

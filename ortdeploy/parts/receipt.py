@@ -14,6 +14,7 @@ from msgspec import Struct
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.contents import FileContents
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.digests import is_digest
 from ortdeploy.ledger.records import Part
 from ortdeploy.parts.file_spans import Spans
 from ortdeploy.parts.receipt_schema import check_ran
@@ -24,7 +25,6 @@ from ortdeploy.results.rows import FailedRow
 
 FORMAT_VERSION = 1
 _STAGED = re.compile(r"\.part-[0-9]+\.[0-9a-f]{32}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ def _check(receipt: Receipt, planned: PlannedPart, file: str) -> None:
         raise ValueError(f"its file is called {part.file}")
     if receipt.staged is not None and not _STAGED.fullmatch(receipt.staged):
         raise ValueError(f"its bytes wait as {receipt.staged}")
-    if part.file is not None and not _SHA256.fullmatch(str(part.sha256)):
+    if part.file is not None and not is_digest(part.sha256):
         raise ValueError("the digest of its file is none")
     if part.revision or part.revisions:
         raise ValueError("it has revisions")

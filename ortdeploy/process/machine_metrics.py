@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from ortdeploy.process.sensors import entries, read_temperature
+from ortdeploy.process.sensors import entries, read_temperature, text_of
 
 SECONDS_BETWEEN = 1.0
 """Seconds between two readings of the gauges, at least."""
@@ -106,7 +106,7 @@ def _rapl(root: Path) -> Iterator[Meter]:
     """Yield the meters of whole processors and of the whole machine; these include their parts."""
     for zone in sorted(entries(root / "powercap", "")):
         if zone.name.count(":") == 1 and _number(zone / "energy_uj") is not None:
-            name = f"{_text(zone / 'name') or zone.name} ({zone.name})"
+            name = f"{text_of(zone / 'name') or zone.name} ({zone.name})"
             yield Meter(name=name, read=_reader(zone / "energy_uj"), wraps=_number(zone / "max_energy_range_uj"))
 
 
@@ -114,8 +114,8 @@ def _hwmon(root: Path) -> Iterator[Meter]:
     for chip in sorted(entries(root / "hwmon", "hwmon")):
         for sensor in sorted(entries(chip, "energy", "_input")):
             if _number(sensor) is not None:
-                label = _text(chip / sensor.name.replace("_input", "_label")) or sensor.name.removesuffix("_input")
-                yield Meter(name=f"{_text(chip / 'name')} {label} ({chip.name})", read=_reader(sensor))
+                label = text_of(chip / sensor.name.replace("_input", "_label")) or sensor.name.removesuffix("_input")
+                yield Meter(name=f"{text_of(chip / 'name')} {label} ({chip.name})", read=_reader(sensor))
 
 
 def _reader(path: Path) -> Callable[[], int | None]:
@@ -124,14 +124,8 @@ def _reader(path: Path) -> Callable[[], int | None]:
 
 def _number(path: Path) -> int | None:
     with suppress(ValueError):
-        return int(_text(path))
+        return int(text_of(path))
     return None
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    return ""
 
 
 def nvidia_devices() -> Devices | None:

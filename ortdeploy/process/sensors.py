@@ -48,11 +48,11 @@ def entries(folder: Path, begin: str, end: str = "") -> Iterator[Path]:
 
 def _temperatures(root: Path) -> Iterator[Temperature]:
     for zone in entries(root / "thermal", "thermal_zone"):
-        name = _text(zone / "type")
+        name = text_of(zone / "type")
         if any(part in name.lower() for part in _ZONES):
             yield from _celsius(zone / "temp", name)
     for chip in entries(root / "hwmon", "hwmon"):
-        name = _text(chip / "name")
+        name = text_of(chip / "name")
         if name in _CHIPS:
             for sensor in entries(chip, "temp", "_input"):
                 yield from _celsius(sensor, f"{name} {sensor.name.removesuffix('_input')}")
@@ -60,7 +60,7 @@ def _temperatures(root: Path) -> Iterator[Temperature]:
 
 def _celsius(path: Path, sensor: str) -> Iterator[Temperature]:
     with suppress(ValueError):
-        celsius = int(_text(path)) / 1000
+        celsius = int(text_of(path)) / 1000
         if abs(celsius) < _ABSURD:
             yield Temperature(celsius, sensor)
 
@@ -69,14 +69,14 @@ def read_battery(root: Path = _SYS) -> Battery | None:
     """Return the emptiest battery of the machine itself; None if there is none."""
     found = []
     for supply in entries(root / "power_supply", ""):
-        is_battery = _text(supply / "type") == "Battery" and _text(supply / "scope") != "Device"  # a mouse has one too
+        is_own = text_of(supply / "scope") != "Device"  # a mouse has one too
         with suppress(ValueError):
-            if is_battery:
-                found.append(Battery(int(_text(supply / "capacity")), _text(supply / "status") == "Discharging"))
+            if is_own and text_of(supply / "type") == "Battery":
+                found.append(Battery(int(text_of(supply / "capacity")), text_of(supply / "status") == "Discharging"))
     return min(found, key=lambda one: one.percent, default=None)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     """Return the content of a file; empty if it cannot be read, as with a sensor that sleeps."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip()

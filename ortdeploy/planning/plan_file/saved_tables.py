@@ -19,7 +19,7 @@ from msgspec import Struct
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Hashing, open_whole, sync_folder
 from ortdeploy.files.compact_list import CompactList, CompactListWriter
-from ortdeploy.files.digests import open_file_digest
+from ortdeploy.files.digests import is_digest, open_file_digest
 from ortdeploy.files.names import is_file
 from ortdeploy.files.opening import open_regular
 
@@ -37,7 +37,6 @@ MAX_LINE = 64 * 1024**2
 
 _DAMAGED = "they are damaged"
 _LARGEST = 2**63 - 1
-_DIGEST = re.compile("[0-9a-f]{64}")
 _IN_NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 """NUL, and surrogates that stand for no byte of a file name."""
 _AT_ONCE = 1024
@@ -212,7 +211,7 @@ def _is_file(line: Any) -> bool:
     if not isinstance(line, list) or [type(one) for one in line[:3]] != [str, int, int] or len(line) != 4:  # noqa: PLR2004
         return False
     path, size, mtime_ns, sha256 = line
-    has_digest = sha256 is None or (isinstance(sha256, str) and _DIGEST.fullmatch(sha256) is not None)
+    has_digest = sha256 is None or is_digest(sha256)
     fits = 0 <= size <= _LARGEST and -_LARGEST - 1 <= mtime_ns <= _LARGEST
     return has_digest and fits and _IN_NO_NAME.search(path) is None
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
-from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError, is_digest
-from ortdeploy.files.digests import file_digest
+from ortdeploy.files.content_store import LOCK, ContentChangedError, ContentStore, StoreFullError
+from ortdeploy.files.digests import file_digest, is_digest
 from ortdeploy.files.gate import Use, objection, outside
 from ortdeploy.files.object_store import fetch_file
 from ortdeploy.files.opening import read_whole
