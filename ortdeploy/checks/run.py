@@ -87,12 +87,8 @@ def result_of(
         status=status,
         max_abs_diff=apart,
         message=message,
-        adapter=_adapter(check),
+        adapter=check.adapter.adapter if check.adapter else None,
     )
-
-
-def _adapter(check: PlannedCheck) -> str | None:
-    return check.adapter.adapter if check.adapter else None
 
 
 def _adapters(check: PlannedCheck) -> tuple[str, ...]:

@@ -190,7 +190,7 @@ def _bind(spec: OpSpec, facts: OperatorFacts, types: Mapping[str, TensorType]) -
             continue
         allowed = [wanted] if wanted else list(parameter.types)
         reason = f"takes {wanted}, as {first} has" if wanted else f"takes {_one_of(allowed)}"
-        cast = _cast(wires[place], _cast_to(allowed))
+        cast = _cast(wires[place], next((name for name in ("float32", "int64") if name in allowed), allowed[0]))
         if wanted in INTEGERS and have in FLOATING:  # the fraction is meant to stay
             cast = _cast(wires[first], have)
         detail = (
@@ -202,10 +202,6 @@ def _bind(spec: OpSpec, facts: OperatorFacts, types: Mapping[str, TensorType]) -
 
 def _one_of(types: Sequence[str]) -> str:
     return types[0] if len(types) == 1 else f"{', '.join(types[:-1])} or {types[-1]}"
-
-
-def _cast_to(types: Sequence[str]) -> str:
-    return next((name for name in ("float32", "int64") if name in types), types[0])
 
 
 def _check_scale(spec: OpSpec) -> None:

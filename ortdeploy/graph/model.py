@@ -73,7 +73,10 @@ def read_model(
         problem = _look_at_model(model, shown) or _look_at_name(path, shown, load_format)
         if problem is None:
             beside = {**external, **_compiled_binaries(path.parent, model)}
-            files = tuple(_hashed(name, one, digest_of) for name, one in {path.name: path, **beside}.items())
+            files = tuple(
+                HashedFile(name=name, path=str(one), sha256=digest_of(one), size=one.stat().st_size)
+                for name, one in {path.name: path, **beside}.items()
+            )
             if signature(path.stat()) == before:
                 return _facts(path, model, files, declared, in_ort_format=taken_for_ort)
             problem = changed_while_read(shown)
@@ -271,10 +274,6 @@ def _dimension(dim: Any) -> int | str | None:
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     name = str(dim.dim_param)
     return name if name not in _NO_NAMES and any(sign.isalpha() for sign in name) else None
-
-
-def _hashed(name: str, path: Path, digest_of: Callable[[Path], str]) -> HashedFile:
-    return HashedFile(name=name, path=str(path), sha256=digest_of(path), size=path.stat().st_size)
 
 
 def _digest(files: Sequence[HashedFile]) -> str:

@@ -200,16 +200,11 @@ def _read(path: str, texts: Mapping[str, bytes]) -> tuple[bytes | None, Diagnost
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return None, _unreadable(f"There is no file {path}.{_advice(path)}", path)
+        return None, _unreadable(f"There is no file {path}.{advice_on_path(path, path)}", path)
     except (OSError, ValueError) as error:
         return None, _unreadable(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", path)
     why = _no_manifest(path, raw) if _CONTROL.search(raw, 0, _FIRST) else None
     return (raw, None) if why is None else (None, _unreadable(why, path))
-
-
-def _advice(path: str) -> str:
-    """Return a sentence on a file that is not there, with a space before it; else nothing."""
-    return advice_on_path(path, path)
 
 
 def _no_manifest(path: str, raw: bytes) -> str | None:

@@ -68,10 +68,6 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _type(value: Any, wanted: Any, *_: Any) -> bool:
-    return any(_TYPES[name](value) for name in ([wanted] if isinstance(wanted, str) else wanted))
-
-
 def _equal(one: Any, other: Any) -> bool:
     """Compare as JSON does: true is not 1, and 1 is 1.0."""
     if isinstance(one, list) and isinstance(other, list):
@@ -79,14 +75,6 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
     return one is other or (isinstance(one, bool) == isinstance(other, bool) and bool(one == other))
-
-
-def _enum(value: Any, wanted: Any, *_: Any) -> bool:
-    return any(_equal(value, one) for one in wanted)
-
-
-def _const(value: Any, wanted: Any, *_: Any) -> bool:
-    return _equal(value, wanted)
 
 
 def _of(kind: str, holds: Callable[[Any, Any], bool]) -> "_Check":
@@ -162,18 +150,6 @@ def _contains(value: Any, wanted: Any, schema: Mapping[str, Any], root: str | No
     return not isinstance(value, list) or any(_fits(one, wanted, root) for one in value)
 
 
-def _any_of(value: Any, wanted: Any, _: Any, root: str | None) -> bool:
-    return any(_fits(value, one, root) for one in wanted)
-
-
-def _all_of(value: Any, wanted: Any, _: Any, root: str | None) -> bool:
-    return all(_fits(value, one, root) for one in wanted)
-
-
-def _not(value: Any, wanted: Any, _: Any, root: str | None) -> bool:
-    return not _fits(value, wanted, root)
-
-
 def _if(value: Any, wanted: Any, schema: Mapping[str, Any], root: str | None) -> bool:
     return _fits(value, schema.get("then" if _fits(value, wanted, root) else "else", True), root)
 
@@ -202,13 +178,13 @@ def _content(value: Any, wanted: Any, schema: Mapping[str, Any], root: str | Non
 _CHECKS: Mapping[str, _Check] = {
     "$ref": _ref,
     "additionalProperties": _additional,
-    "allOf": _all_of,
-    "anyOf": _any_of,
-    "const": _const,
+    "allOf": lambda value, wanted, _, root: all(_fits(value, one, root) for one in wanted),
+    "anyOf": lambda value, wanted, _, root: any(_fits(value, one, root) for one in wanted),
+    "const": lambda value, wanted, *_: _equal(value, wanted),
     "contains": _contains,
     "contentSchema": _content,
     "dependentRequired": _of("object", _dependent),
-    "enum": _enum,
+    "enum": lambda value, wanted, *_: any(_equal(value, one) for one in wanted),
     "exclusiveMinimum": _of("number", lambda value, wanted: not value <= wanted),
     "if": _if,
     "items": _items,
@@ -221,13 +197,15 @@ _CHECKS: Mapping[str, _Check] = {
     "maxProperties": _of("object", lambda value, wanted: len(value) <= wanted),
     "minProperties": _of("object", lambda value, wanted: len(value) >= wanted),
     "multipleOf": _of("number", _multiple),
-    "not": _not,
+    "not": lambda value, wanted, _, root: not _fits(value, wanted, root),
     "pattern": _of("string", lambda value, wanted: matches(wanted, value)),
     "patternProperties": _pattern_properties,
     "prefixItems": _prefix_items,
     "properties": _properties,
     "propertyNames": _property_names,
     "required": _of("object", lambda value, wanted: all(key in value for key in wanted)),
-    "type": _type,
+    "type": lambda value, wanted, *_: any(
+        _TYPES[name](value) for name in ([wanted] if isinstance(wanted, str) else wanted)
+    ),
     "uniqueItems": _of("array", _unique),
 }

@@ -40,7 +40,7 @@ class _Batch(Struct, frozen=True, kw_only=True):
         values = dict(zip(self.names, self.values, strict=True))
         if self.by_row:
             fed = {name: one if np.ndim(one) else np.asarray(one)[np.newaxis] for name, one in self.feeds.items()}
-            return fed, {name: value for name, value in values.items() if np.ndim(value) or _is_listed(value)}
+            return fed, {name: value for name, value in values.items() if np.ndim(value) or isinstance(value, list)}
         return {name: np.asarray(one)[np.newaxis] for name, one in self.feeds.items()}, {
             name: value[np.newaxis] if isinstance(value, np.ndarray) else [value] for name, value in values.items()
         }
@@ -60,10 +60,6 @@ class _Batch(Struct, frozen=True, kw_only=True):
             number=self.number,
             by_row=self.by_row,
         )
-
-
-def _is_listed(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 class CpuComparison(Struct):

@@ -136,11 +136,7 @@ def _fitting(subject: Subject, wanted: int) -> list[str]:
     data = subject.data
     there = list(data.columns) if data else []
     numbers = [name for name in there if data and name not in data.texts]
-    return numbers if len(numbers) >= wanted and _takes_numbers(subject) else there
-
-
-def _takes_numbers(subject: Subject) -> bool:
-    return all(one.tensor.dtype != "string" for one in subject.inputs)
+    return numbers if len(numbers) >= wanted and all(one.tensor.dtype != "string" for one in subject.inputs) else there
 
 
 def _table(values: Sequence[ValueFacts], names: dict[str, list[str]], rows: int) -> str:

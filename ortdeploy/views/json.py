@@ -134,7 +134,7 @@ def render_status(
     """Return the output of `status`; `profiles` are those that manifests were last applied with."""
     document = {
         "jobs": [_status(one) for one in jobs],
-        "refused": [_refusal(one) for one in refusals],
+        "refused": [{name: getattr(one, name) for name in ("manifest", "since", "reason", "good")} for one in refusals],
         "profiles": _profiles(profiles),
     }
     return _dump(document if installed is None else {**document, "versions": _versions(installed)})
@@ -154,10 +154,6 @@ def _versions(installed: "Installed") -> dict[str, Any]:
             for one in installed.refused
         ],
     }
-
-
-def _refusal(one: "Refusal") -> dict[str, Any]:
-    return {name: getattr(one, name) for name in ("manifest", "since", "reason", "good")}
 
 
 def _status(one: "JobStatus") -> dict[str, Any]:

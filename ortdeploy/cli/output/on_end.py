@@ -70,7 +70,7 @@ def _report_of(plan: Plan, job: str) -> str | None:
 
 def tell(spec: Spec, told: Mapping[str, Any], state_dir: Path) -> None:
     """Tell how an apply ended, if the manifest wants to tell of such an ending and it is news."""
-    wanted, note = spec.on_end.when if spec.on_end else (), _note_of(spec, state_dir)
+    wanted, note = spec.on_end.when if spec.on_end else (), output_file(state_dir, TOLD, _full_path(spec), ".txt")
     if told["ending"] in _CODES:
         _tell_news(spec, told, note, is_wanted=told["ending"] in wanted)
         return
@@ -92,10 +92,6 @@ def _tell_news(spec: Spec, told: Mapping[str, Any], note: Path, *, is_wanted: bo
             make_folders(note.parent)
             with open_whole(note) as file:
                 file.write(os.fsencode(news))
-
-
-def _note_of(spec: Spec, state_dir: Path) -> Path:
-    return output_file(state_dir, TOLD, _full_path(spec), ".txt")
 
 
 def _full_path(spec: Spec) -> str:

@@ -79,7 +79,7 @@ def _lines(ops: Sequence[OpStep | None]) -> Iterator[tuple[range, OpStep]]:
 
 def _line(name: str, places: range, op: OpStep, read: set[str], last: Path) -> Iterator[OpLine]:
     """Yield a line, if anything reads its results."""
-    graph = _giving(op.graph, read)
+    graph = replace(op.graph, outputs=tuple(value for value in op.graph.outputs if value.name in read))
     place = f"{places[0]}" if len(places) == 1 else f"{places[0]}-{places[-1]}"
     if graph.outputs:
         yield OpLine(session=f"{name}.{place}", graph=graph, last=last)
@@ -91,10 +91,6 @@ def values_read(step: TypedStep) -> Iterator[str]:
         yield from spec.wires.values()
         if spec.kind == "each":
             yield spec.name
-
-
-def _giving(graph: OpGraph, read: set[str]) -> OpGraph:
-    return replace(graph, outputs=tuple(value for value in graph.outputs if value.name in read))
 
 
 def planned_line(line: OpLine) -> PlannedWireStep:
