@@ -17,6 +17,9 @@ ESTIMATED = 0.5
 PROCESS_PART, WEIGHTS_PART = "process", "weights"
 """The parts that every job takes, however few its rows are."""
 
+ROWS_AND_RESULTS = "rows and results"
+"""The part that follows from its rows."""
+
 
 class MemoryPart(Struct, frozen=True, kw_only=True):
     """One part of what a job is estimated to take: process, weights, activations, or rows and results, in bytes."""

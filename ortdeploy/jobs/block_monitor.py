@@ -1,19 +1,24 @@
 """Counts and logs the blocks that come out of a job's stream, and ends the job early if it must."""
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileStates
+from ortdeploy.facts.memory import ROWS_AND_RESULTS
 from ortdeploy.jobs.error_budget import ErrorBudget
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport
 from ortdeploy.jobs.unverified_inputs import InputVerifier
 from ortdeploy.parts.position import Position
-from ortdeploy.process.leaks import LeakWatch
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.process.leaks import GROWTH
 from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.reports.memory_told import growth, told
+from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.streaming.member import Finished
 from ortdeploy.streaming.stream import Stream
 from ortdeploy.units import format_size
@@ -65,7 +70,8 @@ class BlockMonitor:
         self._stream = stream
         self._memory = memory
         self._report = report
-        self._leak = LeakWatch()
+        self._expected_growth = _expected_growth(context.step)
+        self._keeps_shapes = _keeps_shapes(context.plan, context.step)
         self._letters = DeadLetters(context, context.step.input.files)
         self.done = position.done
         self.state = position.state
@@ -84,11 +90,12 @@ class BlockMonitor:
         try:
             for one in self._ahead:
                 self._note(one)
+                rows = one.block.count
                 yield one
                 del one  # its memory is for other blocks
                 if self._memory.is_near():
                     self._keep_to_memory()
-                self._watch_for_leak()
+                self._watch_for_leak(rows)
         finally:
             finished.close()  # type: ignore[attr-defined]  # it is a generator
         if self._stream.stopped:
@@ -135,7 +142,30 @@ class BlockMonitor:
                 "limits: {memory: …}, or write memory: lean for the model"
             )
 
-    def _watch_for_leak(self) -> None:
-        verdict = self._leak.look(sum(member.rows.run_times.count for member in self._stream.members))
-        if verdict is not None:
-            log.warning("job.leaks", verdict=verdict.text)
+    def _watch_for_leak(self, rows: int) -> None:
+        statistics = self._report.statistics
+        if not self._memory.leak.look(rows, self._expected_growth):
+            return
+        shapes = max(member.rows.shapes for member in self._stream.members) if self._keeps_shapes else 0
+        begins = not statistics.growth
+        statistics.growth = growth(self._memory, shapes)
+        if self.live is not None:
+            self.live.growth = statistics.growth
+        if begins and statistics.growth:
+            log.warning("job.leaks", reason=told({GROWTH: statistics.growth})[0], **statistics.growth)
+
+
+def _expected_growth(step: RunJob) -> int:
+    """Return the bytes by which memory grows with the rows of a part, or of a block; without an end if nobody knows."""
+    forecast = step.limits.forecast
+    if SINKS[step.output.format].PART_COPIES and (forecast is None or forecast.unknown is not None):
+        return sys.maxsize
+    return sum(part.size for part in forecast.parts if part.what == ROWS_AND_RESULTS) if forecast is not None else 0
+
+
+def _keeps_shapes(plan: Plan, step: RunJob) -> bool:
+    """Return whether sessions of a job keep memory for each shape that they were fed: not those of `memory: lean`."""
+    opened = [one.options for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    return any(
+        options.get("enable_cpu_mem_arena", True) or options.get("enable_mem_pattern", True) for options in opened
+    )

@@ -28,6 +28,7 @@ from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.parts.position import Position
 from ortdeploy.plan.memory_notes import note_own_peak
 from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.reports.memory_told import told
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.streaming.member import Finished
 
@@ -139,6 +140,7 @@ class JobRun:
         if ending.status is Status.DONE and not any(member.rows.halvings for member in self._stream.members):
             note_own_peak(self._context.plan, self._context.step, self._context.output.ledger.state_dir)
         result = self._report.result(ending, len(self._blocks.pending) if self._blocks is not None else 0)
+        result = replace(result, memory=told(self._loop.kept()) if self._loop is not None else ())
         log_end(result)
         return result
 

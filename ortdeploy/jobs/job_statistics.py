@@ -7,6 +7,7 @@ from typing import Any
 
 from ortdeploy.durations import Histogram, sum_of
 from ortdeploy.parts.part_writer import PartWriter
+from ortdeploy.process.leaks import GROWTH
 from ortdeploy.process.memory import peak_memory, process_usage
 from ortdeploy.reports.proven import Proven, added, proven_by, without
 from ortdeploy.reports.samples import Samples
@@ -32,6 +33,7 @@ class JobStatistics:
         self._commit_times = Histogram()
         self._timeline: list[list[float]] = [list(point) for point in earlier.get("timeline", [])]
         self._samples = Samples(earlier)
+        self.growth: Mapping[str, float] = {}
         self._halved = 0
         self._lost: set[str] = set()
         if self._seconds_before:
@@ -42,6 +44,11 @@ class JobStatistics:
     def seconds(self) -> float:
         """Seconds of this run so far."""
         return time.perf_counter() - self._begin
+
+    @property
+    def highest_memory(self) -> int:
+        """The largest resident set of this run that was seen, in bytes."""
+        return self._samples.highest
 
     def look(self, rows: int) -> None:
         """Take a sample of the job and of its events since the last one, if one is due."""
@@ -99,6 +106,7 @@ class JobStatistics:
             "timeline": self._timeline,
             "proven": added(self._earlier.get("proven", {}), without(self._proven(), self._proven_before)),
             **self._samples.plain(),
+            **({GROWTH: self.growth} if self.growth else {}),
         }
 
     def _proven(self) -> Proven:

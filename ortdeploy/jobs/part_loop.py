@@ -29,6 +29,7 @@ from ortdeploy.parts.file_spans import sources_of_rows
 from ortdeploy.parts.part_writer import PartWriter, Totals
 from ortdeploy.parts.position import Position
 from ortdeploy.parts.settled import kept_types
+from ortdeploy.reports.memory_told import EXCESS, excess
 from ortdeploy.reports.proven import doubt_of, in_doubt
 from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.sinks.catalogue import SINKS
@@ -291,6 +292,7 @@ class PartLoop:
             "layout": self._context.layout,
             "doubt": self._doubt,
             EXPECTED: self._expected.kept or None,
+            EXCESS: excess(self._step.limits.forecast, self._statistics.highest_memory) or None,
             **kept_types(self._step),
         }
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}

@@ -41,7 +41,9 @@ from ortdeploy.parts.receipt import Receipt
 from ortdeploy.parts.settled import kept_types, with_settled_types
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.process.leaks import GROWTH
 from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.reports.memory_told import told
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.sessions.evidence import DisagreementError
 from ortdeploy.units import format_size
@@ -126,6 +128,7 @@ class ShardRun:
         self._rows_done = 0
         self._seconds = 0.0
         self._dropped: tuple[str, ...] = ()
+        self._told: tuple[str, ...] = ()
         self._ran_parts = 0
         self._own = OwnParts()
         self._processor = ""
@@ -141,6 +144,7 @@ class ShardRun:
             reason=ending.reason,
             provider_failed=ending.provider_failed,
             dropped=self._dropped,
+            memory=self._told,
             stuck=ending.stuck,
             refused=ending.refused,
             committed=self._counts["committed"],
@@ -243,6 +247,7 @@ class ShardRun:
                 self._check(decisions, part, blocks.done, totals.written.bytes if totals.written else 0)
             finally:
                 self._seconds += statistics.seconds
+                self._told = told({GROWTH: statistics.growth}) or self._told
                 self._dropped = tuple(member.name for member in stream.members if member.failure is not None)
             counts = counts_of(step, path if totals.written else None)
             marks = decisions.stage(path)

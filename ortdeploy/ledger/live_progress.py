@@ -13,6 +13,7 @@ from ortdeploy.files.disk import make_folders
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.opening import read_text
 from ortdeploy.ledger.records import output_file
+from ortdeploy.process.leaks import GROWTH
 from ortdeploy.process.memory import memory_now, process_usage
 
 FOLDER = "live"
@@ -22,13 +23,17 @@ _TOGETHER = frozenset({"cpu_seconds_user", "cpu_seconds_system", "major_faults",
 
 
 class Live:
-    """Writes the progress of one job. Errors of writing are ignored, because no result depends on the file."""
+    """Writes the progress of one job; `growth` is how its memory grows, if it does.
+
+    Errors of writing are ignored, because no result depends on the file.
+    """
 
     def __init__(self, state_dir: Path, output: str, total: int | None, done: int, failed: int = 0) -> None:
         """Take the job's number of rows, and how many are done and failed already; write the first state."""
         self._path = output_file(state_dir, FOLDER, output, ".json")
         self._pace = Pace(total, done, SECONDS_BETWEEN)
         self._begin, self._usage = time.monotonic(), process_usage()
+        self.growth: Mapping[str, float] = {}
         self._write(done, failed, 0.0, None)
 
     def rows_done(self, done: int, failed: int) -> None:
@@ -47,6 +52,7 @@ class Live:
             "seconds_left": left,
             "seconds": round(time.monotonic() - self._begin, 3),
             **memory_now(),
+            **({GROWTH: self.growth} if self.growth else {}),
             **{name: round(value - self._usage[name], 3) for name, value in process_usage().items()},
         }
         with suppress(OSError):
@@ -81,7 +87,11 @@ def live_states(state_dir: Path) -> dict[str, tuple[int, int]]:
 
 def _is_whole(known: Mapping[str, Any]) -> bool:
     """Return whether a file has what a running job writes: numbers, of which some may be unknown."""
-    numbers = all(type(value) in {int, float} for value in known.values() if value is not None)
+    growth = known.get(GROWTH, {})
+    if not isinstance(growth, dict):
+        return False
+    plain = [*growth.values(), *(value for name, value in known.items() if name != GROWTH)]
+    numbers = all(type(value) in {int, float} for value in plain if value is not None)
     used = {name for name in _TOGETHER if known.get(name) is not None}
     always = all(known.get(name) is not None for name in _ALWAYS)
     return numbers and always and set(_PERHAPS) <= known.keys() and used in (set(), _TOGETHER)

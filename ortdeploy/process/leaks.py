@@ -10,19 +10,29 @@ none of 90 leaks.
 import math
 import time
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ortdeploy.process.memory import private_memory, trim_memory
+
+GROWTH = "memory_growth"
+"""The name of the numbers of a job whose memory grows with its rows."""
 
 RUNS = 1000
 EVERY = 50
 LEAK_BYTES_A_RUN = 1024
 _DROPPED = 3  # one in three samples
 _SURE = 0.99
-_SECONDS_BETWEEN = 60.0
-_FEWEST_SAMPLES, _MOST_SAMPLES = 30, 240
+_MIB = 1024 * 1024
+_SECONDS_BETWEEN = 0.5
+_LOOKS = (80, 160, 240)
+"""As many samples of a running job as are judged; after the last, every other one is dropped."""
+_LEAST_GROWN = 16 * _MIB
+"""Between the first and the last quarter of the samples that are judged."""
+_STEADY = 0.2
+"""Each quarter has grown by this share of that at least: an arena fills ever slower, and in steps."""
 
 
 class LeakVerdict(Struct, frozen=True, kw_only=True):
@@ -92,29 +102,59 @@ def _confidence(signs: Sequence[float], count: int) -> float:
 
 
 class LeakWatch:
-    """Watches a running job for a leak, for hours and days: a sample a minute at first, fewer later."""
+    """Watches a running job, of a minute or of days, for memory that grows with its rows: that of this process alone.
+
+    `growth` is the last verdict if that is that it does; its runs are rows.
+    """
 
     def __init__(self) -> None:
         """Begin without samples."""
-        self._samples: list[int] = []
-        self._first_run = 0
+        self._samples: list[tuple[int, int]] = []
+        self._rows = 0
         self._between = _SECONDS_BETWEEN
-        self._next = time.monotonic() + self._between
-        self._said = False
+        self._begin = time.monotonic()
+        self._next = self._begin + self._between
+        self.growth: LeakVerdict | None = None
 
-    def look(self, runs: int) -> LeakVerdict | None:
-        """Take a sample if it is time, after `runs` runs; return the verdict the first time that it is a leak."""
+    @property
+    def rows_per_second(self) -> float:
+        """The pace so far."""
+        return self._rows / max(time.monotonic() - self._begin, _SECONDS_BETWEEN)
+
+    def look(self, rows: int, expected: int = 0) -> bool:
+        """Note that `rows` more are through, take a sample if it is time; return whether it was judged anew.
+
+        Verdicts come rarer as time passes. `expected` are bytes by which memory may grow, as by the rows of a part that
+        is not written yet.
+        """
+        self._rows += rows
         now = time.monotonic()
-        if self._said or now < self._next:
-            return None
+        if now < self._next:
+            return False
         self._next = now + self._between
-        self._first_run = self._first_run or runs
-        self._samples.append(private_memory() or 0)
-        if len(self._samples) > _MOST_SAMPLES:
-            self._samples = self._samples[::2]
+        self._samples.append((self._rows, private_memory() or 0))
+        if len(self._samples) not in _LOOKS:
+            return False
+        self._judge(expected)
+        return True
+
+    def _judge(self, expected: int) -> None:
+        sizes = [size for _, size in self._samples]
+        verdict = judge(sizes, max(self._samples[-1][0] - self._samples[0][0], 1))
+        leaks = verdict.confidence >= _SURE and _grows_steadily(sizes, expected)
+        if len(sizes) == _LOOKS[-1]:
+            self._samples = self._samples[1::2]
             self._between *= 2
-        if len(self._samples) < _FEWEST_SAMPLES or runs <= self._first_run:
-            return None
-        verdict = judge(self._samples, runs - self._first_run)
-        self._said = verdict.leaks
-        return verdict if verdict.leaks else None
+        self.growth = replace(verdict, grown=sizes[-1] - sizes[0]) if leaks else None
+
+
+def _grows_steadily(samples: Sequence[int], expected: int) -> bool:
+    """Return whether memory has grown by enough from the first to the last quarter of what is judged, and in each."""
+    from statistics import median  # noqa: PLC0415  as above
+
+    kept = samples[len(samples) // _DROPPED :]
+    size = len(kept) // 4
+    quarters = [median(kept[number * size : (number + 1) * size]) for number in range(4)]
+    grown = quarters[-1] - quarters[0]
+    steps = [later - earlier for earlier, later in pairwise(quarters)]
+    return grown >= max(_LEAST_GROWN, expected) and min(steps) >= grown * _STEADY

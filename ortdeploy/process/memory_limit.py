@@ -9,7 +9,14 @@ import time
 from contextlib import suppress
 from typing import Self
 
-from ortdeploy.process.memory import allocated_memory, held_memory, memory_of_the_group, trim_memory
+from ortdeploy.process.leaks import LeakWatch
+from ortdeploy.process.memory import (
+    allocated_memory,
+    available_memory,
+    held_memory,
+    memory_of_the_group,
+    trim_memory,
+)
 
 NEAR = 0.9
 """The share of the limit above which batches get smaller."""
@@ -21,7 +28,10 @@ _STACK_BYTES = 8 * 1024 * 1024
 
 
 class MemoryWatch:
-    """Watches the memory of one job. `limit` is in bytes: the smaller of the manifest's and the control group's."""
+    """Watches the memory of one job. `limit` is in bytes: the smaller of the manifest's and the control group's.
+
+    `leak` watches whether it grows.
+    """
 
     def __init__(self, limit: int | None, threads: int, *, trim: bool = False) -> None:
         """Take the manifest's limit in bytes and the number of threads; `trim`: return freed memory as the job runs."""
@@ -32,6 +42,7 @@ class MemoryWatch:
         self.limit = self._find_limit()
         self.bound = MemoryBound(self.limit, threads)
         self.resident = 0
+        self.leak = LeakWatch()
 
     def _find_limit(self) -> int | None:
         limits = [limit for limit in (self._declared, memory_of_the_group()) if limit is not None]
@@ -55,6 +66,12 @@ class MemoryWatch:
             return False
         self._highest = self.resident
         return True
+
+    @property
+    def room(self) -> int | None:
+        """The bytes that the job may take beside those that it has; None if the system does not tell."""
+        held = held_memory()
+        return available_memory() if self.limit is None or held is None else max(self.limit - held, 0)
 
     def end(self) -> None:
         """Give freed memory back, for whatever comes after the job."""

@@ -178,7 +178,8 @@ def memory(report: Mapping[str, Any], *, end: float | None = None, top: float | 
     ]
     resident = [Curve(name="resident", points=points, color=COLORS[0])]
     plot = charts.plot([*resident, *drawn], ("s", " MiB"), end=last, top=top) if len(points) > 1 else ""
-    return (plot or _levels(levels)) + _by_stage(known["by_stage"])
+    said = "".join(f'<p class="bad">{escape(text)}.</p>' for text in known.get("told", ()))
+    return said + (plot or _levels(levels)) + _by_stage(known["by_stage"])
 
 
 def most_memory(report: Mapping[str, Any]) -> float:

@@ -19,6 +19,7 @@ _HELP = {
     "ortdeploy_job_duration_seconds": "gauge Duration of the last run.",
     "ortdeploy_job_retries": "gauge How often single rows were tried again.",
     "ortdeploy_job_peak_memory_bytes": "gauge Largest resident set of the process.",
+    "ortdeploy_job_memory_growth_bytes": "gauge Bytes by which memory grew with 1,000 rows, if it grew steadily.",
     "ortdeploy_job_session_run_ratio": "gauge Share of the job's time in which its sessions ran.",
     "ortdeploy_job_energy_joules": "gauge Energy that the machine took during the last run, by meter.",
     "ortdeploy_job_temperature_celsius": "gauge Highest temperature during the last run, by sensor or device.",
@@ -54,6 +55,7 @@ def _metrics(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     yield f"ortdeploy_job_retries{{{labels}}}", report["retries"]
     for name, value in (
         ("peak_memory_bytes", report["peak_memory_bytes"]),
+        ("memory_growth_bytes", report["memory"].get("growth", {}).get("bytes_per_1000_rows", 0)),
         ("session_run_ratio", report["session_run_share"]),
     ):
         if value is not None:

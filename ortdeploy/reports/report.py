@@ -19,7 +19,9 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
+from ortdeploy.process.leaks import GROWTH
 from ortdeploy.redaction import masked_setting
+from ortdeploy.reports.memory_told import told
 from ortdeploy.reports.proven import reported
 from ortdeploy.reports.statistics import STAGES, run_share
 from ortdeploy.versions import versions
@@ -94,7 +96,7 @@ def write_report(
         "row_independence": _row_independence(step.row_check, of.entry.statistics),
         "proven": reported(step, _openings(plan), of.entry.statistics),
         **_measured(of.entry.statistics),
-        "memory": _memory(step, ran),
+        "memory": _memory(step, ran, of.entry.statistics),
         **({"machine": ran["machine"]} if "machine" in ran else {}),
         **({"workers": ran["workers"], "shares": reported_shares(ran["shares"])} if "workers" in ran else {}),
         **_parts(of),
@@ -130,14 +132,16 @@ def _course(record: OutputRecord, seconds: float) -> dict[str, Any]:
     }
 
 
-def _memory(step: RunJob, ran: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry on memory: what was allowed and predicted, and what was taken."""
+def _memory(step: RunJob, ran: Mapping[str, Any], statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry on memory: what was allowed and predicted, what was taken, and what is told of it."""
     return {
         "limit_bytes": step.limits.memory,
         "predicted_bytes": step.limits.forecast.total_of(ran["layout"]) if step.limits.forecast else None,
         "resident_bytes": ran["memory"]["last_rows"]["resident_bytes"],
         "proportional_bytes": ran["memory"]["last_rows"]["proportional_bytes"],
         "by_stage": ran["memory"],
+        "growth": dict(statistics.get(GROWTH, {})),
+        "told": list(told(statistics)),
     }
 
 

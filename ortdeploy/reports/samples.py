@@ -22,6 +22,8 @@ class Samples:
         self._events: list[list[Any]] = [list(one) for one in earlier.get("events", [])]
         self._between = max(_SOONEST, self._last() / _MOST_SAMPLES)
         self._due = 0.0
+        self.highest = 0
+        """The largest resident set of this run among its samples, in bytes."""
 
     def _last(self) -> float:
         return float(self._samples[-1][0] or 0) if self._samples else 0.0
@@ -33,7 +35,9 @@ class Samples:
     def take(self, seconds: float, rows: int) -> None:
         """Take a sample: `rows` are done after `seconds` of all runs together."""
         self._due = time.monotonic() + self._between
-        self._samples.append([round(seconds, 3), rows, resident_memory()])
+        resident = resident_memory()
+        self.highest = max(self.highest, resident or 0)
+        self._samples.append([round(seconds, 3), rows, resident])
         if len(self._samples) > _MOST_SAMPLES:
             self._samples = self._samples[1::2]
             self._between *= 2

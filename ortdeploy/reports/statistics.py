@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ortdeploy.durations import Histogram, sum_of
+from ortdeploy.process.leaks import GROWTH
+from ortdeploy.reports.memory_told import EXCESS, larger
 from ortdeploy.reports.proven import check_doubt, check_proven, sum_of_proven
 
 STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
@@ -50,6 +52,8 @@ _STATISTICS: Mapping[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
     "batches_halved": (int, 0, _plus),
     "peak_memory_bytes": (int | None, None, _larger),
     "process": (dict, {}, _by_name),
+    GROWTH: (dict, {}, larger),
+    EXCESS: (dict, {}, larger),
     "timeline": (list, [], _no_course),
     "proven": (dict, {}, sum_of_proven),
     "samples": (list, [], _no_course),
@@ -94,7 +98,11 @@ def check_statistics(kept: Mapping[str, Any]) -> None:
     numbers = [
         *(number for one in histograms for number in (one.count, one.total, one.cpu, *one.buckets.values())),
         *(edge for one in histograms for edge, _ in one.upper_edges()),
-        *(number for name in ("adapter_rows", "written", "process") for number in kept.get(name, {}).values()),
+        *(
+            number
+            for name in ("adapter_rows", "written", "process", GROWTH, EXCESS)
+            for number in kept.get(name, {}).values()
+        ),
         *(number for point in kept.get("timeline", []) for number in (point[0], point[1])),
         *(number for one in kept.get("samples", []) for number in one[:2]),
         *(one[2] for one in kept.get("samples", []) if one[2] is not None),

@@ -26,7 +26,8 @@ class JobResult(Struct, frozen=True, kw_only=True):
     these have failed is in `failed`. `dropped` names the sessions, each with its instance, whose provider failed while
     others went on. `stuck` are the rows of a run that nothing but the end of its process can end. `refused`: the job
     cannot run here, and running it again changes nothing. `shares` say which worker made what, if several did.
-    `ran` are the rows of this run, if earlier ones have committed rows too; else 0.
+    `ran` are the rows of this run, if earlier ones have committed rows too; else 0. `memory` is what is told of memory
+    that grew with its rows, or exceeded the forecast.
     """
 
     job: str
@@ -44,6 +45,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     stuck: tuple[int, ...] = ()
     refused: bool = False
     shares: "Shares | None" = None
+    memory: tuple[str, ...] = ()
 
 
 class Observer(Protocol):

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _FEW = 4  # rows that tell whether an adapter changes anything
 
+MOST_SHAPES = 64
+"""Shapes of rows that are told apart."""
+
 
 @runtime_checkable
 class Stateful(Protocol):
@@ -109,6 +112,7 @@ class SessionRuns:
         self._one_by_one = job.batching.size is None
         self._pads = job.batching.pad_to is not None
         self.lane = Lane()
+        self.shapes = set[tuple[tuple[int, ...], ...]]()
 
     @property
     def halvings(self) -> int:
@@ -136,6 +140,7 @@ class SessionRuns:
             raise StageError("run", "run-refused", str(error), transient=isinstance(error, TransientError)) from error
         self.progressed = time.perf_counter()
         self._durations.append(self.progressed - begin)
+        self._note_shapes(feeds)
         if self.on_batch is not None:
             self._spans.append((begin, self.progressed, rows))
         if adapters and adapters not in self._effective:
@@ -164,6 +169,7 @@ class SessionRuns:
             return None
         if self._proof is not None and self._proof.wants(adapters, max(map(len, batches), default=0)):
             return None
+        self._note_shapes(feeds)
         items, run, clock, note = list(feeds.items()), self._session.run, time.perf_counter, self.lane.part
         outputs: list[Sequence[Any]] = []
         try:
@@ -187,6 +193,10 @@ class SessionRuns:
             return None
         self._compare_each(feeds, columns, batches, adapters, number)  # type: ignore[arg-type]  # none is None
         return columns  # type: ignore[return-value]
+
+    def _note_shapes(self, feeds: Mapping[str, Array]) -> None:
+        if len(self.shapes) < MOST_SHAPES:
+            self.shapes.add(tuple(array.shape[1:] for array in feeds.values()))
 
     def _compare_each(
         self,

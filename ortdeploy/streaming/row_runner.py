@@ -94,6 +94,11 @@ class RowRunner:
         return self._runs.run_times
 
     @property
+    def shapes(self) -> int:
+        """How many shapes of rows the session was fed; of many, at least how many."""
+        return len(self._runs.shapes)
+
+    @property
     def progressed(self) -> float:
         """Time when the last run ended, or the last token was written, by perf_counter; 0 before the first."""
         return max(self._runs.progressed, self._session.progressed if isinstance(self._session, Writer) else 0.0)

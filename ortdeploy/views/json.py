@@ -98,6 +98,7 @@ def _ended(result: "JobResult") -> dict[str, Any]:
         "kept": result.kept,
         "seconds": round(result.seconds, 6),
         "reason": result.reason,
+        "memory": list(result.memory),
         **_shares(result.shares),
     }
 
@@ -177,6 +178,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "leaving": one.leaving,
         "held_up_by": one.held_up_by,
         "damaged": dict(one.damaged),
+        "memory": list(one.memory),
         **(
             {"read": [{"file": file.file, "needed_by": list(file.needed_by)} for file in one.delivered]}
             if one.delivered

@@ -93,6 +93,7 @@ def _lines(jobs: Sequence[JobStatus], *, verbose: bool) -> Iterator[str]:
     yield from (f"{one.job}: how far shards are is not known: {one.unread}" for one in jobs if one.unread)
     yield from (f"{one.job}: {more_rows(one.kept)} kept for the next run" for one in jobs if one.kept)
     yield from (f"{one.job}: not as expected: {why}" for one in jobs for why in one.missed)
+    yield from (f"{one.job}: {told}" for one in jobs for told in one.memory)
     yield from (_render_failed_outside(one.job, one.failed_outside) for one in jobs if one.failed_outside)
     yield from (f"{one.job}: {count(one.rerun, 'row')} of changed files to run again" for one in jobs if one.rerun)
     for one in jobs:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from ortdeploy.reports.memory_told import told
+
 if TYPE_CHECKING:
     from ortdeploy.ledger.records import OutputRecord
     from ortdeploy.results.shares import Shares
@@ -56,6 +58,11 @@ class JobStatus(Struct, frozen=True, kw_only=True):
         """What was not as the manifest expects of the rows of the last run."""
         found: Sequence[str] = self.record.statistics.get("expected", {}).get("missed", ()) if self.record else ()
         return found
+
+    @property
+    def memory(self) -> Sequence[str]:
+        """What is told of memory that grows while it runs, or that grew in the last run, or exceeded its forecast."""
+        return told(self.live if self.live is not None else self.record.statistics if self.record else {})
 
     @property
     def failed(self) -> int:

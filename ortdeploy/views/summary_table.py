@@ -27,7 +27,11 @@ def render_table(results: Sequence[JobResult], *, color: bool, width: int) -> st
         return ""
     shown = [column for column in _COLUMNS if column.name != "kept" or any(result.kept for result in results)]
     text = render_columns(shown, [_row(result) for result in results], painter(color=color), width)
-    told = (f"{printable(result.job)}: {printable(result.reason)}" for result in results if result.reason)
+    told = (
+        f"{printable(result.job)}: {printable(text)}"
+        for result in results
+        for text in (*filter(None, [result.reason]), *result.memory)
+    )
     return text + "".join(wrapped(line, width) for line in told)
 
 

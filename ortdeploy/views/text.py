@@ -125,7 +125,11 @@ def count(number: int, noun: str) -> str:
 def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
     """Return one line for each job."""
     paint = painter(color=color)
-    lines = [line for one in results for line in (_render_result(one, paint), *render_shares(one.job, one.shares))]
+    lines = [
+        line
+        for one in results
+        for line in (_render_result(one, paint), *_told(one), *render_shares(one.job, one.shares))
+    ]
     return safe("".join(f"{line}\n" for line in lines))
 
 
@@ -143,6 +147,11 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
             return f"{name}: {paint('done', GREEN)}{rate}: {counts}, in {result.output}.{said}"
     color = YELLOW if result.status == "paused" else RED
     return f"{name}: {paint(result.status, color)}: {counts}. {result.reason}".rstrip(". ") + "."
+
+
+def _told(result: "JobResult") -> Iterator[str]:
+    """Yield what is told of the memory of a job."""
+    yield from (f"job {result.job}: {text}." for text in result.memory)
 
 
 def more_rows(number: int) -> str:

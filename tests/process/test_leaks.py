@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper
 from support.models import gather_model, save_model, scale_model
 
 from ortdeploy.process import leaks
-from ortdeploy.process.leaks import EVERY, judge
+from ortdeploy.process.leaks import EVERY, LeakWatch, judge
 from ortdeploy.process.memory import private_memory
 
 needs_private_memory = pytest.mark.skipif(private_memory() is None, reason="this system does not tell private memory")
@@ -106,22 +107,69 @@ def test_leaks_cannot_be_recorded_and_need_enough_runs(tmp_path: Path, cli: Cli)
     assert cli("check", tmp_path / "m.yaml", "--leaks", "--runs", "10").code == 64
 
 
-@pytest.mark.parametrize(("bytes_a_run", "found"), [(3000, True), (0, False), (-3000, False)])
-def test_a_running_job_is_watched(monkeypatch: pytest.MonkeyPatch, bytes_a_run: int, found: bool) -> None:
-    clock, memory = [0.0], [10_000_000]
+MIB = 1024 * 1024
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, sizes: Iterable[float], seconds: float = 0.6, **given: int) -> LeakWatch:
+    """A watch over a job that has these MiB after every 100 rows, of which each takes some time."""
+    clock, memory = [0.0], [0]
     monkeypatch.setattr("ortdeploy.process.leaks.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(leaks, "private_memory", lambda: memory[0])
-    watch, said = leaks.LeakWatch(), []
-    for minute in range(300):
-        clock[0] += 61
-        memory[0] += 100 * bytes_a_run
-        said += [verdict for verdict in [watch.look(100 * (minute + 1))] if verdict is not None]
-    assert len(said) == found, "it is said once"
-    if found:
-        assert said[0].bytes_a_run == pytest.approx(bytes_a_run)
+    watch = LeakWatch()
+    for size in sizes:
+        clock[0] += seconds
+        memory[0] = int(size * MIB)
+        watch.look(100, **given)
+    return watch
+
+
+def test_a_running_job_whose_memory_grows_is_told_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched(monkeypatch, (100 + 2 * number for number in range(80)))
+    assert watch.growth is not None
+    assert watch.growth.bytes_a_run == pytest.approx(0.02 * MIB)
+    assert watch.growth.grown == 158 * MIB
+    assert watch.rows_per_second == pytest.approx(100 / 0.6)
+
+
+def test_a_slow_leak_is_told_after_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = [100 + 0.005 * number for number in range(12_000)]
+    assert watched(monkeypatch, hours[:1000]).growth is None
+    found = watched(monkeypatch, hours).growth
+    assert found is not None
+    assert found.bytes_a_run == pytest.approx(0.00005 * MIB, rel=0.1)
+
+
+def test_memory_that_has_stopped_growing_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown = [100 + 2 * number for number in range(80)]
+    assert watched(monkeypatch, grown).growth is not None
+    assert watched(monkeypatch, [*grown, *[258.0] * 500]).growth is None
+
+
+random = np.random.default_rng(0)
+NO_LEAKS: dict[str, Sequence[float]] = {
+    "steady": [100.0] * 1000,
+    "noise": [100 + float(noise) for noise in random.normal(0, 20, 1000)],
+    "an arena that fills": [300 - 200 * 0.95**number for number in range(1000)],
+    "steps of ever larger rows": np.maximum.accumulate(random.exponential(60, 1000)).tolist(),
+    "one step": [100.0] * 150 + [400.0] * 850,
+    "parts that are held": [100 + 0.5 * (number % 90) for number in range(1000)],
+}
+
+
+@pytest.mark.parametrize("shape", NO_LEAKS)
+def test_other_growth_is_no_leak(monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    for count in (80, 160, 240, 500, 1000):
+        assert watched(monkeypatch, NO_LEAKS[shape][:count], expected=48 * MIB).growth is None
+
+
+def test_a_part_that_is_held_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [100 + 2 * number for number in range(80)]
+    assert watched(monkeypatch, sizes, expected=160 * MIB).growth is None
+    assert watched(monkeypatch, sizes, expected=20 * MIB).growth is not None
 
 
 def test_looking_costs_nothing_between_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortdeploy.process.leaks.time.monotonic", lambda: 0.0)
     monkeypatch.setattr(leaks, "private_memory", lambda: pytest.fail("no time has passed"))
-    watch = leaks.LeakWatch()
-    assert all(watch.look(number) is None for number in range(1000))
+    watch = LeakWatch()
+    assert not any(watch.look(number) for number in range(1000))

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ortdeploy.cli.commands.shared import can_move, start_logging, wants_color
 from ortdeploy.cli.output.log import log_warning
 from ortdeploy.cli.output.streams import private_streams
@@ -34,6 +36,7 @@ from ortdeploy.process.crash_note import crashes_noted_in
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.reports.memory_told import told
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.sessions.generated_models import make_model
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
@@ -271,7 +274,8 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
     record = ledger.output(key)
     if record is not None and record.status == "running":
         ledger.end(key, Status.FAILED, reason)
-    return recorded_result(step, record, Ending(status=Status.FAILED, reason=reason))
+    result = recorded_result(step, record, Ending(status=Status.FAILED, reason=reason))
+    return replace(result, memory=told(record.statistics)) if record is not None else result
 
 
 def main(asked: "Asked") -> None:

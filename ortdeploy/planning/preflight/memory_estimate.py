@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ortdeploy.deployment.model_runs import Shapes, model_runs
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession, json_digest
 from ortdeploy.facts.host import MachineFacts
-from ortdeploy.facts.memory import PROCESS_PART, ROOMY, WEIGHTS_PART, MemoryForecast, MemoryPart
+from ortdeploy.facts.memory import PROCESS_PART, ROOMY, ROWS_AND_RESULTS, WEIGHTS_PART, MemoryForecast, MemoryPart
 from ortdeploy.files.memory_budget import PROCESS
 from ortdeploy.manifest.pipelines import DIFFUSION, GENERATE, TEXT_TO_IMAGE
 from ortdeploy.plan.op_graph import OpGraph
@@ -24,7 +24,7 @@ from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.thread_layout import ThreadLayout
 from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.planning.preflight.remembered_memory import for_rows
-from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
+from ortdeploy.planning.preflight.row_sizes import RowSizes
 from ortdeploy.planning.remembered.graph_cache import live_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import with_texts

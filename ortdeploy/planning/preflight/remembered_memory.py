@@ -4,10 +4,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ortdeploy.facts.memory import MeasuredMemory, MemoryForecast
+from ortdeploy.facts.memory import ROWS_AND_RESULTS, MeasuredMemory, MemoryForecast
 from ortdeploy.feeds.in_flight import ALWAYS
 from ortdeploy.plan.memory_notes import recall_memory
-from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
+from ortdeploy.planning.preflight.row_sizes import RowSizes
 
 _BATCHES = 2
 """Batches that each caller runs where memory is measured: what a session keeps of the first is there in the second.

@@ -6,9 +6,6 @@ from msgspec.structs import replace
 from ortdeploy.facts.preflight import RowRoom
 from ortdeploy.feeds.in_flight import block_bytes, on_their_way
 
-ROWS_AND_RESULTS = "rows and results"
-"""The part of a job's memory that follows from its rows."""
-
 
 class RowSizes(Struct, frozen=True, kw_only=True):
     """Sizes of one row of a job, in bytes, from which memory and disk for any number of rows follow.

@@ -1,0 +1,101 @@
+"""A job whose model keeps memory: it is told in the report, in `status` and at the end, with the numbers."""
+
+import mmap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from support.fakes import FakeRuntime, double
+from support.jobs import execute, plan_for, report, save, written_as
+from support.logs import capture_logs
+from support.shards import finish, run_shard
+
+from ortdeploy.durations import Pace
+from ortdeploy.ledger.live_progress import Live, read_live
+from ortdeploy.ledger.opening import open_ledger
+from ortdeploy.plan.steps import Plan
+from ortdeploy.process import leaks
+from ortdeploy.process.memory import private_memory
+from ortdeploy.results.results import Status
+from ortdeploy.tensors.columns import Array
+from ortdeploy.views.status import render_status
+from ortdeploy.views.status_model import JobStatus
+
+pytestmark = pytest.mark.skipif(private_memory() is None, reason="this system does not tell private memory")
+
+ROWS, KEPT = 1000, 512 * 1024
+
+
+def keeping() -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
+    """A model that keeps half a MiB of each run, as a custom operator or a provider may; none that was freed before."""
+    kept = []
+
+    def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        kept.append(mmap.mmap(-1, KEPT, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        kept[-1].write(b"1" * KEPT)
+        return double(feeds)
+
+    return run
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """A job of which memory is measured after each block."""
+    monkeypatch.setattr(leaks, "_SECONDS_BETWEEN", 1e-9)
+    save(tmp_path, range(ROWS))
+    return plan_for(tmp_path, ROWS)
+
+
+def status_of(folder: Path) -> str:
+    with open_ledger(folder / ".ortdeploy") as ledger:
+        record = ledger.output(ledger.key(folder / "out"))
+    return render_status([JobStatus(job="run", output="out", record=record)])
+
+
+def test_a_model_that_keeps_memory_is_told(tmp_path: Path, plan: Plan) -> None:
+    with capture_logs() as logs:
+        result = execute(tmp_path, plan, FakeRuntime(keeping()))
+    growth = report(tmp_path)["memory"]["growth"]
+    assert growth["bytes_per_1000_rows"] == pytest.approx(ROWS / 4 * KEPT, rel=0.2)
+    (text,) = result.memory
+    assert text.startswith(f"memory grows by {growth['bytes_per_1000_rows'] / 2**20:.0f} MiB per 1,000 rows")
+    assert report(tmp_path)["memory"]["told"] == [text]
+    (leak,) = [one for one in logs if one["event"] == "job.leaks"]
+    assert leak["reason"] == text
+    assert f"run: {text}" in status_of(tmp_path)
+
+
+def test_a_run_that_does_not_grow_tells_nothing_of_the_one_before(tmp_path: Path, plan: Plan) -> None:
+    model, runs = keeping(), []
+
+    def ends_late(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        runs.append(1)
+        return model(feeds)
+
+    first = execute(tmp_path, plan, FakeRuntime(ends_late), stop=lambda: len(runs) > ROWS / 4 - 20)
+    assert first.status is Status.INTERRUPTED
+    assert first.memory
+    assert execute(tmp_path, plan, FakeRuntime(double)).memory == ()
+    assert "memory" not in status_of(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_shard_tells_of_what_grows_over_its_parts(tmp_path: Path, plan: Plan) -> None:
+    (text,) = run_shard(tmp_path, plan, 0, 1, keeping()).memory
+    assert text.startswith("memory grows by")
+    finish(tmp_path, plan)
+    assert report(tmp_path)["memory"]["told"][0].startswith("memory grows by")
+
+
+def test_status_tells_it_while_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = Live(tmp_path, "out", None, 0)
+    live.growth = {"bytes_per_1000_rows": 2**20, "grown_bytes": 2**25, "rows": 32_000, "shapes": 1}
+    monkeypatch.setattr(Pace, "told", lambda *_given: (1.0, None))
+    live.rows_done(1, 0)
+    told = render_status([JobStatus(job="run", output="out", record=None, live=read_live(tmp_path, "out"))])
+    assert "run: memory grows by 1.0 MiB per 1,000 rows: by 32 MiB in 32,000 rows" in told
+
+
+@pytest.mark.parametrize(("kind", "grows"), [("npz", False), ("jsonl", True)])
+def test_a_part_that_is_held_in_memory_is_no_leak(tmp_path: Path, plan: Plan, kind: str, grows: bool) -> None:
+    assert bool(execute(tmp_path, written_as(plan, kind), FakeRuntime(keeping())).memory) == grows
