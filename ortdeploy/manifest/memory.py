@@ -52,8 +52,13 @@ class MemorySpec(Struct, frozen=True, kw_only=True):
 
     @property
     def pattern_by_shape(self) -> bool:
-        """Whether a memory pattern is planned only where shapes are fixed."""
-        return self.profile == "fast" and "pattern" not in self.settings
+        """Whether a memory pattern is planned only where shapes are fixed.
+
+        A pattern asks for a block of another size for each shape. Without an arena, or with one that shrinks, these
+        fragment the heap.
+        """
+        gives_back = self.settings.get("arena") is False or self.settings.get("shrink_after_run", False)
+        return "pattern" not in self.settings and (self.profile == "fast" or bool(gives_back))
 
     def session_options(self, session: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return session options with these settings; what `session:` says itself wins."""

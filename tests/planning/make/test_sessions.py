@@ -1,5 +1,6 @@
 """What the plan says of a model's sessions."""
 
+import pytest
 from support.facts import make_facts
 from support.specs import MANIFEST, make_spec
 
@@ -37,3 +38,24 @@ def test_options_are_the_text_that_is_parsed() -> None:
 
 def test_paths_of_options_are_full() -> None:
     assert opening().options["optimized_model_filepath"] == "/srv/here/made/m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("memory", "shape", "pattern"),
+    [
+        ("shrink_after_run: true", "size", False),
+        ("arena: false", "size", False),
+        ("profile: fast", "size", False),
+        ("reuse: true", "size", None),  # as ONNX Runtime has it
+        ("shrink_after_run: true", "2", None),
+        ("shrink_after_run: true, pattern: true", "size", True),
+    ],
+)
+def test_what_gives_memory_back_plans_no_pattern_for_each_of_many_shapes(
+    memory: str, shape: str, pattern: bool | None
+) -> None:
+    spec = make_spec(MANIFEST.replace("{path: digits.onnx}", f"{{path: digits.onnx, memory: {{{memory}}}}}"))
+    sides = {"inputs": {"image": f"float32[batch,{shape}]"}, "outputs": {"scores": "float32[batch,10]"}}
+    (step, _) = make_plan(resolve(spec, make_facts(spec, {"models": {"digits": sides}}))).steps
+    assert isinstance(step, OpenSession)
+    assert step.options.get("enable_mem_pattern") is pattern
