@@ -74,6 +74,7 @@ class PartLoop:
         self._contents = InputContents.for_job(context)
         self._taken = TakenBytes(context.output)
         self._doubt: dict[str, int] | None = None
+        self._rest = FileStates.of([])
         self._expected = Expected(context.step, position.statistics)
 
     def run(self, finished: Iterator[Finished]) -> None:
@@ -92,12 +93,14 @@ class PartLoop:
             if isinstance(error, FileNotFoundError) and not self._context.output.folder.exists():
                 raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
             raise
-        check_inputs(self._step, self._context.plan.folder, only=self._blocks.vouched.others())
+        self._blocks.vouched.pass_over_rest()
+        self._rest = self._blocks.vouched.new_others()
+        check_inputs(self._step, self._context.plan.folder, only=self._rest)
         self._check_sum()
 
     def contents_of_rest(self) -> FileContents:
         """Return what files hold that have no rows in a part of this run."""
-        return FileContents.of(self._contents.of(self._blocks.vouched.new_others()))
+        return FileContents.of(self._contents.of(self._rest))
 
     def leave(self) -> None:
         """Write the failed rows that belong to no committed part into the ledger, and where their files begin."""

@@ -1,4 +1,4 @@
-"""Finds the input files of a job for whose state no source has vouched, so that only these are looked at again."""
+"""Finds the input files of a job for whose state no source has vouched, so that these are looked at, once."""
 
 from array import array
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class InputVerifier:
     def __init__(self, planned: FileStates) -> None:
         """Take the files of the plan; nothing is read yet."""
         self._planned = _Planned(planned)
-        self._others, self._new_others = CompactListWriter(FileStates), CompactListWriter(FileStates)
+        self._new_others = CompactListWriter(FileStates)
         self._last = ""
         self._passed: _State = ("", -1, -1)
 
@@ -42,7 +42,6 @@ class InputVerifier:
                 return
 
     def _pass_over(self, planned: _State) -> None:
-        self._others.add(planned)
         self._new_others.add(planned)
         self._passed = planned
 
@@ -61,12 +60,10 @@ class InputVerifier:
         """Return the file of a path if it is the last that was passed and nobody vouches for it, as planned."""
         return FileStates.pack([self._passed] if self._passed[0] == path else [])
 
-    def others(self) -> FileStates:
-        """Return the files of the plan, to the last, that were not read whole in this run, or not as planned."""
+    def pass_over_rest(self) -> None:
+        """Go on to the end of the plan: for the files that are left, nobody vouches."""
         for planned in self._planned:
             self._pass_over(planned)
-        left: FileStates = self._others.packed()
-        return left
 
 
 class _Planned:

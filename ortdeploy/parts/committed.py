@@ -102,6 +102,9 @@ def _check_delivered(step: RunJob, folder: str) -> None:
             )
 
 
+_AGAIN = "Apply again: that runs what is there then, and committed rows stay"
+
+
 def states_of(files: Sequence[FileState], paths: AbstractSet[str]) -> list[FileState]:
     """Return the states of some of many files, whose names are compared many at a time."""
     found: list[FileState] = []
@@ -121,11 +124,15 @@ def check_inputs(
     `only`: the files to look at, if not all of the job's.
     """
     files = step.input.files if only is None else only
-    changed = find_changed(files, folder, step.input.patterns, guard)
+    try:
+        changed = find_changed(files, folder, step.input.patterns, guard)
+    except OrtdeployError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise OrtdeployError(f"{error}. It was there when the plan was made. {_AGAIN}") from error
+        raise
     if changed is not None and step.input.upstream is not None:
         _check_delivered(step, folder)
     elif changed is not None:
         raise OrtdeployError(
-            f"{changed} is not what it was when the plan was made: it changed while it was read. Apply with "
-            "--new-run to start over from what it is now"
+            f"{changed} is not what it was when the plan was made: it changed while it was read. {_AGAIN}"
         )

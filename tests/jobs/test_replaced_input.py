@@ -10,6 +10,8 @@ from support.inbox import Inbox
 from support.worlds import World
 
 from ortdeploy.jobs import resume, shard_run
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.records import Part
 from ortdeploy.results.results import JobResult, Status
 
 
@@ -48,3 +50,29 @@ def test_rows_of_a_file_that_was_replaced_before_it_was_read_are_not_committed(
         monkeypatch.undo()
         world.settle()
         inbox.check()
+
+
+@pytest.mark.parametrize("becomes", ["gone", "another"])
+def test_a_file_whose_rows_are_committed_may_go_or_change_while_the_job_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, becomes: str
+) -> None:
+    """Whoever collects an inbox need not wait for the last part; the next run sees the change."""
+    world = World(Inbox(tmp_path).make(), random.Random(1))  # noqa: S311  as above
+    inbox = world.inbox
+    inbox.put("a", [1, 2, 3, 4])
+    inbox.put("b", [10, 11, 12, 13])
+    commit, committed = Ledger.commit_part, list[int]()
+
+    def then_changed(ledger: Ledger, output: str, part: Part, *arguments: Any, **more: Any) -> None:
+        commit(ledger, output, part, *arguments, **more)
+        if not committed:
+            inbox.remove("a") if becomes == "gone" else inbox.put("a", [5, 6, 7, 8])
+        committed.append(part.number)
+
+    monkeypatch.setattr(Ledger, "commit_part", then_changed)
+    ended = world.apply()
+    assert ended is not None
+    assert (ended.status, ended.reason) == (Status.DONE, None)
+    assert values(inbox) == [1, 2, 3, 4, 10, 11, 12, 13]
+    world.settle()
+    inbox.check()

@@ -80,3 +80,6 @@ def test_an_input_that_changed_while_it_was_read_is_told(tmp_path: Path, job: Ru
     with pytest.raises(OrtdeployError, match=f"^{path.name} is not what it was when the plan was made"):
         check_inputs(step, str(tmp_path))
     check_inputs(step, str(tmp_path), only=())
+    path.unlink()
+    with pytest.raises(OrtdeployError, match=r"No such file.*\. Apply again: that runs"):
+        check_inputs(step, str(tmp_path))
