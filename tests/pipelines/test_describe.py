@@ -156,6 +156,7 @@ def several(
     """Run a model on rows that name pictures, as `seen` of JSON lines."""
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps({'seen': row})}\n" for row in rows))
     text = MANIFEST.replace('path: "pictures/*", format: image, columns: {images: pixels}', source)
+    text = text.replace("values: {prompt", "values: {messages") if "messages" in said else text
     if (folder / "models/describer/speech.onnx").exists():
         text = text.replace("vision: {}", "vision: {}, speech: {file: speech.onnx}")
     text = text.replace("SAID", f"image_folder: pictures, {said}").replace("PROMPT", json.dumps(prompt))
@@ -209,6 +210,36 @@ def test_pictures_are_named_by_lists_or_by_several_columns(cli: Cli, folder: Pat
     result = several(cli, folder, [], pictures_of(folder, source), said="chat: prompt, max_new_tokens: 2")
     assert result.code == 0, result.err
     assert [row["text"].split()[-1] for row in results(folder)] == ["six", "digit", "seven"]
+
+
+def test_one_column_of_paths_is_a_list_of_one(cli: Cli, folder: Path) -> None:
+    assert several(cli, folder, [DIGITS[:1]]).code == 0
+    (folder / "rows.jsonl").write_text('{"seen": "008.png"}\n')
+    text = (folder / "m.yaml").read_text()
+    (folder / "m.yaml").write_text(
+        text.replace("    errors:", "    prepare: {image_files: [{expand: 0}]}\n    errors:")
+    )
+    result = cli("apply", folder / "m.yaml", "--new-run")
+    assert result.code == 0, result.err
+    assert "nine" in results(folder)[0]["text"]
+
+
+def test_a_chat_template_writes_a_place_for_each_part(cli: Cli, folder: Path) -> None:
+    """As those of such models do for the messages of OpenAI's form."""
+    model = in_shape_of("gemma3", folder)
+    see_one(model, last=True)
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    config["chat_template"] = (
+        "{% for one in messages %}<|user|>{% for part in one.content %}"
+        "{% if part.type == 'image' %}<start_of_image>{% else %}{{ part.text }}{% endif %}"
+        "{% endfor %}{% endfor %}<|assistant|>"
+    )
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    picture = {"type": "image"}
+    messages = [{"role": "user", "content": [picture, {"type": "text", "text": ASKED}, picture]}]
+    result = several(cli, folder, [DIGITS[1:]], said="chat: messages", prompt=json.dumps(messages))
+    assert result.code == 0, result.err
+    assert results(folder)[0]["text"] == "The picture shows the digit nine, which is odd."
 
 
 def test_a_picture_of_the_row_stands_before_those_that_it_names(cli: Cli, folder: Path) -> None:
