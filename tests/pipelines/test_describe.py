@@ -628,13 +628,15 @@ def test_what_the_folder_says_of_a_part_and_the_manifest_does_not_is_a_finding(c
         ("num_beams: 2", "no room for several beams"),
         ("image_folder: nowhere", "There is no folder nowhere"),
         ("image_folder: ../elsewhere", "path-outside-tree"),
+        ("image_folder: linked", "link-out-of-tree"),
         ("image_folder: https://example.org/a", "There is no folder https://example.org/a"),
         ("timestamps: true", "timestamps has no effect"),
     ],
 )
 def test_what_a_folder_that_sees_does_not_do_is_refused_before_the_run(
-    cli: Cli, folder: Path, said: str, why: str
+    cli: Cli, folder: Path, said: str, why: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    (folder / "linked").symlink_to(tmp_path_factory.mktemp("elsewhere"))
     result = apply(cli, folder, said, command="plan")
     assert result.code == 1
     assert why in result.words

@@ -279,13 +279,17 @@ def _probe_option_paths(spec: Spec, roots: tuple[str, ...], *, elsewhere: bool) 
 
 
 def _find_links_out(spec: Spec, roots: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield each folder that the manifest names for reading in which a link leads out of the tree, and the link."""
+    """Yield each folder that the manifest names for reading in which a link leads out of the tree, and the link.
+
+    The files of image folders are looked at when a row names them.
+    """
+    pictures = {one.preset.image_folder for one in spec.pipelines if one.preset is not None}
     for named in named_paths(spec):
-        is_here = named.use in {Use.LOCAL, Use.FETCH}
-        folder = path_from_manifest(spec, named.path) if is_here else None
+        is_here, is_data = named.use in {Use.LOCAL, Use.FETCH}, named.use is Use.READ and named.path in pictures
+        folder = path_from_manifest(spec, named.path) if is_here or is_data else None
         if folder is None or not is_folder(folder):
             continue
-        link = str(folder) if outside(str(folder), roots) else link_out(folder, roots)
+        link = str(folder) if outside(str(folder), roots) else None if is_data else link_out(folder, roots)
         if link is not None:
             yield named.path, relative(link, spec.folder)
 
