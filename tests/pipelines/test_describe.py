@@ -164,6 +164,7 @@ def several(
     return cli("apply", folder / "m.yaml", "--new-run")
 
 
+@pytest.mark.quick("mistral3-first", "qwen2_5_vl-last")
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_several_pictures_of_a_row_are_seen_in_their_order(cli: Cli, folder: Path, kind: str, last: bool) -> None:
