@@ -201,9 +201,8 @@ def memory_forecast(data: Mapping[str, Any], limit: int | None, machine: int | N
 
 def file_facts(data: Mapping[str, Any]) -> FileFacts:
     problem = Problem(kind=data["problem"], detail="It cannot be read.") if "problem" in data else None
-    return FileFacts(
-        path="f", sha256=data.get("sha256", "2" * 64), lines=tuple(data.get("lines", ("a", "b"))), problem=problem
-    )
+    lines = () if problem is not None else tuple(data.get("lines", ("a", "b")))
+    return FileFacts(path="f", sha256=data.get("sha256", "2" * 64), lines=lines, problem=problem)
 
 
 def adapter_facts(data: Mapping[str, Any]) -> AdapterFacts:
@@ -302,6 +301,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             if one.preset
         },
         labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
+        resources={path: file_facts(data["labels"][path]) for path in {*data.get("labels", {})} - labels},
     )
 
 
