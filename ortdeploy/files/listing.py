@@ -55,7 +55,7 @@ def expand(full: str) -> "Sequence[str]":
     folder, pattern = os.path.split(full)
     if not has_magic(folder):
         folder = as_name(folder)
-        return in_order(_matching(folder, pattern), os.path.join(folder, ""))  # noqa: PTH118  text
+        return in_order(_matching(folder or os.curdir, pattern), os.path.join(folder, ""))  # noqa: PTH118  text
     return in_order(
         os.path.join(one, name)  # noqa: PTH118  text
         for one in _each_once(glob.iglob(os.path.join(folder, "")))  # noqa: PTH118, PTH207  keeps a glob's text

@@ -81,6 +81,14 @@ def test_signs_in_the_path_of_a_manifest_s_folder_mean_themselves(tmp_path: Path
     assert [list(map(os.path.basename, one)) for one in below] == [["sub"], ["sub"]]
 
 
+@pytest.mark.parametrize("pattern", [one for one in _PATTERNS if not one.startswith("**")])
+def test_patterns_begin_where_the_program_was_called(
+    folder: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert expand(pattern) == found_by_glob(pattern)
+
+
 def test_a_folder_stands_for_its_files(folder: Path) -> None:
     assert [Path(path).name for path in expand(str(folder))] == sorted(
         ["a.npy", "b.npy", "B.NPY", "a[1].npy", "é.npy", "a\nb.npy", "link.npy", "broken.npy", "loop.npy"]
