@@ -119,7 +119,8 @@ def objection_to_names(names: Iterable[str]) -> str | None:
             return wrong
         key = _confusable(name)
         if key in seen:
-            return f"{shown(seen[key])} and {shown(name)} are one name to some systems"
+            are = "is there twice" if seen[key] == name else f"and {shown(name)} are one name to some systems"
+            return f"{shown(seen[key])} {are}"
         seen[key] = name
     folders = {"/".join(parts[:end]) for key in seen for parts in [key.split("/")] for end in range(1, len(parts))}
     both = next((key for key in seen if key in folders), None)

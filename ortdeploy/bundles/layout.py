@@ -8,7 +8,7 @@ and media types of layers follow from it. So whatever a registry, a mirror or a 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,6 +37,7 @@ from ortdeploy.bundles.description import (
     identity,
     is_digest,
     objection_to_name,
+    objection_to_names,
     parse,
     shown,
 )
@@ -105,8 +106,11 @@ def _describe(path: Path, carrier: Carrier, tag: str | None) -> Bundle:
     beside = signature_beside(path)
     if os.path.lexists(beside):
         name = os.path.basename(beside)  # noqa: PTH119  text
-        with open_regular(beside) as file:
-            signatures[name] = _bounded(file, name)
+        try:
+            with open_regular(beside) as file:
+                signatures[name] = _bounded(file, name)
+        except OSError as error:
+            raise OrtdeployError(f"{beside} cannot be read: {error.strerror or error}") from error
     return Bundle(
         path=str(path),
         description=description,
@@ -296,8 +300,8 @@ def write_bundle(
 
 
 def _documents(description: Description, signatures: Mapping[str, bytes]) -> tuple[dict[str, bytes], bytes]:
-    """Return the small blobs of a bundle by digest, and its manifest, which is one of them."""
-    raw = dump(description)
+    """Return the small blobs of a bundle by digest, and its manifest, which is one of them. Raises OrtdeployError."""
+    raw = _text_of(description, signatures)
     rows = [(NAME, KINDS["config"], identity(raw), len(raw))]
     rows += [(file.name, KINDS[file.kind], file.sha256, file.size) for file in description.files]
     rows += [(name, _SIGNATURE, identity(text), len(text)) for name, text in sorted(signatures.items())]
@@ -322,6 +326,19 @@ def _documents(description: Description, signatures: Mapping[str, bytes]) -> tup
         }
     )
     return {identity(one): one for one in (raw, config, manifest, *signatures.values())}, manifest
+
+
+def _text_of(description: Description, signatures: Iterable[str] = ()) -> bytes:
+    """Return the text of a description. Raises OrtdeployError if it would be no bundle to those who read it."""
+    raw = dump(description)
+    try:
+        parse(raw)
+        wrong = objection_to_names((NAME, *description.digests, *signatures))
+    except OrtdeployError as error:
+        wrong = f"{error}"
+    if wrong is not None:
+        raise OrtdeployError(f"the bundle cannot be made: {wrong}")
+    return raw
 
 
 def _index_of(manifest: bytes, description: Description) -> bytes:
@@ -365,10 +382,11 @@ def write_files(target: Path, description: Description, sources: Mapping[str, Pa
     """
     if os.path.lexists(target):
         raise OrtdeployError(f"{target} is there already, and is not overwritten")
+    raw = _text_of(description)
     with _folder_at_the_end(target) as folder:
         make_folders(folder)
         with open_to_write(folder / NAME) as out:
-            out.write(dump(description))
+            out.write(raw)
         for file in description.files:
             make_folders((folder / file.name).parent)
             with open_to_write(folder / file.name) as out:

@@ -10,9 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Cli
+from support.bundles import Signer
 from support.models import scale_model
 from support.web import running
 
+from ortdeploy.bundles.description import parse
 from ortdeploy.bundles.layout import open_bundle
 from ortdeploy.files import names
 
@@ -171,6 +173,29 @@ def test_what_could_mean_something_else_on_a_device_is_refused(
     refused = cli("bundle", "m.yaml", "-o", "demo.tar")
     assert (refused.code, (home / "demo.tar").exists()) == (1, False)
     assert why in refused.words, refused.err
+
+
+def test_what_no_device_would_read_is_not_made(home: Path, cli: Cli) -> None:
+    (home / "deployment.json").write_text("left\nright\n")
+    steps = "postprocess: [{argmax: y, as: best}, {labels: best, from: deployment.json, as: word}]"
+    _text("    output:", f"    {steps}\n    output:")(home)
+    refused = cli("bundle", "m.yaml", "-o", "demo.tar")
+    assert '"deployment.json" is there twice. Rename it.' in refused.words
+    _text("", "")(home)
+    for more in (["-o", "demo.tar"], ["--files", "unsigned"]):
+        assert "label is too long" in cli("bundle", "m.yaml", "--label", "x" * 201, *more).err
+    assert not {one.name for one in home.iterdir()} & {"demo.tar", "unsigned"}
+
+
+def test_a_signature_that_is_called_as_a_file_is_none(home: Path, cli: Cli) -> None:
+    assert cli("bundle", "m.yaml", "--files", "unsigned").code == 0
+    signature = Signer().sign(parse((home / "unsigned/deployment.json").read_bytes()))
+    for name in ("deployment.json", "M.yaml", "models"):
+        (home / "signatures").mkdir(exist_ok=True)
+        (home / "signatures" / name).write_bytes(signature)
+        refused = cli("bundle", "m.yaml", "-o", "demo.tar", "--signature", f"signatures/{name}")
+        assert (refused.code, "the bundle cannot be made: " in refused.err) == (1, True), refused.err
+    assert not (home / "demo.tar").exists()
 
 
 def test_a_secret_option_is_refused_at_its_place(home: Path, cli: Cli) -> None:

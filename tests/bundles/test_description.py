@@ -57,7 +57,7 @@ def test_other_bytes_for_the_same_are_refused(change: "object") -> None:
         (replace(describe(), files=describe().files[::-1]), "not sorted"),
         (replace(describe(), files=(*describe().files, describe().files[-1])), "not sorted"),
         (describe(needs=Needs(ortdeploy="0", allow_code=True)), "allow_code"),
-        (describe({**FILES, "deployment.json": b""}), "one name"),
+        (describe({**FILES, "deployment.json": b""}), "is there twice"),
         (describe({**FILES, "models/DIGITS.onnx": b""}), "one name"),
         (describe({**FILES, "models": b""}), "a file and a folder"),
         (describe({"a/digits.yaml": b""}), "at the top"),

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from ortdeploy.bundles.description import (
     FORMAT_VERSION,
+    NAME,
     BundledFile,
     Description,
     Needs,
@@ -214,7 +215,7 @@ def _uncovered(spec: Spec, files: _Files) -> Iterator[Diagnostic]:
 
 
 def _objections_to_files(spec: Spec, files: _Files) -> Iterator[Diagnostic]:
-    wrong = objection_to_names(files.found)
+    wrong = objection_to_names((*files.found, NAME))
     if wrong is not None:
         yield _refuse(spec, (), f"{wrong}. Rename it.")
     data = {os.path.realpath(one) for job in spec.jobs for one in _inputs(spec, job.input.paths)}
