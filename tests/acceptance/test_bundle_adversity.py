@@ -192,6 +192,24 @@ def test_a_signed_bundle_of_another_deployment_does_not_take_the_place_of_what_r
     assert world.run("apply", moved).code == 0
 
 
+def test_under_a_policy_a_deployment_does_not_write_into_the_output_of_another_one(world: World) -> None:
+    signer = Signer()
+    world.put("a", 0)
+    allow(signer.public)
+    assert world.run("apply", sign(world, signer, 1)).code == 0
+    before = world.words()
+    world.write(MANIFEST.replace("name: demo", "name: other"))
+    other = sign(world, signer, 1).rename(world.home.parent / "other.tar")
+    allow(signer.public, name="demo: {keys: [0.pub]}, other")
+    world.put("b", 1)
+    refused = world.run("apply", other)
+    assert (refused.code, world.words()) == (1, before)
+    assert "output out is that of demo, which is installed here too, and keys speak for one of them" in refused.err
+    allow(signer.public, name="other")  # demo is called so from now on
+    done = world.run("apply", other)
+    assert (done.code, len(world.words())) == (0, 4), done.err
+
+
 def test_a_bundle_that_is_signed_anew_is_taken_by_whoever_runs_it(world: World) -> None:
     old, new = Signer(), Signer()
     allow(old.public)

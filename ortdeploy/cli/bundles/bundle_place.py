@@ -15,6 +15,7 @@ from ortdeploy.cli.command_line.manifest_options import own_options
 from ortdeploy.cli.installed_unit import denied, find_unit, to_renew
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, has_errors
 from ortdeploy.files.content_store import user_name
+from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
@@ -102,7 +103,21 @@ class Place:
         planned = self.plan(version)
         if has_errors(planned.diagnostics):
             raise RefusedError(PLANNED, first_error(planned.diagnostics), planned.diagnostics)
+        self._require_own_outputs(name, planned)
         return planned
+
+    def _require_own_outputs(self, name: str, planned: Planned) -> None:
+        """Raise RefusedError for an output of another deployment, if policies tell whom they trust with which."""
+        allowed = {one for policy in self.policies for one in policy.deployments} - {name}
+        others = {one for one in allowed if record.running_version(self.state, one) is not None}
+        if not others:
+            return
+        with read_ledger(self.state) as ledger:
+            for job in (job for spec in planned.specs for job in spec.jobs):
+                known = ledger and ledger.output(output_key(Path(self.root) / job.output.path, self.state))
+                if known and known.deployment in others:
+                    what = f"output {job.output.path} is that of {known.deployment}, which is installed here too"
+                    raise RefusedError(PLANNED, f"{what}, and keys speak for one of them. Choose another place")
 
     def warn_root(self) -> None:
         """Say that what root brings into the folder of another user, that user cannot run."""
