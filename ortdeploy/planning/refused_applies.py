@@ -1,7 +1,9 @@
 """Notes for `status` that the last apply of a manifest, or a job of it, was refused: the ledger has only what ran.
 
 A note is written only into a state folder that is there: without one nothing has run, and `status` says so. It has the
-form of the notes of `on_end`, with the manifest at its end, so that `cache prune` frees it with its manifest.
+form of the notes of `on_end`, with the manifest at its end, so that `cache prune` frees it with its manifest. It says
+too whether the last good version runs in the place of the manifest. Why versions of bundles were refused is in their
+record (`versions.installed`), because that decides about their next try.
 """
 
 import os
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _SUFFIX = ".refused"
 PATTERN = f"*{_SUFFIX}"
 """What matches the notes in their folder."""
+_ALONE, _REPLACED = "refused", "replaced"
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -47,16 +50,20 @@ class Refusal(Struct, frozen=True, kw_only=True):
         return f"{self.manifest} {why}; what ran on {self.good} runs in its place"
 
 
-def note_refusal(manifest: str, state_dir: Path, reason: str, now: str) -> None:
-    """Note that an apply was refused; if that cannot be written, `status` does not say it."""
+def note_refusal(manifest: str, state_dir: Path, reason: str, now: str, *, replaced: bool = False) -> str:
+    """Note that an apply was refused, and whether a last good version runs instead; return since when that is so.
+
+    If it cannot be written, `status` does not say it.
+    """
     note, before = _note_of(manifest, state_dir), _read(manifest, state_dir)
-    line = " ".join(reason.split())
+    since = now if before is None else before[0]
+    line = f"{since} {_REPLACED if replaced else _ALONE} {' '.join(reason.split())}"
     with suppress(OSError):
-        if state_dir.is_dir() and (before is None or before.reason != line):
+        if state_dir.is_dir() and (before is None or " ".join(before) != line):
             note.parent.mkdir(exist_ok=True)
             with open_whole(note) as file:
-                since = now if before is None else before.since
-                file.write(os.fsencode(f"{since} {line}\n{_full(manifest)}\n"))
+                file.write(os.fsencode(f"{line}\n{_full(manifest)}\n"))
+    return since
 
 
 def forget_refusal(manifest: str, state_dir: Path) -> None:
@@ -65,16 +72,24 @@ def forget_refusal(manifest: str, state_dir: Path) -> None:
         _note_of(manifest, state_dir).unlink(missing_ok=True)
 
 
-def refused_applies(manifests: Sequence[str], state_dir: str | None) -> tuple[Refusal, ...]:
-    """Return the manifests whose last apply was refused."""
-    folders = [(one, Path(state_dir) if state_dir else Path(_full(one)).parent / STATE_DIR) for one in manifests]
-    return tuple(found for one, folder in folders if (found := _read(one, folder)) is not None)
+def refused_applies(
+    manifests: Sequence[str], state_dir: str | None, *, replaced: bool | None = None
+) -> tuple[Refusal, ...]:
+    """Return the manifests whose last apply was refused; `replaced`: those in whose place another version runs."""
+    found = []
+    for manifest in manifests:
+        note = _read(manifest, Path(state_dir) if state_dir else Path(_full(manifest)).parent / STATE_DIR)
+        if note is not None and (replaced is None or replaced == (note[1] == _REPLACED)):
+            found.append(Refusal(manifest=manifest, since=note[0], reason=note[2]))
+    return tuple(found)
 
 
-def _read(manifest: str, state_dir: Path) -> Refusal | None:
-    with suppress(OSError):
-        since, _, reason = os.fsdecode(read_whole(_note_of(manifest, state_dir))).partition("\n")[0].partition(" ")
-        return Refusal(manifest=manifest, since=since, reason=reason)
+def _read(manifest: str, state_dir: Path) -> tuple[str, str, str] | None:
+    """Return since when a manifest is refused, how, and why; None if it is not."""
+    with suppress(OSError, ValueError):
+        line = os.fsdecode(read_whole(_note_of(manifest, state_dir))).partition("\n")[0]
+        since, how, reason = line.split(" ", 2)
+        return since, how, reason
     return None
 
 

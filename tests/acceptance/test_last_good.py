@@ -100,6 +100,19 @@ def test_new_inputs_are_run_as_before_while_a_version_is_refused(
     assert json.loads(cli("status", "m.yaml", "--format", "json").out)["refused"] == []
 
 
+def test_what_the_last_apply_did_with_a_refused_manifest_is_told(tmp_path: Path, cli: Cli, put: Put) -> None:
+    assert apply(cli) == 0
+    remove_model(tmp_path)
+    put("b", 1)
+    assert apply(cli) == 1
+    (first,) = json.loads(cli("status", "m.yaml", "--format", "json").out)["refused"]
+    assert first["good"] is not None
+    assert cli("apply", "m.yaml").code == 1  # which runs nothing in its place
+    (second,) = json.loads(cli("status", "m.yaml", "--format", "json").out)["refused"]
+    assert (second["good"], second["since"]) == (None, first["since"])
+    assert len(list((tmp_path / ".ortdeploy").rglob("*.refused"))) == 1
+
+
 def test_a_store_that_was_deleted_is_made_again_and_lasts(tmp_path: Path, cli: Cli, put: Put) -> None:
     assert apply(cli) == 0
     shutil.rmtree(tmp_path / ".ortdeploy/store")

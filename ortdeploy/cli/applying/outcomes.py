@@ -47,10 +47,11 @@ def tell_others(planned: Planned, outcomes: Sequence[Outcome], ended: Sequence[E
 
 
 def note_refusals(planned: Planned, ended: Sequence[Ended], arguments: argparse.Namespace) -> None:
-    """Note for `status` which manifests were refused, unless a last good version ran in their place."""
+    """Note for `status` which manifests were refused; in whose place a last good version ran, that was noted before."""
     reasons = _reasons_of_refusals(planned, ended, arguments)
+    stand_ins = {*map(manifest_of, planned.stand_ins), *(manifest_of(one.plan) for one in ended if one.stands_in)}
     roots = tuple(str(Path(root).absolute()) for root in arguments.roots)
-    for manifest in {*reasons, *(manifest_of(plan) for plan in (*planned.plans, *planned.stand_ins))}:
+    for manifest in {*reasons, *map(manifest_of, planned.plans)} - stand_ins:
         if manifest not in reasons and not refused_applies((manifest,), arguments.state_dir):
             continue
         with suppress(OrtdeployError):  # a state folder that leads elsewhere
@@ -63,9 +64,8 @@ def note_refusals(planned: Planned, ended: Sequence[Ended], arguments: argparse.
 
 def _reasons_of_refusals(planned: Planned, ended: Sequence[Ended], arguments: argparse.Namespace) -> dict[str, str]:
     """Return why manifests were refused, by their full paths; one whose output is locked is not."""
-    stand_ins = set(map(manifest_of, planned.stand_ins))
     errors = _errors_of_refusals(planned, arguments)
-    reasons = {path: f"{one.rule}: {one.detail}" for path, one in errors.items() if path not in stand_ins}
+    reasons = {path: f"{one.rule}: {one.detail}" for path, one in errors.items()}
     for one in ended:
         refused = _refused(one)
         reason = (refused or _unrecorded_failure(one, arguments)) if one.why is None or one.is_locked else one.why

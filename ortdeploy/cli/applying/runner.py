@@ -55,13 +55,14 @@ def with_kept_choice(plan: Plan, arguments: argparse.Namespace, since: str, *, r
 class Ended(Struct, frozen=True, kw_only=True):
     """A plan, and how its jobs ended; or the error that kept them, or the one whose output is locked, from running.
 
-    `by_gate`: a golden check has kept them from running.
+    `by_gate`: a golden check has kept them from running. `stands_in`: it is a last good version of its manifest.
     """
 
     plan: Plan
     results: tuple[JobResult, ...] = ()
     error: Exception | None = None
     by_gate: bool = False
+    stands_in: bool = False
 
     @property
     def is_locked(self) -> bool:
@@ -152,7 +153,8 @@ class Runner(Struct, frozen=True, kw_only=True):
             keep_good(deployment, state_dir, now())
 
     def _run_stand_in(self, plan: Plan) -> Iterator[Ended]:
-        return self._run_whole(plan, state_folder(plan.folder, self.arguments.state_dir, plan.roots))
+        for ended in self._run_whole(plan, state_folder(plan.folder, self.arguments.state_dir, plan.roots)):
+            yield replace(ended, stands_in=True)
 
     def _run_whole(
         self, plan: Plan, state_dir: Path, *, shard: "Shard | None" = None, engine: "Engine | None" = None

@@ -1,7 +1,6 @@
 """`ortdeploy status`: show what the ledger has about a manifest's jobs; only reads, also during a run."""
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_er
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.gate import decides
-from ortdeploy.files.names import KEPT, STATE_DIR, is_there
+from ortdeploy.files.names import is_there
 from ortdeploy.files.urls import is_url, path_from_here
 from ortdeploy.ledger.archived_outputs import put_aside_before
 from ortdeploy.ledger.integrity import damages
@@ -160,18 +159,12 @@ def _refusals(arguments: argparse.Namespace) -> list[Refusal]:
         what, why = f"{installed.name} {bundle.called}", f"not {bundle.state}: {bundle.reason}"
         return [Refusal(manifest=what, since=bundle.since, reason=why)]
     found = {one.manifest: one for one in refused_applies(find_manifests(arguments.paths)[0], arguments.state_dir)}
-    return list({**found, **{one.manifest: one for one in _stand_ins(arguments)}}.values())
+    if found:
+        from ortdeploy.planning.versions.last_good import find_refusals  # noqa: PLC0415  only where something is refused
 
-
-def _stand_ins(arguments: argparse.Namespace) -> tuple[Refusal, ...]:
-    """Return the refused manifests whose last good versions run in their place."""
-    beside = (Path(path).absolute().parent / STATE_DIR for path in find_manifests(arguments.paths)[0])
-    folders = [Path(arguments.state_dir)] if arguments.state_dir else beside
-    if not any(os.path.isdir(folder / KEPT) for folder in folders):  # noqa: PTH112  nor where nobody may look
-        return ()
-    from ortdeploy.planning.versions.last_good import find_refusals  # noqa: PLC0415  only where something was kept
-
-    return find_refusals(arguments.paths, load_options(arguments), arguments.state_dir)
+        stand_ins = find_refusals(arguments.paths, load_options(arguments), arguments.state_dir)
+        found |= {one.manifest: one for one in stand_ins}
+    return list(found.values())
 
 
 def _with_stand_ins(specs: tuple[Spec, ...], refusals: Sequence[Refusal]) -> tuple[Spec, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.files.listing import has_magic, in_full
-from ortdeploy.files.names import KEPT, TOLD, is_folder
+from ortdeploy.files.names import TOLD, is_folder
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.open_plans import FOLDER as PARTS
@@ -88,7 +88,6 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
         "writable": [],
         "patterns": [
             *_manifests(paths),
-            os.path.join(os.path.abspath(state_dir), KEPT, "*.refused"),  # noqa: PTH100, PTH118
             os.path.join(os.path.abspath(state_dir), TOLD, PATTERN),  # noqa: PTH100, PTH118
             _choices(state_dir),
             *(os.path.join(folder, PARTS, "*") for folder in escaped_outputs(specs)),  # noqa: PTH118

@@ -3,15 +3,14 @@
 A record is a version (`versions`) of the manifest: its texts, and the files that it names (`named_files`). Libraries
 are opened as they are now, because each may need others beside it.
 
-`last-good/<key>.json` is the record. `<key>.refused`, with the reason, exists while the record runs in place of the
-manifest. The key is a digest of the manifest's path and of the options that it was planned with.
+`last-good/<key>.json` is the record. The key is a digest of the manifest's path and of the options that it was planned
+with. That it runs in place of the manifest is among the `refused_applies`.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.planning.devices.variants import as_last_chosen
 from ortdeploy.planning.planned import Planned
-from ortdeploy.planning.refused_applies import Refusal
+from ortdeploy.planning.refused_applies import Refusal, note_refusal, refused_applies
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions.named_files import named_files
@@ -60,7 +59,7 @@ def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
 def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:
     """Put files into the store, refer to them, and write the record. Raises what `put` raises."""
     spec, store = deployment.spec, ContentStore(state_dir)
-    paths = _Paths(state_dir, spec.path, _asked_of(spec))
+    key = _key_of(spec.path, _asked_of(spec))
     texts = _keep_texts(store, spec)
     files, places = dict[str, str](), dict[str, str]()
     for number, one in enumerate(named_files(spec, deployment.facts, DigestCache(state_dir))):
@@ -70,11 +69,13 @@ def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:
     version = Version(
         manifest=full, asked=_asked_of(spec), texts=texts, files=files, places=places, kept=now, profile=spec.profile
     )
-    store.refer(_owner(paths.key), version.digests, lasting=True)
-    new, before = dump_version(version), _read(paths.record)
+    store.refer(_owner(key), version.digests, lasting=True)
+    record = _record_of(state_dir, key)
+    new, before = dump_version(version), _read(record)
     if before is None or {**before, "kept": now} != new:
-        _write(paths.record, new)
-    paths.refused.unlink(missing_ok=True)
+        make_folders(record.parent)
+        with open_whole(record) as file:
+            file.write(json.dumps(new).encode())
 
 
 def _owner(key: str) -> str:
@@ -83,7 +84,7 @@ def _owner(key: str) -> str:
 
 
 def kept_files(state_dir: Path) -> dict[Path, str | None]:
-    """Return the records and notes of a state folder, each with the owner of its references.
+    """Return the records of a state folder, each with the owner of its references.
 
     None if its manifest is gone, or the record cannot be read.
     """
@@ -92,10 +93,8 @@ def kept_files(state_dir: Path) -> dict[Path, str | None]:
         known = _read(path)
         manifest = None if known is None else str(known.get("manifest"))
         there = manifest is not None and (is_file(manifest) or not os.path.isabs(manifest))  # noqa: PTH117  text
-        for one in filter(is_file, (path, path.with_suffix(".refused"))):
-            found[Path(one)] = _owner(path.stem) if there else None
-    notes = set((state_dir / KEPT).glob("*.refused"))
-    return {**found, **dict.fromkeys(sorted(notes - found.keys()))}
+        found[path] = _owner(path.stem) if there else None
+    return found
 
 
 def with_last_good(
@@ -131,7 +130,6 @@ def plan_last_good(
 ) -> Planned:
     """Plan a manifest as it last ran well, and note for `status` that it is refused now."""
     folder = state_folder(str(Path(path).absolute().parent), state_dir, options.roots)
-    paths = _Paths(folder, path, _asked(options))
     then = _recall(path, folder, options)
     if then is None:
         return _NOTHING
@@ -148,10 +146,7 @@ def plan_last_good(
     if other != profile:  # of whose files nothing was kept
         log.warning("manifest.not_recalled", manifest=path, reason=f"it ran with profile {profile}, and not {other}")
         return _NOTHING
-    before = _read(paths.refused) or {}
-    since = str(before.get("since", now))
-    with suppress(OSError):
-        _write(paths.refused, {"since": since, "reason": reason})
+    since = note_refusal(path, folder, reason, now, replaced=True)
     log.warning("manifest.stands_in", manifest=path, refused_since=since, reason=reason, good=kept)
     return replace(again, plans=tuple(replace(plan, gates=()) for plan in again.plans))  # they passed before
 
@@ -159,29 +154,25 @@ def plan_last_good(
 def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | None) -> tuple[Refusal, ...]:
     """Return the refusals of manifests whose last good versions run in their place."""
     found = []
-    for path in find_manifests(paths)[0]:
+    for known in refused_applies(find_manifests(paths)[0], state_dir, replaced=True):
+        path = known.manifest
         folder = state_folder(str(Path(path).absolute().parent), state_dir, options.roots)
-        note = _read(_Paths(folder, path, _asked(options)).refused)
-        then = None if note is None else _recall(path, folder, options)
-        if note is None or then is None:
+        then = _recall(path, folder, options)
+        if then is None:
             continue
         old, kept, _ = then
-        specs = validate([path], old, choose=as_last_chosen(state_dir)).specs
-        found.append(
-            Refusal(manifest=path, since=str(note.get("since")), reason=str(note.get("reason")), good=kept, specs=specs)
-        )
+        found.append(replace(known, good=kept, specs=validate([path], old, choose=as_last_chosen(state_dir)).specs))
     return tuple(found)
 
 
-class _Paths:
-    """The paths of a manifest's record, and of the note that the record runs in its place."""
+def _key_of(manifest: str, asked: Mapping[str, Any]) -> str:
+    full = os.path.abspath(manifest)  # noqa: PTH100  keeps links
+    text = json.dumps([full, asked], sort_keys=True)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
-    def __init__(self, state_dir: Path, manifest: str, asked: Mapping[str, Any]) -> None:
-        full = os.path.abspath(manifest)  # noqa: PTH100  keeps links
-        text = json.dumps([full, asked], sort_keys=True)
-        self.key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-        self.record = state_dir / KEPT / f"{self.key}.json"
-        self.refused = state_dir / KEPT / f"{self.key}.refused"
+
+def _record_of(state_dir: Path, key: str) -> Path:
+    return state_dir / KEPT / f"{key}.json"
 
 
 def _asked(options: LoadOptions) -> dict[str, Any]:
@@ -214,7 +205,7 @@ def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptio
 
     None if a file is missing.
     """
-    record = _read(_Paths(state_dir, path, _asked(options)).record)
+    record = _read(_record_of(state_dir, _key_of(path, _asked(options))))
     if record is None:
         return None
     try:
@@ -239,9 +230,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return known if isinstance(known, dict) else None
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    make_folders(path.parent)
-    with open_whole(path) as file:
-        file.write(json.dumps(document).encode())
