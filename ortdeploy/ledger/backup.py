@@ -9,6 +9,7 @@ says, and their `_output.json` names the place that it is brought to.
 
 import os
 import re
+import shutil
 import sqlite3
 import tempfile
 import zipfile
@@ -64,13 +65,21 @@ def back_up(state_dir: Path, target: Path) -> int:
             ledger.backup(into)
         records = _sound_records(scratch.path)
         try:
-            with open_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.write(copy, FILE)
+            with open_whole(target) as file, zipfile.ZipFile(file, "w") as archive:
+                with archive.open(_member(FILE), "w", force_zip64=True) as member, open_regular(copy) as ledger_file:
+                    shutil.copyfileobj(ledger_file, member)
                 for name, content in _notes(state_dir):
-                    archive.writestr(name, content)
+                    archive.writestr(_member(name), content)
         except OSError as error:
             raise OrtdeployError(f"{target} cannot be written: {error.strerror}") from error
     return len(records)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """Return a member of a copy without its time, which zip does not know before 1980, as clocks of boards may say."""
+    member = zipfile.ZipInfo(name)
+    member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o600 << 16
+    return member
 
 
 class BroughtBack(Struct, frozen=True, kw_only=True):

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
+import time
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -73,6 +75,20 @@ def test_a_lost_ledger_comes_back_and_its_job_goes_on(cli: Cli, deployment: Path
 
 
 @pytest.mark.slow
+def test_a_board_without_a_clock_has_copies_too(
+    cli: Cli, deployment: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: 1000.0)
+        for path in (deployment / ".ortdeploy").rglob("*"):
+            os.utime(path, (1000, 1000))
+        assert state(cli, "backup", deployment)[0] == 0
+    shutil.rmtree(deployment / ".ortdeploy")
+    assert state(cli, "restore", deployment)[0] == 0
+    assert cli("apply", job).code == 0
+    assert cli("verify", job).code == 0
+
+
 def test_parts_that_a_copy_does_not_know_are_written_again(cli: Cli, deployment: Path, job: Path) -> None:
     assert state(cli, "backup", deployment)[0] == 0
     np.save(deployment / "inbox/b.npy", np.ones((2, 4), dtype=np.float32))
