@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.terminal_text import safe
+from ortdeploy.terminal_text import first_control, safe
 
 NAME = "deployment.json"
 FORMAT_VERSION = 1
@@ -37,6 +37,7 @@ _LONGEST_NAME, _LONGEST_PART = 1024, 200
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\.|\Z)", re.IGNORECASE)
 _DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_RELEASE = re.compile(r"[0-9A-Za-z.+!-]{1,100}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -168,7 +169,8 @@ def _objection(found: Description) -> str | None:
         (not _DEPLOYMENT.fullmatch(found.name), "name is none of a deployment"),
         (not 1 <= found.version <= HIGHEST, f"version must be from 1 to {HIGHEST}"),
         (len(found.label) > 200, "label is too long"),  # noqa: PLR2004
-        (not found.needs.ortdeploy or len(found.needs.ortdeploy) > 100, "needs.ortdeploy is no version"),  # noqa: PLR2004
+        (first_control(found.label) is not None, "label has a control character, or more than one line"),
+        (not _RELEASE.fullmatch(found.needs.ortdeploy), "needs.ortdeploy is no version"),
         (len(names) > MOST_FILES, f"it has more than {MOST_FILES:,} files"),
         (names != sorted(set(names)), "files are not sorted by name, each once"),
         (not set(documents) <= set(names), "the manifest or an overlay is not among the files"),
