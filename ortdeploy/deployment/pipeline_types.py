@@ -259,9 +259,14 @@ class _PipelineTyper(Struct):
     def _look_for_missing(self, step: StepOfPipeline, known: Mapping[str, ValueFacts], fed: Collection[str]) -> None:
         given = [self.adapters[name] for name in step.adapters if name in self.adapters]
         adapted = {parameter.name for adapter in given for parameter in adapter.parameters}
+        for name in (name for name in (*step.wires, *fed) if name in adapted):
+            detail = f'An adapter of the step has "{name}", and ONNX Runtime would use that. Feed it nothing.'
+            self.complain((*step.at, "in", name), detail)
         for value in known.values():
             if value.name not in {*step.wires, *fed, *adapted} and not value.optional:
                 detail = f'Nothing feeds input "{value.name}" ({value.tensor}) of model "{step.name}".'
+                have = [name for name, one in self.adapters.items() if value.name in {p.name for p in one.parameters}]
+                detail += f" Adapters that have it: {', '.join(have)}." if have else ""
                 self.complain((*step.at, "in"), detail)
 
     def _value_for_model(self, name: str, port: ValueFacts, model: str, values: Mapping[str, TensorType]) -> TensorType:

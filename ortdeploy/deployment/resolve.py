@@ -39,7 +39,7 @@ from ortdeploy.deployment.unread_columns import with_column_problem
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
-from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.facts.models import FIRST, SECOND, ModelFacts, ValueFacts
 from ortdeploy.graph.row_axes import derive_axes
 from ortdeploy.manifest.job_order import in_order, readers_of
 from ortdeploy.manifest.named_paths import option_path
@@ -260,6 +260,9 @@ def _resolve_job(
     names = dict.fromkeys((*job.adapters.names, *(pipeline.spec.adapters if pipeline else ())))
     adapters = tuple(found for name in names if (found := spec.adapter(name)))
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
+    fed_otherwise = {*job.input.columns, *job.input.values, *columns.columns}
+    if pipeline is None:
+        adapted |= _matrices(spec, model, facts).difference(fed_otherwise)
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
     axes = _axes(job, model, pipeline)
     targets = {value.name: rows_first(value.tensor, axes.of_input(value.name)) for value in inputs}
@@ -299,6 +302,17 @@ def _resolve_job(
         postprocess_ops=tuple(types.ops),
         columns=job.output.columns or tuple(_usual_columns(types.results, types.whole, pipeline)),
     )
+
+
+def _matrices(spec: Spec, model: ResolvedModel, facts: Facts) -> set[str]:
+    """Return the inputs of a model that only adapters feed; where none does, a rule says it."""
+    declared = [facts.adapters[one.name] for one in spec.adapters if one.model == model.spec.name]
+    known = {one.name for adapter in declared for one in adapter.parameters}
+    return {
+        one.name
+        for one in model.facts.inputs
+        if not one.optional and (one.name in known or FIRST in one.name or SECOND in one.name)
+    }
 
 
 def _usual_columns(

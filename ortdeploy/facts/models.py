@@ -10,6 +10,9 @@ from ortdeploy.facts.host import EXTENSION_DOMAINS
 from ortdeploy.facts.problems import Problem
 from ortdeploy.tensors.types import Shape, TensorType
 
+FIRST, SECOND = "lora_A", "lora_B"
+"""How exporters name the two matrices of a LoRA layer; more may stand before and behind."""
+
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.

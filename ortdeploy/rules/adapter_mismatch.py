@@ -12,10 +12,11 @@ How to fix: convert the adapter against this model: ortdeploy adapter convert. I
 exports it with them: olive generate-adapter.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.facts.models import FIRST, SECOND
 from ortdeploy.rules.protocol import Finding, Rule
 from ortdeploy.tensors.types import dimensions_agree, format_shape
 
@@ -43,7 +44,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             model = models[specs[0].model]
             parameters = [one for name in names for one in usable[name][1].parameters]
             reuses = bool(model.spec.session.get("enable_mem_reuse", True))
-            for problem in _rank_problems(parameters, model.facts, reuses_memory=reuses):
+            fed = {
+                one.name for spec, facts in usable.values() if spec.model == specs[0].model for one in facts.parameters
+            }
+            for problem in _rank_problems(parameters, model.facts, fed, reuses_memory=reuses):
                 yield _finding(specs, problem)
 
 
@@ -68,7 +72,7 @@ def _together(spec: "Spec") -> "Iterator[tuple[str, ...]]":
 def adapter_problems(adapter: "AdapterFacts", model: "ModelFacts") -> Iterator[str]:
     """Yield what keeps an adapter that applies alone from a model, in sentences."""
     yield from _parameter_problems(adapter, model)
-    yield from _rank_problems(adapter.parameters, model, reuses_memory=True)
+    yield from _rank_problems(adapter.parameters, model, (), reuses_memory=True)
 
 
 def _parameter_problems(adapter: "AdapterFacts", model: "ModelFacts") -> Iterator[str]:
@@ -112,28 +116,34 @@ def _mismatch(value: "ValueFacts", dtype: str, shape: tuple[int, ...]) -> Iterat
 
 
 def _rank_problems(
-    parameters: "Sequence[ParameterFacts]", model: "ModelFacts", *, reuses_memory: bool
+    parameters: "Sequence[ParameterFacts]", model: "ModelFacts", fed: Collection[str], *, reuses_memory: bool
 ) -> Iterator[str]:
-    """Solve each rank once over the parameters that apply together and the defaults of those that are left out."""
+    """Solve each rank once over the parameters that apply together and what stands for those that are left out.
+
+    That is their default, or if they have none, the rank of zero that is `fed` because other adapters have them.
+    """
     given = {one.name: one.shape for one in parameters}
     if not given.keys() & {value.name for value in model.inputs}:
         return
     solved: dict[str, tuple[int, str]] = {}
     for value in model.inputs:
         left_out = value.name not in given
-        shape = value.default if left_out else given[value.name]
+        zeros = tuple(size if isinstance(size, int) else 0 for size in value.tensor.shape or ())
+        default = zeros if value.default is None and value.name in fed else value.default
+        shape = default if left_out else given[value.name]
         if shape is None or value.tensor.shape is None or len(shape) != len(value.tensor.shape):
             continue
         sizes = zip(shape, value.tensor.shape, strict=True)
         opened = [(size, symbol) for size, symbol in sizes if not isinstance(symbol, int)]
         ranks = [(f'"{symbol}"', size, _LAYERS) for size, symbol in opened if symbol and reuses_memory]
-        first = value.name.replace("lora_B", _A)
-        if len(opened) == 1 and _A in first:
+        first = value.name.replace(SECOND, FIRST)
+        if len(opened) == 1 and FIRST in first:
             ranks.append((f'The rank of "{first}" and its lora_B', opened[0][0], "Give both one rank."))
         for rank, size, advice in ranks:
             known, other = solved.setdefault(rank, (size, value.name))
             if size != known:
-                source = f'the default of "{value.name}"' if left_out else f'"{value.name}"'
+                stands = "the zeros that are fed to" if value.default is None else "the default of"
+                source = f'{stands} "{value.name}"' if left_out else f'"{value.name}"'
                 makes = f'"{other}" makes it {known}, and {source} makes it {size}'
                 yield f"{rank} must be one number, but {makes}. {advice}"
                 return
@@ -143,5 +153,3 @@ _LAYERS = (
     "Give all matrices one rank. If layers are to differ, export a symbol for each, or set session: "
     "{enable_mem_reuse: false}."
 )
-_A = "lora_A"
-"""How exporters name the first matrix of a layer; the second one is called lora_B."""

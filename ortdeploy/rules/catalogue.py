@@ -79,6 +79,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "link-out-of-tree": (Stage.FACTS, Area.NAMES),
     "mean-of-another-scale": (Stage.FACTS, Area.INPUT),
     "misnamed-operator": (Stage.TEXT, Area.PIPELINES),
+    "missing-adapter": (Stage.FACTS, Area.ADAPTERS),
     "missing-column": (Stage.FACTS, Area.INPUT),
     "missing-library": (Stage.FACTS, Area.PROVIDERS),
     "missing-locale": (Stage.FACTS, Area.MACHINE),

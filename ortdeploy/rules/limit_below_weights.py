@@ -33,7 +33,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if is_outside or model.spec.cpu_fallback == "allow":  # how many weights the provider gets is not known
             continue
         weights = model.facts.weights.size
-        for entry in (session.written[0] for session in model.sessions):
+        for entry in (entry for session in model.sessions for entry in session.written[:1]):
             provider = find_provider(entry.name)
             for option, text in serialise(provider, entry.options).items():
                 if option_facts(provider, option).get("x-limits") == "arena" and 0 < int(text) < weights:

@@ -1,7 +1,8 @@
-"""What it catches: two adapters of one job that have the same parameter.
+"""What it catches: two adapters of one job that have the same parameter, or a column or a value that feeds a parameter
+of one.
 
-Why: for each parameter, ONNX Runtime silently takes the adapter that was added first. The result is a mix that nobody
-trained.
+Why: for each parameter, ONNX Runtime silently takes the adapter that was added first, and never what is fed. The result
+is a mix that nobody trained.
 
 Example: adapter: [french, legal], both of which have q.lora_A.
 
@@ -33,3 +34,12 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                     f'those of "{one}" alone. Name one of them, or merge them into one adapter.'
                 )
                 yield Finding(at=use.at, detail=detail, job=use.job, model=use.model)
+    for job in (job for job in deployment.jobs if job.pipeline is None):
+        source = job.spec.input
+        for key, fed in (("columns", source.columns), ("values", source.values)):
+            for name in (name for name in fed if name in job.adapter_shapes):
+                detail = (
+                    f'An adapter of job "{job.spec.name}" has {name}, and ONNX Runtime would use that. Remove it here.'
+                )
+                at = (*source.at, key, name)
+                yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
