@@ -309,6 +309,27 @@ def test_what_the_model_does_not_hold_fails_its_row(cli: Cli, folder: Path) -> N
     assert "the row has 600 pictures, and the model's context holds 512 tokens" in second
 
 
+def test_pictures_of_which_none_is_the_widest_and_the_highest_fail_their_row(cli: Cli, folder: Path) -> None:
+    """GenAI makes room for each in the size of one; the row fails, and the next one does not."""
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    model = in_shape_of("mistral3", folder)
+    vision, processor = onnx.load(model / "vision.onnx"), model / "processor_config.json"
+    for size, of in zip(vision.graph.input[0].type.tensor_type.shape.dim[2:], ("high", "wide"), strict=True):
+        size.dim_param = of
+    onnx.save(vision, model / "vision.onnx")
+    steps = json.loads(processor.read_text())
+    sizes = {"smart_resize": 1, "min_pixels": 64, "max_pixels": 9000, "patch_size": 4, "merge_size": 2}
+    steps["processor"]["transforms"][1]["operation"]["attrs"] = {"width": 8, "height": 8, **sizes}
+    processor.write_text(json.dumps(steps))
+    for name, shape in {"000.png": (32, 8), "001.png": (8, 64)}.items():
+        path = folder / "pictures" / name
+        Image.open(path).resize(shape, Image.Resampling.NEAREST).save(path)
+    assert several(cli, folder, [["008.png", "000.png", "001.png"], ["008.png"]]).code == 0
+    assert "PixtralVisionState" in json.loads(failures(folder))["message"]
+    assert "nine" in results(folder)[0]["text"]
+
+
 @pytest.mark.parametrize(
     ("kind", "prompt", "why"),
     [
