@@ -20,7 +20,7 @@ Names of settings are those of diffusers' scheduler_config.json. Sources:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,26 +31,26 @@ _SMALL_SIGMA = 1e-10
 _FEW_STEPS = 15  # below, DPM-Solver++ ends with a step of order one
 
 
-class Scheduler(Protocol):
+class Scheduler:
     """One way from noise to an image, used once. `scale` comes before the model, `step` after it.
 
     `latents` and `output` are float64 [rows, channels, height / 8, width / 8], and so is what both methods return.
     `index` is that of the call of the model, in `timesteps`.
     """
 
-    @property
-    def timesteps(self) -> Array:
-        """The times at which the model is asked, in order: float64 [calls]."""
+    timesteps: Array
+    """The times at which the model is asked, in order: float64 [calls]."""
 
-    @property
-    def first_scale(self) -> float:
-        """What the starting noise is multiplied with."""
+    first_scale = 1.0
+    """What the starting noise is multiplied with."""
 
-    def scale(self, latents: Array, index: int) -> Array:
-        """Return what the model gets instead of the latents."""
+    def scale(self, latents: Array, index: int) -> Array:  # noqa: ARG002  the same at all times
+        """Return what the model gets instead of the latents: if they keep their variance, the latents."""
+        return latents
 
     def step(self, latents: Array, index: int, output: Array) -> Array:
         """Return the latents after the model has answered."""
+        raise NotImplementedError
 
 
 class _Noise:
@@ -125,20 +125,21 @@ def _sigmas(config: Mapping[str, Any], noise: _Noise, times: Array, *, whole: bo
     return sigmas, np.round(times) if whole else times
 
 
-class Ddim:
-    """Denoising diffusion implicit models, without noise of its own."""
-
-    first_scale = 1.0
+class _OverTimes(Scheduler):
+    """What the schedulers have in common that go from one time of the training to another."""
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         self._noise = _Noise(config)
-        self.timesteps: Array = _times(config, count, inner=False, whole=True)
+        self.timesteps = _times(config, count, inner=False, whole=True)
         self._stride = self._noise.steps // count
         self._last = 1.0 if config["set_alpha_to_one"] else float(self._noise.alphas[0])
 
-    def scale(self, latents: Array, index: int) -> Array:  # noqa: ARG002  the same at all times
-        """Return the latents as they are."""
-        return latents
+    def _alpha(self, time: int) -> float:
+        return float(self._noise.alphas[time]) if time >= 0 else self._last
+
+
+class Ddim(_OverTimes):
+    """Denoising diffusion implicit models, without noise of its own."""
 
     def step(self, latents: Array, index: int, output: Array) -> Array:
         """Go from one time to the one before it along the direction of the noise."""
@@ -147,29 +148,19 @@ class Ddim:
         image, noise = self._noise.parts(latents, output, float(self._noise.alphas[time]))
         return math.sqrt(before) * image + math.sqrt(1 - before) * noise
 
-    def _alpha(self, time: int) -> float:
-        return float(self._noise.alphas[time]) if time >= 0 else self._last
 
-
-class Pndm:
+class Pndm(_OverTimes):
     """Pseudo linear multistep: the noise of up to four times, weighted as Adams and Bashforth do."""
 
-    first_scale = 1.0
     _WEIGHTS = ((1.0,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12), (55 / 24, -59 / 24, 37 / 24, -9 / 24))
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         """Take the settings and the number of steps; the model is asked once more than that."""
-        self._noise = _Noise(config)
-        times = _times(config, count, inner=False, whole=True)
-        self.timesteps: Array = np.concatenate([times[:1], times[1:2], times[1:]]) if count > 1 else times
-        self._stride = self._noise.steps // count
-        self._last = 1.0 if config["set_alpha_to_one"] else float(self._noise.alphas[0])
+        super().__init__(config, count)
+        times = self.timesteps
+        self.timesteps = np.concatenate([times[:1], times[1:2], times[1:]]) if count > 1 else times
         self._outputs: list[Array] = []
         self._first: Array | None = None
-
-    def scale(self, latents: Array, index: int) -> Array:  # noqa: ARG002  the same at all times
-        """Return the latents as they are."""
-        return latents
 
     def step(self, latents: Array, index: int, output: Array) -> Array:
         """Take the step again that was the first, with the mean of two outputs; then go on from several."""
@@ -194,11 +185,8 @@ class Pndm:
         divisor = alpha * math.sqrt(1 - before) + math.sqrt(alpha * (1 - alpha) * before)
         return math.sqrt(before / alpha) * latents - (before - alpha) / divisor * output
 
-    def _alpha(self, time: int) -> float:
-        return float(self._noise.alphas[time]) if time >= 0 else self._last
 
-
-class _OverSigmas:
+class _OverSigmas(Scheduler):
     """What the schedulers have in common that go from noise level to noise level, float64 [steps + 1].
 
     `latents` and `output` are float64 [rows, channels, height / 8, width / 8].
@@ -209,7 +197,7 @@ class _OverSigmas:
         times = _times(config, count, inner=False, whole=False)
         sigmas, times = _sigmas(config, self._noise, times, whole=False)
         self._sigmas = np.append(sigmas, 0.0)
-        self.timesteps: Array = times
+        self.timesteps = times
         highest = float(self._sigmas.max())
         leading = config["timestep_spacing"] == "leading"
         self.first_scale = math.sqrt(highest**2 + 1) if leading else highest
@@ -259,7 +247,7 @@ class Heun(_OverSigmas):
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         """Take the settings and the number of steps; the model is asked twice for each but the last."""
         super().__init__(config, count)
-        times = np.asarray(self.timesteps)
+        times = self.timesteps
         self.timesteps = np.concatenate([times[:1], np.repeat(times[1:], 2)])
         self._begin: tuple[Array, Array] | None = None
 
@@ -279,13 +267,11 @@ class Heun(_OverSigmas):
         return start + (first + slope) / 2 * float(self._sigmas[level] - self._sigmas[level - 1])
 
 
-class _OverLambdas:
+class _OverLambdas(Scheduler):
     """What the exponential integrators have in common: signal, noise and half the log of their ratio at each level.
 
     These are float64 [steps + 1]; `latents` and `output` are float64 [rows, channels, height / 8, width / 8].
     """
-
-    first_scale = 1.0
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         self._noise = _Noise(config)
@@ -293,16 +279,12 @@ class _OverLambdas:
         sigmas, times = _sigmas(config, self._noise, times, whole=True)
         last = 0.0 if config["final_sigmas_type"] == "zero" else float(self._noise.sigmas[0])
         sigmas = np.append(sigmas, last)
-        self.timesteps: Array = times
+        self.timesteps = times
         self._alphas = 1 / np.sqrt(sigmas**2 + 1)
         self._noises = sigmas * self._alphas
         with np.errstate(divide="ignore"):
             self._lambdas = -np.log(sigmas)
         self._count = len(times)
-
-    def scale(self, latents: Array, index: int) -> Array:  # noqa: ARG002  the same at all times
-        """Return the latents as they are."""
-        return latents
 
     def _image(self, latents: Array, index: int, output: Array) -> Array:
         return self._noise.parts(latents, output, float(self._alphas[index]) ** 2)[0]
@@ -404,24 +386,17 @@ _COMMON: dict[str, Any] = {
     "final_sigmas_type": "zero", "lower_order_final": True, "euler_at_final": False, "solver_order": 2,
     "disable_corrector": [],
 }  # fmt: skip
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "DDIMScheduler": {"timestep_spacing": "leading"},
-    "PNDMScheduler": {"timestep_spacing": "leading", "set_alpha_to_one": False},
-    "EulerDiscreteScheduler": {"timestep_spacing": "linspace"},
-    "LMSDiscreteScheduler": {"timestep_spacing": "linspace"},
-    "HeunDiscreteScheduler": {"timestep_spacing": "linspace", "beta_start": 0.00085, "beta_end": 0.012},
-    "DPMSolverMultistepScheduler": {"timestep_spacing": "linspace"},
-    "UniPCMultistepScheduler": {"timestep_spacing": "linspace", "solver_type": "bh2"},
+SCHEDULERS: dict[str, tuple[Callable[[Mapping[str, Any], int], Scheduler], dict[str, Any]]] = {
+    "DDIMScheduler": (Ddim, {"timestep_spacing": "leading"}),
+    "PNDMScheduler": (Pndm, {"timestep_spacing": "leading", "set_alpha_to_one": False}),
+    "EulerDiscreteScheduler": (Euler, {"timestep_spacing": "linspace"}),
+    "LMSDiscreteScheduler": (Lms, {"timestep_spacing": "linspace"}),
+    "HeunDiscreteScheduler": (Heun, {"timestep_spacing": "linspace", "beta_start": 0.00085, "beta_end": 0.012}),
+    "DPMSolverMultistepScheduler": (DpmSolver, {"timestep_spacing": "linspace"}),
+    "UniPCMultistepScheduler": (UniPc, {"timestep_spacing": "linspace", "solver_type": "bh2"}),
 }
-SCHEDULERS: dict[str, Callable[[Mapping[str, Any], int], Scheduler]] = {
-    "DDIMScheduler": Ddim,
-    "PNDMScheduler": Pndm,
-    "EulerDiscreteScheduler": Euler,
-    "LMSDiscreteScheduler": Lms,
-    "HeunDiscreteScheduler": Heun,
-    "DPMSolverMultistepScheduler": DpmSolver,
-    "UniPCMultistepScheduler": UniPc,
-}
+"""The schedulers by the names that diffusers gives them, with the settings whose defaults are their own."""
+
 _BETAS, _SPACINGS = ("linear", "scaled_linear", "squaredcos_cap_v2"), ("linspace", "leading", "trailing")
 _KINDS = ("epsilon", "v_prediction", "sample")
 _ALLOWED: dict[str, tuple[Any, ...]] = {
@@ -461,9 +436,9 @@ def read_scheduler(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | 
     known = {
         key: value for key, value in config.items() if key in _COMMON or key in {"timestep_spacing", "solver_type"}
     }
-    return {**_COMMON, **_DEFAULTS[name], **known, "steps_offset": 1, "_class_name": name}, None
+    return {**_COMMON, **SCHEDULERS[name][1], **known, "steps_offset": 1, "_class_name": name}, None
 
 
 def make_scheduler(config: Mapping[str, Any], count: int) -> Scheduler:
     """Return the scheduler for settings that `read_scheduler` has accepted, and a number of steps."""
-    return SCHEDULERS[config["_class_name"]](config, count)
+    return SCHEDULERS[config["_class_name"]][0](config, count)
