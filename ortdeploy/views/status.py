@@ -86,6 +86,7 @@ def _row(one: JobStatus) -> Row:
 
 def _lines(jobs: Sequence[JobStatus], *, verbose: bool) -> Iterator[str]:
     yield from (_render_live(one.job, one.live) for one in jobs if one.live)
+    yield from (f"{one.job}: {one.record.reason}" for one in jobs if one.record and one.record.reason and not one.live)
     for one in jobs:
         yield from render_shares(one.job, one.shares)
     finished = "all parts are there, and ortdeploy finish puts them into the ledger"
