@@ -104,6 +104,24 @@ def verify_parts(
             yield found
 
 
+def rows_with_results(state_dir: Path, output: str, owner: tuple[str, str]) -> tuple[int, ...]:
+    """Return the rows of an output that gave a result, without parts that are being written again.
+
+    `owner` is as in `verify_parts`. Raises OrtdeployError.
+    """
+    with read_ledger(state_dir) as ledger:
+        record = ledger.output(output) if ledger else None
+        if ledger is None or record is None or (record.deployment, record.job) != owner:
+            return ()
+        failed = ledger.failed_rows(output)
+    underway = {number for one in record.rewrites for number in (*one.absorbed, one.part.number)}
+    gone = {row for rows in failed.values() for row in rows}
+    for part in record.parts:
+        gone.update(part.skipped_rows, *(range(first, first + rows) for first, rows in part.withdrawn))
+    whole = (range(part.start, part.end) for part in record.parts if part.number not in underway)
+    return tuple(row for rows in whole for row in rows if row not in gone)
+
+
 def _read(
     state_dir: Path,
     output: str,

@@ -252,9 +252,9 @@ class OutputSpec(Struct, frozen=True, kw_only=True):
     recordings: Mapping[str, Recording] = field(default_factory=dict)
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """The results that are written as files of their own."""
-        return (*self.images, *self.recordings)
+    def files(self) -> dict[str, str]:
+        """The suffix of the files of each result that is written as files of its own."""
+        return {**dict.fromkeys(self.images, "png"), **{name: one.format for name, one in self.recordings.items()}}
 
     @property
     def columns_of_lines(self) -> tuple[str, ...]:

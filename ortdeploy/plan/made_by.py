@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -57,7 +57,7 @@ def output_layout(
     dtypes: Sequence[str | None],
     row_shapes: Sequence[tuple[int | None, ...] | None],
     *,
-    images: Sequence[str],
+    images: Collection[str],
     explode: Sequence[str],
     stacked: Mapping[str, Sequence[str]],
     types: Mapping[str, str],

@@ -76,10 +76,30 @@ def file_names(suffixes: Mapping[str, str], rows: Iterable[int], sources: Mappin
 
 def is_of_row(file: str, suffixes: Mapping[str, str], rows: Container[int]) -> bool:
     """Return whether a file in a folder of files is that of one of the rows, whatever input file it is named after."""
-    found = (
-        re.fullmatch(rf"{re.escape(name)}-([0-9]{{8,}})(-.*)?\.{suffix}", file) for name, suffix in suffixes.items()
-    )
-    return any(one is not None and int(one[1]) in rows for one in found)
+    return any(row in rows for _, row in _rows_of(file, suffixes))
+
+
+def _rows_of(file: str, suffixes: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """Yield the columns and rows of which a file in a folder of files may be."""
+    for name, suffix in suffixes.items():
+        found = re.fullmatch(rf"{re.escape(name)}-([0-9]{{8,}})(-.*)?\.{suffix}", file)
+        if found is not None:
+            yield name, int(found[1])
+
+
+def lost_files(folder: Path, suffixes: Mapping[str, str], rows: Iterable[int]) -> Iterator[str]:
+    """Yield the files of rows that are not there, as patterns for what they may be named after."""
+    there = {
+        one
+        for kind in (IMAGES, RECORDINGS)
+        for file in (folder / kind).glob("*")
+        for one in _rows_of(file.name, suffixes)
+    }
+    for row in rows:
+        for name, suffix in suffixes.items():
+            if (name, row) not in there:
+                path = PurePosixPath(_row_file(name, row, suffix, ""))
+                yield f"{path.with_suffix('')}*.{suffix}"
 
 
 def named_in(folder: Path, rows: Container[int]) -> Iterator[str]:

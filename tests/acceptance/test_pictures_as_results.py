@@ -81,6 +81,11 @@ def test_classes_are_written_as_pictures_that_are_named_after_theirs(
     done = cli("apply", tmp_path / "m.yaml")
     assert done.code == 0, done.words
     check(tmp_path / "out", pictures)
+    assert cli("verify", tmp_path / "m.yaml").code == 0
+    (tmp_path / "out/images/map-00000001-a.png").rename(tmp_path / "out/images/map-00000099-a.png")
+    lost = cli("verify", tmp_path / "m.yaml")
+    assert lost.code == 1
+    assert lost.out.splitlines()[0].endswith("/out/images/map-00000001*.png is gone")
 
 
 def test_shards_name_them_alike(cli: Cli, tmp_path: Path, pictures: dict[str, np.ndarray]) -> None:
@@ -114,6 +119,7 @@ def test_a_picture_that_is_repaired_or_replaced_gets_its_file(
     (tmp_path / path).write_bytes(b"\x89PNG broken")
     assert cli("apply", tmp_path / "m.yaml").code == 0
     check(tmp_path / "out", {name: one for name, one in pictures.items() if name != path})
+    assert cli("verify", tmp_path / "m.yaml").code == 0  # the row has failed, and has no file
     save(tmp_path / path, 1)
     assert cli("retry", tmp_path / "m.yaml", "--job", "run").code == 0
     check(tmp_path / "out", pictures)

@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -9,8 +11,9 @@ from msgspec.structs import replace
 from ortdeploy.cli.commands.shared import chosen_jobs, log_outcome
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.files.urls import path_from_here
+from ortdeploy.ledger.integrity import GONE_FILE
 from ortdeploy.ledger.records import output_key
-from ortdeploy.ledger.verification import VerifiedJob, verify_parts
+from ortdeploy.ledger.verification import PartState, VerifiedJob, VerifiedPart, rows_with_results, verify_parts
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.views import json, text
@@ -35,5 +38,17 @@ def _verify(spec: Spec, job: JobSpec, state_dir: str | None) -> VerifiedJob:
     """Compare the parts of one job with the ledger."""
     state, folder = state_folder(spec.folder, state_dir, spec.roots), Path(spec.folder) / job.output.path
     key, owner = output_key(folder, state), (spec.name, job.name)
-    parts = verify_parts(state, key, owner, folder, url=job.output.url, removable=job.output.removable)
+    parts = [*verify_parts(state, key, owner, folder, url=job.output.url, removable=job.output.removable)]
+    if job.output.files and job.output.url is None and not job.output.removable:
+        parts += _lost_files(job, folder, partial(rows_with_results, state, key, owner))
     return VerifiedJob(job=job.name, output=job.output.shown, parts=tuple(parts))
+
+
+def _lost_files(job: JobSpec, folder: Path, rows: Callable[[], Sequence[int]]) -> Iterator[VerifiedPart]:
+    """Yield the images and recordings of rows that are gone; `rows` reads anew what a live run changes meanwhile."""
+    from ortdeploy.sinks.row_files import lost_files  # noqa: PLC0415  few jobs write images
+
+    lost = {*lost_files(folder, job.output.files, rows())}
+    for file in lost_files(folder, job.output.files, rows()) if lost else ():
+        if file in lost:
+            yield VerifiedPart(file=file, bytes=0, state=PartState.DAMAGED, damage=GONE_FILE)
