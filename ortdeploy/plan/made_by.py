@@ -42,7 +42,7 @@ def made_by(plan: Plan, step: RunJob) -> MadeBy:
         output.columns,
         output.dtypes,
         output.row_shapes,
-        images=output.images,
+        images=output.files,
         explode=output.explode,
         stacked={one.name: one.columns for one in step.inputs if one.stacked},
         types=output.types,

@@ -66,3 +66,17 @@ def test_a_job_writes_recordings_that_its_rows_name(tmp_path: Path, cli: Cli) ->
     text = (tmp_path / "m.yaml").read_text()
     (tmp_path / "m.yaml").write_text(text.replace("rate: 8000", "rate: 16000"))
     assert "finished-output" in cli("plan", tmp_path / "m.yaml").out
+
+
+def test_recordings_of_another_model_go_on_behind_those_that_are_there(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "m.yaml").write_text(
+        "version: 1\nmodels: {m: {path: m.onnx}}\njobs:\n  r:\n    model: m\n    input: {path: '*.npy'}\n"
+        "    output: {path: out, recordings: {y: {rate: 8000}}, on_upgrade: continue}\n"
+    )
+    for number, factor in enumerate([0.5, 0.25]):
+        scale_model(tmp_path / "m.onnx", width=4, factor=factor)
+        np.save(tmp_path / f"{number}.npy", np.ones((1, 4), np.float32))
+        done = cli("apply", tmp_path / "m.yaml", "-q")
+        assert done.code == 0, done.out + done.err
+        content = (tmp_path / f"out/recordings/y-{number:08d}.wav").read_bytes()
+        assert content == as_recording("y", np.full(4, factor, np.float32), 8000, "wav")
