@@ -300,6 +300,18 @@ def test_golden_checks_are_those_of_the_profile_that_holds(world: World, monkeyp
     assert world.run("apply", "@demo", "--label", "line=b", "--job", "run").err == refused.err
 
 
+def test_pruning_keeps_which_profile_an_installed_version_was_chosen_for(world: World) -> None:
+    world.write(f"{MANIFEST}profiles:\n  big: {{when: {{cores: '>= 1'}}}}\n  otherwise: base\n")
+    world.put("a", 0)
+    assert world.run("apply", world.bundle(1)).code == 0
+    (note,) = (world.device / ".ortdeploy/told").glob("*.profile")
+    assert world.run("cache", "prune", "@demo").code == 0
+    assert note.is_file()
+    shutil.rmtree(world.device / ".ortdeploy/bundles")
+    assert world.cli("cache", "prune", world.home / "m.yaml", "--state-dir", world.device / ".ortdeploy").code == 0
+    assert not note.exists()
+
+
 def test_golden_checks_that_have_refused_a_version_do_not_run_again_by_themselves(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

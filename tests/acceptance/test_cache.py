@@ -1,6 +1,7 @@
 """`ortdeploy cache prune`: what nothing needs goes, and what jobs, last good versions and live runs need stays."""
 
 import hashlib
+import json
 import os
 import shutil
 import time
@@ -143,7 +144,8 @@ def test_notes_of_what_is_gone_go(cli: Cli, deployment: Path, job: Path) -> None
     for folder in ("manifests", "live"):
         (state / folder).mkdir(exist_ok=True)
         (state / folder / "0123456789abcdef.json").write_text("{}", encoding="utf-8")
-    (state / "last-good" / f"{'0' * 64}.refused").write_text("{}", encoding="utf-8")
+    gone = json.dumps({"manifest": f"{deployment}/gone.yaml"})
+    (state / "last-good" / f"{'0' * 64}.json").write_text(gone, encoding="utf-8")
     (state / "cache/.0123456789abcdef.77.making").mkdir()
     (state / "cache/.0123456789abcdef.77.making/model.onnx").write_bytes(b"begun")
     (state / "cache/mine").mkdir()

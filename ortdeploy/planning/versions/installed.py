@@ -345,15 +345,19 @@ def options_of(version: Version, state_dir: Path, folder: str, options: LoadOpti
         return recall(version, state_dir, folder, replace(given, overlays=(*overlays, *given.overlays)))
 
 
-def owners(state_dir: Path) -> set[str] | None:
-    """Return the owners in whose names the store keeps files of bundles; None if a record cannot be read.
+def load_all(state_dir: Path) -> list[Installed] | None:
+    """Return all that is installed; None if a record cannot be read."""
+    try:
+        return [_load(path) for path in (state_dir / BUNDLES).glob("*.json")]
+    except (OSError, OrtdeployError):
+        return None
+
+
+def owners(records: Sequence[Installed]) -> set[str]:
+    """Return the owners in whose names the store keeps files of bundles.
 
     The version that somebody asked for last is one of them, before it is whole.
     """
-    try:
-        records = [_load(path) for path in (state_dir / BUNDLES).glob("*.json")]
-    except (OSError, OrtdeployError):
-        return None
     return {
         owner_of(known.name, str(one))
         for known in records

@@ -75,7 +75,8 @@ class _Needed:
         self.store = ContentStore(state_dir)
         self.good = last_good.kept_files(state_dir)
         self._jobs, self._owners = jobs, {owner for owner in self.good.values() if owner is not None}
-        self._bundles = installed.owners(state_dir)
+        self._installed = installed.load_all(state_dir)
+        self._bundles = None if self._installed is None else installed.owners(self._installed)
         with read_ledger(state_dir) as ledger:
             self.outputs = None if ledger is None else frozenset(one.output for one in ledger.outputs())
         self.digests = self.store.referred(self._is_there, dry_run=dry_run)
@@ -88,6 +89,13 @@ class _Needed:
             return self._bundles is None or owner in self._bundles
         places = [place for place, sign in enumerate(owner) if sign == " "]  # paths and names of jobs may hold some
         return not os.path.isabs(owner) or any(self._has(owner[:at], owner[at + 1 :]) for at in places)  # noqa: PTH117
+
+    def has_manifest(self, path: str) -> bool:
+        """Return whether a manifest is there, or that of an installed version, which lies in the store."""
+        if self._installed is None:
+            return True
+        own = {version.manifest for known in self._installed for version in known.versions}
+        return is_file(path) or os.path.basename(path) in own  # noqa: PTH119  text
 
     def _has(self, manifest: str, job: str) -> bool:
         return job in self._jobs[manifest] if manifest in self._jobs else is_file(manifest)
@@ -135,13 +143,13 @@ def _of_outputs(folder: str) -> Callable[[_Needed], Entries]:
 
 
 def _told(needed: _Needed) -> Entries:
-    return {path: _is_of_a_manifest(path) for path in _files(needed.state_dir / TOLD)}
+    return {path: _is_of_a_manifest(path, needed) for path in _files(needed.state_dir / TOLD)}
 
 
-def _is_of_a_manifest(note: Path) -> bool:
+def _is_of_a_manifest(note: Path, needed: _Needed) -> bool:
     with suppress(OSError):
         lines = os.fsdecode(read_whole(note)).split("\n", 1)
-        return len(lines) == 1 or is_file(lines[1].removesuffix("\n"))
+        return len(lines) == 1 or needed.has_manifest(lines[1].removesuffix("\n"))
     return False
 
 
