@@ -32,7 +32,7 @@ _SIDES = (
 _OF_SOUND = (16_000, 32_000, 8_000)
 """Lengths of recordings: a model of sound may run on one sample, and say nothing."""
 
-_LENGTHS = (1, 16, 8, 64, 80, 128, 100, 256, 400, 512, 576, 1000, 1024, 1280, 1600, 3000, 4000, 8000, 16000, 32000)
+_LENGTHS = (16, 1, 8, 64, 80, 128, 100, 256, 400, 512, 576, 1000, 1024, 1280, 1600, 3000, 4000, 8000, 16000, 32000)
 """Lengths of sequences, spectra and recordings."""
 
 _MOST_OF_WEIGHTS = 24

@@ -338,3 +338,13 @@ def test_a_folder_of_several_formats_is_read_by_all_suffixes_of_one(cli: Cli, tm
     manifest, _ = init(cli, tmp_path, "--from", tmp_path / "photos")
     assert manifest["jobs"]["run"]["input"]["path"] == ["photos/*.jpg", "photos/*.png"]
     assert len(rows(cli, tmp_path)) == 2
+
+
+def test_a_length_of_a_row_is_not_taken_for_a_number_of_rows(cli: Cli, tmp_path: Path) -> None:
+    """A tagger [1, length] that gives [length] has no rows in its output, which one letter alone would not show."""
+    nodes = [helper.make_node("Cast", ["letters"], ["x"], to=FLOAT), helper.make_node("Squeeze", ["x", "first"], ["y"])]
+    types: families.Tensors = {"letters": (TensorProto.INT64, [1, "length"])}
+    first: families.Weights = {"first": np.array([0], np.int64)}
+    save_model(tmp_path / "m.onnx", nodes, types, {"y": (FLOAT, ["length"])}, first)
+    manifest, _ = init(cli, tmp_path)
+    assert manifest["jobs"]["run"]["batch"] == {"size": "none"}
