@@ -6,6 +6,7 @@ laptop for a device that is somewhere else.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +27,7 @@ from ortdeploy.graph.declared_inputs import give_shapes, overruling_shapes
 from ortdeploy.graph.external_data import TensorProblemError, external_files, file_beside
 from ortdeploy.graph.image_layouts import image_uses
 from ortdeploy.graph.index_limits import index_limits
+from ortdeploy.graph.inner_graphs import inlined, without_functions
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
@@ -183,7 +185,7 @@ def _facts(
     )
     outputs = tuple(_value(value) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]
-    inputs = tuple(_told_by_nodes(inputs, model.graph))
+    inputs = tuple(_told_by_nodes(inputs, model))
     weights, draws = weigh(model.graph), random_operators(model)
     outline = None if in_ort_format else take_outline(model)
     drop_weights(model.graph)
@@ -245,9 +247,15 @@ def _unconfirmed(
             yield value.name, sizes
 
 
-def _told_by_nodes(inputs: Sequence[ValueFacts], graph: onnx.GraphProto) -> Iterator[ValueFacts]:
-    """Yield inputs with facts from the nodes that read them: the limits of an index, an image's layout and channels."""
-    limits, images = index_limits(graph), image_uses(graph)
+def _told_by_nodes(inputs: Sequence[ValueFacts], model: onnx.ModelProto) -> Iterator[ValueFacts]:
+    """Yield inputs with facts from the nodes that read them: the limits of an index, an image's layout and channels.
+
+    A lookup in a branch limits nothing, because the branch may not be taken.
+    """
+    graph = model.graph
+    with suppress(Exception):  # onnx raises what it likes
+        graph = without_functions(model).graph
+    limits, images = index_limits(graph), image_uses(inlined(graph))
     for value in inputs:
         tensor, use = value.tensor, images.get(value.name)
         if use is not None and tensor.shape is not None and len(tensor.shape) == _IMAGE_RANK:

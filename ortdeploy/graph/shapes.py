@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 from onnx import numpy_helper
 
 from ortdeploy.facts.models import InferredShapes
-from ortdeploy.graph.inner_graphs import inlined
+from ortdeploy.graph.inner_graphs import inlined, without_functions
 from ortdeploy.graph.random_ops import ALWAYS_DRAW
 from ortdeploy.tensors.types import Shape
 
@@ -63,7 +62,7 @@ def _prepared(skeleton: bytes) -> onnx.ModelProto | None:
     _forget_shapes(model.graph)
     try:
         onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        return onnx.inliner.inline_local_functions(model) if model.functions else model
+        return without_functions(model)
     except Exception:  # noqa: BLE001  onnx raises what it likes
         return None
 

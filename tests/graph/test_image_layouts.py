@@ -29,6 +29,12 @@ def node(operator: str, inputs: str, output: str, **attributes: Any) -> onnx.Nod
 
 
 CONV = node("Conv", "x w", "y")
+BRANCHES: dict[str, Any] = {
+    name: helper.make_graph(
+        [node("Conv", "x w", name)], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+    )
+    for name in ("then_branch", "else_branch")
+}
 FRONT = node("Transpose", "x", "t", perm=[0, 3, 1, 2])
 
 CASES: dict[str, tuple[Sequence[onnx.NodeProto], str | None, list[object]]] = {
@@ -66,6 +72,11 @@ CASES: dict[str, tuple[Sequence[onnx.NodeProto], str | None, list[object]]] = {
         "NCHW",
         ["n", 3, "h", "w"],
     ),
+    "inside of a branch": (
+        [node("IsNaN", "two", "odd"), helper.make_node("If", ["odd"], ["y"], **BRANCHES)],
+        "NCHW",
+        ["n", 3, "h", "w"],
+    ),
     "weights that are computed": ([node("Neg", "w", "v"), node("Conv", "x v", "y")], None, ["n", "c", "h", "w"]),
     "no image": ([node("Relu", "x", "y")], None, ["n", "c", "h", "w"]),
 }  # fmt: skip
@@ -83,6 +94,24 @@ def test_layout_and_channels_are_those_that_the_nodes_take(tmp_path: Path, name:
     )
     (x,) = read_model(path, "m.onnx").inputs
     assert (x.tensor.layout, list(x.tensor.shape or ())) == (layout, shape)
+
+
+def test_a_function_of_the_model_tells_layout_channels_and_limits(tmp_path: Path) -> None:
+    body = [CONV, node("Gather", "w i", "z")]
+    function = helper.make_function("own", "Both", ["x", "w", "i"], ["y", "z"], body, [helper.make_opsetid("", 17)])
+    path = save_model(
+        tmp_path / "m.onnx",
+        [helper.make_node("Both", ["x", "w", "i"], ["y", "z"], domain="own")],
+        {"x": (TensorProto.FLOAT, ["n", "c", "h", "w"]), "i": (TensorProto.INT64, ["n"])},
+        {"y": (TensorProto.FLOAT, [None] * 4)},
+        WEIGHTS,
+    )
+    model = onnx.load(path)
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    onnx.save(model, path)
+    x, i = read_model(path, "m.onnx").inputs
+    assert (x.tensor.layout, x.tensor.shape, i.limits) == ("NCHW", ("n", 3, "h", "w"), (-2, 1))
 
 
 def test_a_mask_that_is_multiplied_on_is_no_image_of_its_own(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
-from support.models import loop_body, save_model
+from support.models import Shape, loop_body, save_model
 
 from ortdeploy.graph.inner_graphs import inlined
 from ortdeploy.graph.model import read_model
-from ortdeploy.graph.values import live_bytes
+from ortdeploy.graph.values import largest_value, live_bytes
 
 Make = Callable[[Path], Path]
 FLOAT = TensorProto.FLOAT
@@ -85,6 +85,26 @@ def test_values_of_branches_and_bodies_are_counted(tmp_path: Path, make: Make) -
     size = live_bytes(read_model(make(tmp_path / "m.onnx"), "m").skeleton, {"x": (10, WIDTH)})
     assert size is not None
     assert 10 * ROW <= size <= 3 * 10 * ROW + 16
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_values_of_a_pass_of_a_scan_are_counted_and_what_it_gathers(tmp_path: Path, axis: int) -> None:
+    """A pass makes a thousand copies of one slice, and their sum goes on."""
+    one = helper.make_tensor_value_info("one", FLOAT, [WIDTH])
+    total = helper.make_tensor_value_info("total", FLOAT, [WIDTH])
+    nodes = [
+        helper.make_node("Expand", ["one", "many"], ["copies"]),
+        helper.make_node("ReduceSum", ["copies", "first"], ["total"], keepdims=0),
+    ]
+    own = [numpy_helper.from_array(np.array(value), name) for name, value in (("many", [1000, 1]), ("first", [0]))]
+    body = helper.make_graph(nodes, "pass", [one], [total], own)
+    scan = helper.make_node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1, scan_input_axes=[axis])
+    taken: Shape = ["n", WIDTH] if axis == 0 else [WIDTH, "n"]
+    path = save_model(tmp_path / "m.onnx", [scan], {"x": (FLOAT, taken)}, {"y": (FLOAT, ["n", WIDTH])}, opset=17)
+    skeleton = read_model(path, "m").skeleton
+    fed = {"x": (10, WIDTH) if axis == 0 else (WIDTH, 10)}
+    assert largest_value(skeleton, fed)[1] == 1000 * WIDTH
+    assert 1001 * ROW <= (live_bytes(skeleton, fed) or 0) <= 1030 * ROW
 
 
 def test_a_graph_without_inner_ones_is_left_alone(tmp_path: Path) -> None:
