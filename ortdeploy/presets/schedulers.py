@@ -20,7 +20,7 @@ Names of settings are those of diffusers' scheduler_config.json. Sources:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _SMALL_SIGMA = 1e-10
 _FEW_STEPS = 15  # below, DPM-Solver++ ends with a step of order one
 
 
-class Scheduler:
+class Scheduler(Protocol):
     """One way from noise to an image, used once. `scale` comes before the model, `step` after it.
 
     `latents` and `output` are float64 [rows, channels, height / 8, width / 8], and so is what both methods return.
@@ -41,7 +41,7 @@ class Scheduler:
     timesteps: Array
     """The times at which the model is asked, in order: float64 [calls]."""
 
-    first_scale = 1.0
+    first_scale: float = 1.0
     """What the starting noise is multiplied with."""
 
     def scale(self, latents: Array, index: int) -> Array:  # noqa: ARG002  the same at all times
@@ -50,7 +50,6 @@ class Scheduler:
 
     def step(self, latents: Array, index: int, output: Array) -> Array:
         """Return the latents after the model has answered."""
-        raise NotImplementedError
 
 
 class _Noise:

@@ -163,7 +163,6 @@ ELSEWHERE = {
     "process/cores.py": {"(folder / name).read_text": SYSTEM},
     "process/crash_note.py": {"path.open": "the note that this process has just written"},
     "process/fork.py": {"os.fdopen": OPENED, "os.open": SYSTEM},
-    "process/machine_metrics.py": {"path.read_text": SYSTEM},
     "process/last_words.py": {"os.open": SYSTEM, "open": "the system's, and the note that this process has written"},
     "process/memory.py": {
         "Path(path).read_text": SYSTEM, "(folder / name).read_text": SYSTEM,
