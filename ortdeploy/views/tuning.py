@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.durations import clock
 from ortdeploy.planning.overlay_search import AS_IT_IS, Bounds, noise
+from ortdeploy.reports.page import page, section
 from ortdeploy.terminal_text import printable, safe
 from ortdeploy.units import format_size
 from ortdeploy.views.live_line import Piece
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 
     from ortdeploy.planning.overlay_search import Setting, Trial
 
-_STYLE = (
-    "body{font:15px system-ui;margin:2rem;color:#222}table{border-collapse:collapse}td,th{padding:.3rem .8rem;"
-    "text-align:left;border-bottom:1px solid #ddd}.bar{background:#4a7db5;height:.8rem}.best .bar{background:#2e8b57}"
-    ".best{font-weight:600}td.n{text-align:right}"
-)
 _NUMBER = 3  # columns of a trial's number
 _LEAST = 24  # columns of the settings in a table
 
@@ -157,15 +153,13 @@ def render_html(deployment: str, job: str, trials: "Sequence[Trial]", best: "Tri
     ran = sorted((one for one in trials if one.refused is None), key=lambda one: -one.speed)
     most = max((one.speed for one in ran), default=1.0) or 1.0
     body = "".join(
-        f"<tr{' class=best' if one is best else ''}><td>{escape(one.setting.text)}</td>"
-        f'<td style="width:20rem"><div class=bar style="width:{one.speed / most:.1%}"></div></td>'
+        f"<tr class={color}><td>{escape(one.setting.text)}</td>"
+        f'<td><div class="shares"><i style="width:{one.speed / most:.1%};background:var(--{color})"></i></div></td>'
         f"<td class=n>{_rate(one)}</td><td class=n>{_p99(one)}</td><td class=n>{_memory(one)}</td></tr>"
         for one in ran
+        for color in ["good" if one is best else "c0"]
     )
+    head = '<tr><th>Setting<th style="width:40%"><th class=n>rows/s<th class=n>p99<th class=n>memory</tr>'
     refused = "".join(f"<li>{escape(render_trial(one))}</li>" for one in trials if one.refused is not None)
-    title = f"{escape(deployment)}: settings of job {escape(job)}"
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"
-        f"<h1>{title}</h1>"
-        f"<table><tr><th>Setting<th><th>rows/s<th>p99<th>memory</tr>{body}</table><ul>{refused}</ul></html>\n"
-    )
+    title = f"{deployment}: settings of job {job}"
+    return page(title, [section(title, f"<table>{head}{body}</table><ul>{refused}</ul>", wide=True)])
