@@ -106,7 +106,7 @@ def recorded_result(step: RunJob, record: OutputRecord | None, ending: Ending) -
         status=ending.status,
         output=step.output.shown,
         committed=record.committed if record else 0,
-        failed=record.failed if record else 0,
+        failed=record.forgotten.failed + record.failed if record else 0,
         skipped=record.skipped if record else 0,
         kept=begun.part.rows if begun else 0,
         reason=ending.reason,

@@ -259,6 +259,11 @@ class OutputRecord(Struct, frozen=True, kw_only=True):
         return self.forgotten.failed + sum(part.failed for part in self.parts)
 
     @property
+    def all_failed(self) -> int:
+        """Rows that failed, also those that are forgotten, or that no committed part has."""
+        return max(self.failed_in_parts, self.forgotten.failed + self.noted_failures)
+
+    @property
     def next_part(self) -> int:
         """The number of the next part; the last part is never forgotten, so it is known."""
         return self.parts[-1].number + 1 if self.parts else 0

@@ -66,11 +66,10 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> int:
-        """Failed rows: those of committed parts; after the run, all rows in `_failed.jsonl` if there are more."""
+        """Failed rows: those of committed parts; after the run, also the others in `_failed.jsonl`."""
         if self.record is None:
             return 0
-        of_parts = sum(part.failed for part in self.record.parts)
-        return of_parts if self.record.status == "running" else max(of_parts, self.record.noted_failures)
+        return self.record.failed_in_parts if self.record.status == "running" else self.record.all_failed
 
     @property
     def failed_outside(self) -> int:

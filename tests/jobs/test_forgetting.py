@@ -11,9 +11,12 @@ from support.inbox import Inbox
 from support.logs import capture_logs
 from support.power_loss import STATE, quickly
 
+from ortdeploy.jobs.job_report import NOT_BEGUN, recorded_result
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.records import Forgotten
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.results.results import Status
+from ortdeploy.views.status_model import JobStatus
 
 
 def sizes(inbox: Inbox) -> dict[str, int]:
@@ -91,6 +94,10 @@ def test_parts_behind_one_that_is_kept_wait_for_it_and_the_log_says_so(tmp_path:
         inbox.remove("day-1")
         day(inbox, 6)
         day(inbox, 7)
+    record = inbox.record()
+    (step,) = run_jobs(inbox.plan())
+    told = JobStatus(job="run", output="out", record=record), recorded_result(step, record, NOT_BEGUN)
+    assert (record.committed, *(one.failed for one in told)) == (16, 8, 8), "each count has what is forgotten"
     held = [event for event in events if event["event"] == "parts.held_up"]
     assert [(one["parts"], one["part"], one["input"]) for one in held] == [(3, 1, "inbox/day-1.npy")]
     assert inbox.record().forgotten.parts == 7

@@ -385,7 +385,7 @@ def _job(place: _Place, ledger: Ledger | None, outcome: Outcome, digest: Callabl
         name=place.job[:_LONGEST],
         status=_status(result, record),
         committed=record.committed if record else 0,
-        failed=max(record.failed_in_parts, record.noted_failures) if record else 0,
+        failed=record.all_failed if record else 0,
         skipped=record.skipped if record else 0,
         left=_left(place, record, waiting),
         last_row=_last_row(record),
