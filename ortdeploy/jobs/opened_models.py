@@ -14,6 +14,7 @@ from ortdeploy.process.cores import core_count
 from ortdeploy.process.heap import spare_memory
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
+from ortdeploy.providers.options import without_cpu_arena
 from ortdeploy.results.results import JobResult
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
@@ -154,7 +155,8 @@ class OpenedModels(Struct, frozen=True, kw_only=True):
         )
         spare_memory()
         without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
-        return replace(opening, options={**without, **opening.options})
+        shrinking = without_cpu_arena(opening.run_options)
+        return replace(opening, options={**without, **opening.options}, run_options=shrinking)
 
     def _with_adapters(self, opened: Opened, opening: OpenSession, *, trial: bool = False) -> Opened:
         """Return a model with the adapters of its sessions, or why one cannot be loaded."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from ortdeploy.providers.options import SHRINKAGE
 from ortdeploy.units import parse_size
 
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -21,7 +22,6 @@ CONFIG_ENTRIES = {
     "prepacking": "session.disable_prepacking",
     "device_allocator_for_initializers": "session.use_device_allocator_for_initializers",
 }
-SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _ENVIRONMENT_ALLOCATORS = "session.use_env_allocators"
 _EXTEND = {"next_power_of_two": 0, "same_as_requested": 1}
 _ARENA_KEYS = {

@@ -11,6 +11,9 @@ from ortdeploy.units import parse_size
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The session option that says where external data lies, if not beside the model."""
 
+SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+"""The run option with the arenas that give unused memory back after a run, such as `cpu:0;gpu:0`."""
+
 _BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
 
 
@@ -53,6 +56,14 @@ def serialise(provider: Provider | None, options: Mapping[str, Any]) -> dict[str
 def with_texts(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return session or run options whose config entries are the text that ONNX Runtime parses."""
     return {**options, "config": serialise(None, options["config"])} if "config" in options else dict(options)
+
+
+def without_cpu_arena(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return run options for a session that has no arena on the CPU: ONNX Runtime refuses runs that would shrink it."""
+    config = run.get("config", {})
+    others = [arena for arena in config.get(SHRINKAGE, "").split(";") if arena and not arena.startswith("cpu")]
+    left = {name: text for name, text in config.items() if name != SHRINKAGE}
+    return {**run, "config": {**left, **({SHRINKAGE: ";".join(others)} if others else {})}}
 
 
 def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:

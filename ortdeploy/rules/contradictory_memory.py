@@ -14,7 +14,8 @@ How to fix: keep one of the two.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.manifest.memory import CONFIG_ENTRIES, SESSION_OPTIONS, SHRINKAGE
+from ortdeploy.manifest.memory import CONFIG_ENTRIES, SESSION_OPTIONS
+from ortdeploy.providers.options import SHRINKAGE
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:

@@ -115,7 +115,14 @@ def test_a_table_whose_rows_nobody_has_counted_is_measured(folder: Path, rows: i
     assert "job.not_measured" not in events
 
 
-def test_an_abort_under_the_limit_means_without_the_arena(folder: Path, cli: Cli, measured: Install) -> None:
+@pytest.mark.parametrize("memory", ["", ", memory: {shrink_after_run: true}"])
+def test_an_abort_under_the_limit_means_without_the_arena(
+    folder: Path, cli: Cli, measured: Install, memory: str
+) -> None:
+    """Then there is no arena that could shrink, and ONNX Runtime would refuse each run that asks for it."""
+    text = MANIFEST.replace("path: m.onnx", f"path: m.onnx{memory}")
+    assert (text == MANIFEST) == (not memory)
+    (folder / "m.yaml").write_text(text)
     forks = measured(lambda way, _batch: -6 if way.arena else 900 * MIB)
     done = cli("apply", folder / "m.yaml")
     assert done.code == 0, done.out + done.err

@@ -16,7 +16,7 @@ from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.providers.catalogue import PROVIDERS, Provider, find_provider, other_names
-from ortdeploy.providers.options import options_schema, serialise
+from ortdeploy.providers.options import SHRINKAGE, options_schema, serialise, without_cpu_arena
 from ortdeploy.schemas import bundled_schema, schema_names, schema_text
 
 
@@ -275,3 +275,12 @@ def test_explain_takes_other_names(cli: Cli, name: str) -> None:
     found = find_provider(name)
     assert found is not None
     assert cli("explain", name).out.startswith(f"{found.name}\n")
+
+
+@pytest.mark.parametrize(
+    ("shrinks", "left"), [(None, None), ("cpu:0", None), ("cpu", None), ("cpu:0;gpu:0", "gpu:0"), ("gpu:1", "gpu:1")]
+)
+def test_a_session_without_an_arena_on_the_cpu_is_not_asked_to_shrink_it(shrinks: str | None, left: str | None) -> None:
+    config = {"other": "1", **({SHRINKAGE: shrinks} if shrinks else {})}
+    run = without_cpu_arena({"log_severity_level": 3, "config": config})
+    assert run == {"log_severity_level": 3, "config": {"other": "1", **({SHRINKAGE: left} if left else {})}}
