@@ -534,6 +534,26 @@ def test_watch_looks_at_the_inputs_of_what_runs_while_its_bundle_is_away(
     assert seen == [("run", "True")]
 
 
+def test_watch_notices_a_rollback_and_its_end_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    upgrade(world)
+    bundle = world.bundle(2)
+    assert world.run("apply", bundle).code == 0
+    seen = list[str]()
+
+    def apply_once(arguments: argparse.Namespace, *_: object) -> bool:
+        look = arguments.taken.arrivals.look
+        seen.append(look())
+        for words in (["rollback"], ["rollback", "--unpin"]):
+            assert world.run(*words, "@demo").code == 0
+            seen.append(look())
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "apply_once", apply_once)
+        assert world.run("watch", bundle).code == 0
+    assert seen[0] != seen[1] != seen[2]
+
+
 def test_a_refused_version_of_other_profiles_has_the_old_one_checked_no_more_often(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

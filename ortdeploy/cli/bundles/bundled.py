@@ -221,8 +221,11 @@ class _Desk:
             return [str(record.record_of(self._place.state, path[1:])), *policies]
         return [path, os.path.join(path, "index.json"), signature_beside(path), *policies]  # noqa: PTH118
 
-    def current_files(self, path: str) -> tuple[str, list[str], LoadOptions] | None:
-        """Return the id, manifest and options of the version that runs of what a path names; None if none does."""
+    def current_files(self, path: str) -> tuple[str, list[str], LoadOptions, str] | None:
+        """Return the id, manifest and options of the version that runs of what a path names; None if none does.
+
+        The last is a text that changes with each rollback, and is empty when its effect has ended.
+        """
         with suppress(OrtdeployError):
             state = self._place.state
             name = path[1:] if path.startswith("@") else record.name_from(state, os.path.abspath(path))  # noqa: PTH100
@@ -230,7 +233,8 @@ class _Desk:
             version = installed.version(installed.current)
             if version is not None:
                 own = replace(self._place.options(version)(LoadOptions()), digest=False)
-                return str(version.id), [self._place.manifest_of(version)], own
+                rolled_back = f"{version.id} {installed.aside}" if installed.aside else ""
+                return str(version.id), [self._place.manifest_of(version)], own, rolled_back
         return None
 
     def _run_installed(self, name: str) -> int:
@@ -420,7 +424,8 @@ class _Arrivals:
         current = self._desk.current_files(self._path)
         if current is not None and current[0] != self._current:
             self._current, self._inner = current[0], Arrivals(current[1], current[2])
-        return states if self._inner is None else f"{states}\n{self._inner.look()}"
+        rolled_back = "" if current is None else current[3]
+        return states if self._inner is None else f"{states}\n{rolled_back}\n{self._inner.look()}"
 
 
 def _named(name: str, version: Version) -> str:
