@@ -19,7 +19,7 @@ from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.versions.bundling import Closure, close_over, needed_by
-from ortdeploy.planning.versions.installed import load_installed
+from ortdeploy.planning.versions.installed import DamagedRecordError, load_installed
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.versions import package_version, release_numbers
@@ -170,7 +170,12 @@ def _trust(bundle: Bundle, policy: str | None) -> tuple[bool, list[str]]:
 def _news(bundle: Bundle, arguments: argparse.Namespace) -> list[str] | None:
     """Return the files that are not in the version that runs; None if none does."""
     root = arguments.root or os.path.dirname(os.path.abspath(bundle.path))  # noqa: PTH100, PTH120  as of apply
-    installed = load_installed(state_folder(root, arguments.state_dir, []), bundle.description.name)
+    name = bundle.description.name
+    try:
+        installed = load_installed(state_folder(root, arguments.state_dir, []), name)
+    except DamagedRecordError as error:
+        remedy = f"ortdeploy status @{name} --root={os.path.abspath(root)}"  # noqa: PTH100  text
+        raise OrtdeployError(f"{error}. This writes it anew: {remedy}") from error
     version = installed.version(installed.current)
     if version is None:
         return None
