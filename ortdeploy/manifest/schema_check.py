@@ -334,9 +334,8 @@ def _restriction(error: Any) -> str:
             return f"is {value}; at most {limit} is allowed"
         case "minItems" | "maxItems":
             bounds = error.schema.get("minItems"), error.schema.get("maxItems")
-            wanted = (
-                f"{bounds[0]}" if bounds[0] == bounds[1] else f"at {'least' if bounds[1] is None else 'most'} {limit}"
-            )
+            side = "least" if error.validator == "minItems" else "most"
+            wanted = f"{bounds[0]}" if bounds[0] == bounds[1] else f"at {side} {limit}"
             return f"has {len(error.instance)} items; it takes {wanted}"
         case "minLength" | "minProperties":
             return "is empty"

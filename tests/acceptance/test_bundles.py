@@ -522,6 +522,12 @@ def test_the_policy_of_the_page_is_one(tmp_path: Path) -> None:
     assert (str(refused.value).count("so nothing runs"), "2027.pub: No such file" in str(refused.value)) == (1, True)
 
 
+def test_a_policy_without_a_key_says_how_many_it_takes(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("version: 1\ndeployments: {demo: {keys: []}}\n")
+    with pytest.raises(OrtdeployError, match=r"keys has 0 items; it takes at least 1"):
+        read_policies(str(tmp_path / "policy.yaml"))
+
+
 def test_files_of_a_bundle_that_never_came_whole_are_freed_and_those_of_versions_stay(
     upgraded: tuple[World, Path],
 ) -> None:
