@@ -146,7 +146,7 @@ class JobResult:
     """How a job ended, with the rows that are committed, failed and skipped over all its runs.
 
     `kept` rows are through of a part that is not committed yet. `seconds` are those of this run. `folder` is None if
-    the output is a URL and nothing was run.
+    the output is a URL and nothing was run. `memory` says that memory grew with the rows, or exceeded its forecast.
     """
 
     job: str
@@ -159,6 +159,7 @@ class JobResult:
     kept: int
     seconds: float
     reason: str | None
+    memory: tuple[str, ...] = ()
 
     def report(self) -> dict[str, Any]:
         """Read the report of the job's last run, `_run.json`; empty if the folder has none."""
@@ -495,5 +496,6 @@ def _job_result(one: Mapping[str, Any], path: str | None, folder: Path) -> JobRe
     return JobResult(
         **{name: one[name] for name in names},
         status=Status(one["status"]),
+        memory=tuple(one["memory"]),
         folder=None if local is None else folder / local,
     )

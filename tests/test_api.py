@@ -86,6 +86,14 @@ def test_a_plan_is_what_apply_does(deployment: Path) -> None:
     assert len(read_rows(deployment / "outbox/other")) == 20
 
 
+def test_what_is_told_of_memory_comes_with_the_result(deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"job": "run", "output": "out", "status": "done", "reason": None, "memory": ["memory grows"]}
+    ended = {**job, "committed": 20, "failed": 0, "skipped": 0, "kept": 0, "seconds": 1.0}
+    monkeypatch.setattr("ortdeploy.api._run", lambda *_, **__: {"diagnostics": [], "steps": [], "jobs": [ended]})
+    (result,) = api.apply(deployment / "m.yaml").jobs
+    assert result.memory == ("memory grows",)
+
+
 def test_what_is_finished_already_is_counted_as_it_was(deployment: Path) -> None:
     rows = np.zeros((20, 4), np.float32)
     rows[3] = np.nan
