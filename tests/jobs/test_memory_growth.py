@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.fakes import FakeRuntime, double
-from support.jobs import execute, plan_for, report, save, written_as
+from support.jobs import changed, execute, plan_for, report, save, written_as
 from support.logs import capture_logs
 from support.shards import finish, run_shard
 
 from ortdeploy.durations import Pace
+from ortdeploy.facts.memory import MeasuredMemory, MemoryForecast, Way
 from ortdeploy.ledger.live_progress import Live, read_live
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import Plan
@@ -99,3 +100,11 @@ def test_status_tells_it_while_the_job_runs(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(("kind", "grows"), [("npz", False), ("jsonl", True)])
 def test_a_part_that_is_held_in_memory_is_no_leak(tmp_path: Path, plan: Plan, kind: str, grows: bool) -> None:
     assert bool(execute(tmp_path, written_as(plan, kind), FakeRuntime(keeping())).memory) == grows
+
+
+def test_a_job_that_takes_much_more_than_was_measured_is_told(tmp_path: Path) -> None:
+    save(tmp_path, range(8))
+    known = MemoryForecast(parts=(), measured=(MeasuredMemory(way=Way(arena=True), size=2**20, rows=8),))
+    (text,) = execute(tmp_path, changed(plan_for(tmp_path, 8), limits={"forecast": known}), FakeRuntime(double)).memory
+    assert text.endswith("of memory, and 1.0 MiB were forecast. limits: {memory: …} keeps it within a limit")
+    assert f"run: {text}" in status_of(tmp_path)
