@@ -100,6 +100,16 @@ def test_what_is_not_removable_may_become_so(cli: Cli, deployment: Path) -> None
     assert values(deployment / "out") == [4.0] * 6
 
 
+def test_an_output_that_was_moved_is_to_be_moved_back(cli: Cli, deployment: Path) -> None:
+    manifest = write(deployment, "removable: false")
+    put(deployment, "a", 1)
+    assert cli("apply", manifest).code == 0
+    (deployment / "out").rename(deployment / "moved")
+    manifest.write_text(manifest.read_text().replace("path: out", "path: moved"))
+    refused = cli("apply", manifest)
+    assert "state.db, which does not know this folder: if it was moved, move it back." in refused.words
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["removable: true", "removable: false"])
 def test_an_output_whose_ledger_is_lost_is_refused_by_the_ledger_s_name(

@@ -20,7 +20,7 @@ from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.names import BOUND, DECISIONS, is_file, is_folder, is_there, is_there_now, name_aside
 from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.archived_outputs import put_aside_before
-from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.damage import FILE, damaged
 from ortdeploy.ledger.integrity import committed_rows, find_damage
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import named_ledger, read_ledger
@@ -357,7 +357,7 @@ def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards:
     if before.record is None:  # a run that began meanwhile is in the ledger before it writes a file
         before = load_previous(places, state_dir)
     if before.record is None:
-        return OutputFacts(state="foreign", ledger=_named_ledger(folder))
+        return OutputFacts(state="foreign", ledger=_named_ledger(folder, state_dir))
     is_elsewhere = places.url is not None and shards is not None
     return _own_output(places, before, DigestCache(state_dir), is_elsewhere=is_elsewhere)
 
@@ -397,12 +397,15 @@ def _parts_to_come(folder: Path, record: OutputRecord) -> tuple[Part, ...]:
     return (*record.parts, begun.part) if is_whole else record.parts
 
 
-def _named_ledger(folder: Path) -> str | None:
-    """Return the ledger that an output names, and whether it exists."""
+def _named_ledger(folder: Path, state_dir: Path) -> str | None:
+    """Return the ledger that an output names, and whether it exists, or is the one that does not know this folder."""
     name = named_ledger(folder)
     if name is None:
         return None
-    return name if is_file(folder / name) else f"{name}, which is not there"
+    if not is_file(folder / name):
+        return f"{name}, which is not there"
+    is_ours = is_file(state_dir / FILE) and (folder / name).samefile(state_dir / FILE)
+    return f"{name}, which does not know this folder: if it was moved, move it back" if is_ours else name
 
 
 _INNER_FOLDERS = (DECISIONS, "images", "recordings")
