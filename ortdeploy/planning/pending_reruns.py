@@ -1,12 +1,15 @@
-"""Counts rows that the next apply runs again because their files have changed, by states of files; none is opened."""
+"""Counts rows that the next apply runs again because their files have changed.
+
+A file is read only if its size is what it was and its time is not.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ortdeploy.facts.data import ArrivalPolicy, FileState, KnownFile
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.spec import JobSpec
-from ortdeploy.sources.file_selection import sort_arrivals
+from ortdeploy.sources.file_selection import KnownContents, sort_arrivals
 from ortdeploy.sources.files import full_path, state_in_stat
 
 
@@ -20,15 +23,18 @@ def local_files(folder: str, known: Sequence[KnownFile]) -> list[str]:
     return [full_path(folder, one.state.path) for one in known if not is_url(one.state.path)]
 
 
-def rows_of_changed_files(folder: str, known: Sequence[KnownFile]) -> int:
-    """Return how many rows the files had that have changed since a job ran them.
+def rows_of_changed_files(
+    folder: str, known: Sequence[KnownFile], contents: Callable[[], Mapping[FileState, bytes]]
+) -> int:
+    """Return how many rows the files had that have changed since a job ran them; `contents` are what they held then.
 
     Rows of which the ledger already notes that they run again are not counted.
     """
     done = [one for one in known if one.done and one.rerun is None and not is_url(one.state.path)]
     states = (_state(one.state.path, full_path(folder, one.state.path)) for one in done)
     present = [state for state in states if state is not None]
-    return sort_arrivals(present, done, ArrivalPolicy(on_change="rerun")).rerun_rows
+    same = KnownContents(folder, contents).are_in
+    return sort_arrivals(present, done, ArrivalPolicy(on_change="rerun"), holds_the_same=same).rerun_rows
 
 
 def _state(path: str, full: str) -> FileState | None:

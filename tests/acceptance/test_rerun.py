@@ -227,6 +227,9 @@ def test_status_tells_which_rows_will_run_again(cli: Cli, deployment: Path, mani
     assert again() == 3
     apply(cli, path)
     assert again() == 0
+    os.utime(deployment / "inbox/a.npy", ns=(1, 1))  # which changes no content
+    assert "nothing to do" in apply(cli, path)
+    assert again() == 0
 
 
 def test_a_status_that_is_remembered_sees_files_change(

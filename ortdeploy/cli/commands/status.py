@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from ortdeploy.cli.commands.shared import log_outcome, terminal_width, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.output.streams import overheard
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
-from ortdeploy.facts.data import KnownFile
+from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.gate import decides
 from ortdeploy.files.names import is_there
@@ -198,7 +199,7 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             shares=shares,
             unread=unread,
             asked=asked,
-            changed_rows=rows_of_changed_files(spec.folder, files),
+            changed_rows=rows_of_changed_files(spec.folder, files, partial(_contents, record, folder)),
             looked_at=(*local_files(spec.folder, files), *_files_of_parts(spec, job, record)),
             damaged={} if record is None or running_now else _damaged(spec, job, record, folder),
             keep=job.output.keep,
@@ -206,6 +207,12 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
         )
         found.append(status)
     return found
+
+
+def _contents(record: OutputRecord | None, state_dir: Path) -> Mapping[FileState, bytes]:
+    """Return what the input files of an output held when their rows were run. Raises OrtdeployError."""
+    with read_ledger(state_dir) as ledger:
+        return {} if ledger is None or record is None else ledger.contents(record.output)
 
 
 def _damaged(spec: Spec, job: JobSpec, record: OutputRecord, state_dir: Path) -> Mapping[str, str]:
