@@ -69,7 +69,7 @@ class Place:
         try:
             own = record.options_of(version, self.state, self.root)
         except OrtdeployError as error:
-            raise OrtdeployError(f"what was installed is not whole: {error}") from error
+            raise OrtdeployError(f"version {version.number} is not whole here any more: {error}") from error
         self.arguments.texts = own.texts  # findings are about these, whatever lies in their place
         return partial(with_version, own)
 
