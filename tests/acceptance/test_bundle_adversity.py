@@ -452,6 +452,9 @@ def test_a_bundle_that_cannot_be_read_is_told_until_it_can_be(world: World) -> N
     assert said["refusal"]["summary"] == "What lies in the place of the bundle is not described"
     jsonschema.validate(said, load_schema("status"))
     assert "demo bundle: apply has failed since " in world.run("status", "@demo").words
+    assert "that runs stays" not in world.run("apply", "--last-good", "--every", "1h", bundle).err  # as was said
+    bundle.write_bytes(bytes(1024))
+    assert "that runs stays" in world.run("apply", "--last-good", "--every", "1h", bundle).err
     bundle.rename(bundle.with_suffix(".away"))  # as with a stick
     assert world.run("apply", "--last-good", bundle).code == 1
     bundle.write_bytes(whole)

@@ -170,9 +170,10 @@ class _Desk:
             if name is None or running_version(self._place.state, name) is None:
                 raise
             code = EXIT_LOCKED if isinstance(error, LockedError) else EXIT_REJECTED
-            sys.stderr.write(safe(without_secrets(f"ortdeploy: {error}. The version of {name} that runs stays.\n")))
-            if code == EXIT_REJECTED and os.path.lexists(path):  # which is no stick that is away
-                self._note_unreadable(name, str(error))
+            is_noted = code == EXIT_REJECTED and os.path.lexists(path)  # else it is a stick that is away
+            if not (is_noted and self._note_unreadable(name, str(error))):
+                stays = f"ortdeploy: {error}. The version of {name} that runs stays.\n"
+                sys.stderr.write(safe(without_secrets(stays)))
         installed = record.load_installed(self._place.state, name)
         if code == EXIT_OK or (with_last and installed.current is not None):
             return worst_of([code, self._run_installed(name)])
@@ -186,11 +187,18 @@ class _Desk:
             sys.stderr.write(safe(f"ortdeploy: {said}.\n"))
             log_here(self._arguments, log.warning, "bundle.record_written_anew", deployment=name, reason=said)
 
-    def _note_unreadable(self, name: str, reason: str) -> None:
-        """Remember that what lies in the place of a bundle is none for this device; on a full disk, nobody does."""
+    def _note_unreadable(self, name: str, reason: str) -> bool:
+        """Remember that what lies in the place of a bundle is none for this device; on a full disk, nobody does.
+
+        Return whether somebody who looks again and again has said the same before.
+        """
         state = self._place.state
         with suppress(OrtdeployError), record.installing(state, name):
-            record.save_installed(state, record.with_unreadable(record.load_installed(state, name), reason, now()))
+            installed = record.load_installed(state, name)
+            before = installed.refusal("")
+            record.save_installed(state, record.with_unreadable(installed, reason, now()))
+            return before is not None and before.reason == reason and self._arguments.every is not None
+        return False
 
     def _require_same_name(self, name: str, source: str) -> None:
         """Under a policy, keep what one deployment's path brings from being another one, which would run instead of it.
