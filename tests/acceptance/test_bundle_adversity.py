@@ -202,9 +202,10 @@ def test_under_a_policy_a_deployment_does_not_write_into_the_output_of_another_o
     other = sign(world, signer, 1).rename(world.home.parent / "other.tar")
     allow(signer.public, name="demo: {keys: [0.pub]}, other")
     world.put("b", 1)
-    refused = world.run("apply", other)
-    assert (refused.code, world.words()) == (1, before)
-    assert "output out is that of demo, which is installed here too, and keys speak for one of them" in refused.err
+    for command in ("plan", "apply"):
+        refused = world.run(command, other)
+        assert (refused.code, world.words()) == (1, before)
+        assert "output out is that of demo, which is installed here too, and keys speak for one" in refused.err
     allow(signer.public, name="other")  # demo is called so from now on
     done = world.run("apply", other)
     assert (done.code, len(world.words())) == (0, 4), done.err

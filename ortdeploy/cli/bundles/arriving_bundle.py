@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from ortdeploy.bundles.layout import Bundle
 from ortdeploy.bundles.policy import trust
-from ortdeploy.cli.bundles.bundle_place import Place, RefusedError, first_error
+from ortdeploy.cli.bundles.bundle_place import Place, RefusedError
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import LockedError, OrtdeployError, has_errors
+from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
 from ortdeploy.planning.versions import installed as record
@@ -49,9 +49,12 @@ class ArrivingBundle:
             version = self._version(installed)
             take(version)
             code = run(self._place.arguments)
-            found = getattr(self._place.arguments, "found", ())
-            if has_errors(found) and self._id != installed.current:
-                return self._refuse(RefusedError(PLANNED, first_error(found)))  # the command has shown the findings
+            planned = getattr(self._place.arguments, "planned", None)
+            if planned is not None and self._id != installed.current:
+                try:
+                    self._place.require_runnable(self._name, planned)
+                except RefusedError as error:  # whose findings the command has shown
+                    return self._refuse(RefusedError(error.state, error.reason))
             if code in {EXIT_OK, EXIT_CHANGES} and installed.reached.get(self._id) == WHOLE:
                 self._save(record.with_state(installed, self._id, PLANNED))
         return code

@@ -101,13 +101,13 @@ class Place:
         """Plan all jobs of a version. Raises RefusedError if its plan is refused, or its unit denies what it needs."""
         self.require_unit(name, version)
         planned = self.plan(version)
-        if has_errors(planned.diagnostics):
-            raise RefusedError(PLANNED, first_error(planned.diagnostics), planned.diagnostics)
-        self._require_own_outputs(name, planned)
+        self.require_runnable(name, planned)
         return planned
 
-    def _require_own_outputs(self, name: str, planned: Planned) -> None:
-        """Raise RefusedError for an output of another deployment, if policies tell whom they trust with which."""
+    def require_runnable(self, name: str, planned: Planned) -> None:
+        """Raise RefusedError for a plan with errors, or, under policies, with an output of another deployment."""
+        if has_errors(planned.diagnostics):
+            raise RefusedError(PLANNED, first_error(planned.diagnostics), planned.diagnostics)
         allowed = {one for policy in self.policies for one in policy.deployments} - {name}
         others = {one for one in allowed if record.running_version(self.state, one) is not None}
         if not others:

@@ -59,7 +59,7 @@ def _show_plan(arguments: argparse.Namespace, device: str | None) -> int:
         planned = plan_as_asked(arguments, device=device, counting=counting)
     if arguments.measure:
         planned = _with_measured(planned, arguments)
-    arguments.found = planned.diagnostics  # by which a bundle is refused
+    arguments.planned = planned  # by which a bundle is refused
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
         sys.stdout.write(json.render_plan(planned.diagnostics, planned.plans, planned.changes))
