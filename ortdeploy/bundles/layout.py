@@ -42,9 +42,9 @@ from ortdeploy.bundles.description import (
     shown,
 )
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import open_whole, sync_folder
+from ortdeploy.files.atomic import open_synced, open_whole, sync_folder
 from ortdeploy.files.disk import make_folders, remove_folder
-from ortdeploy.files.opening import open_regular, open_to_write, read_whole
+from ortdeploy.files.opening import open_regular, read_whole
 
 _SIGNATURE = "application/vnd.cncf.model.doc.v1.raw"
 _ARTIFACT = "application/vnd.cncf.model.manifest.v1+json"
@@ -368,10 +368,10 @@ def _write_folder(target: Path, small: Mapping[str, bytes], files: Mapping[str, 
     with _folder_at_the_end(target) as folder:
         make_folders(folder / "blobs/sha256")
         for name, raw in small.items():
-            with open_to_write(folder / name) as out:
+            with open_synced(folder / name) as out:
                 out.write(raw)
         for digest, (source, size) in sorted(files.items()):
-            with open_to_write(folder / blob(digest)) as out:
+            with open_synced(folder / blob(digest)) as out:
                 copy_as(source, out, digest, size)
 
 
@@ -385,21 +385,23 @@ def write_files(target: Path, description: Description, sources: Mapping[str, Pa
     raw = _text_of(description)
     with _folder_at_the_end(target) as folder:
         make_folders(folder)
-        with open_to_write(folder / NAME) as out:
+        with open_synced(folder / NAME) as out:
             out.write(raw)
         for file in description.files:
             make_folders((folder / file.name).parent)
-            with open_to_write(folder / file.name) as out:
+            with open_synced(folder / file.name) as out:
                 copy_as(sources[file.name], out, file.sha256, file.size)
 
 
 @contextmanager
 def _folder_at_the_end(target: Path) -> Iterator[Path]:
-    """Yield a hidden folder that gets its name when the block succeeds; else it is removed."""
+    """Yield a hidden folder that gets its name, durable, when the block succeeds; else it is removed."""
     temporary = target.with_name(f".{target.name}.partial")
     remove_folder(temporary)
     try:
         yield temporary
+        for folder, _, _ in os.walk(temporary):
+            sync_folder(Path(folder))
         temporary.rename(target)
     except BaseException:
         remove_folder(temporary)

@@ -38,6 +38,23 @@ def test_a_bundle_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     assert read_all(tmp_path / name) == (identity(dump(describe())), FILES)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="folders need no sync there")
+@pytest.mark.parametrize("name", ["bundle", "bundle.tar"])
+def test_a_bundle_is_on_the_stick_when_it_has_its_name(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, real = set[int](), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        write(tmp_path / name)
+    assert {one.stat().st_ino for one in (tmp_path / name, *(tmp_path / name).rglob("*"), tmp_path)} <= synced
+
+
 def test_two_machines_write_the_same_bytes_as_tar_and_the_same_digests_as_folder(tmp_path: Path) -> None:
     first = write(tmp_path / "a.tar")
     os.utime(tmp_path / "a.tar.sources/digits.yaml", (1, 1))
