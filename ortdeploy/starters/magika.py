@@ -10,7 +10,7 @@ from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.provenance import Page
 
 FAMILY = "a model that tells types of files (Magika)"
-_INPUT = "bytes"
+_INPUT = FORMAT = "bytes"
 _RANK = 2
 _BATCH = 32
 _SAMPLES = {
@@ -19,15 +19,24 @@ _SAMPLES = {
 }
 
 
+def takes_files(subject: Subject) -> bool:
+    """Return whether a model is fed the bytes of files: of a folder it reads all, whatever they end as."""
+    value = subject.only_input
+    return value is not None and value.name == _INPUT and subject.beside(*_settings_of(subject)) is not None
+
+
+def _settings_of(subject: Subject) -> tuple[str, str]:
+    return "config.min.json", f"{subject.model.stem}.json"
+
+
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest from files to their types, if the model's settings lie beside it."""
-    value = subject.only_input
-    files = ("config.min.json", f"{subject.model.stem}.json")
+    files = _settings_of(subject)
     beside = subject.beside(*files)
     scores = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK]
-    if value is None or value.name != _INPUT or beside is None or not scores:
+    if not takes_files(subject) or beside is None or not scores:
         return
-    if subject.data is not None and subject.data.format != "bytes":
+    if subject.data is not None and subject.data.format != FORMAT:
         return
     settings = subject.settings(*files)
     labels = settings.get("target_labels_space")
@@ -58,7 +67,7 @@ def _starter(subject: Subject, beside: str, scores: str, labels: bytes, sizes: l
     of_end = f"{{tail: {block}}}, {{strip: end}}, {{tail: {last}}}, {{cast: {dtype}}}"
     ends = f"[{of_start}, {{pad: {first}, value: {filling}}}]"
     tails = f"[{of_end}, {{pad: {last}, value: {filling}, side: start}}]"
-    read = (f"format: {provenance.graph('format', 'bytes')}", "columns: {start: data, end: data}", "key: [path, size]")
+    read = (f"format: {provenance.graph('format', FORMAT)}", "columns: {start: data, end: data}", "key: [path, size]")
     text = (
         yaml_text.head(
             f"A model that tells types of files, by {beside} beside it: bytes of both ends, and their names."

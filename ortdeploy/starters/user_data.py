@@ -19,18 +19,18 @@ from ortdeploy.starters.model_info import Data, is_installed
 _FORMATS = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
 
 
-def look_at_data(path: Path, folder: Path) -> Data:
-    """Return what a manifest in `folder` says of data. Raises OrtdeployError."""
+def look_at_data(path: Path, folder: Path, read_as: str | None = None) -> Data:
+    """Return what a manifest in `folder` says of data; all of a folder is read as one format. Raises OrtdeployError."""
     if not path.exists():
         raise OrtdeployError(f"--from: there is no {path}")
     if not path.resolve().is_relative_to(folder.resolve()):
         raise OrtdeployError(f"--from: {path} must lie below the manifest's folder {folder}; choose another with -o")
     shown = path.resolve().relative_to(folder.resolve()).as_posix()
-    patterns, left_out = _of_folder(path, shown) if path.is_dir() else ((shown,), "")
+    patterns, left_out = _of_folder(path, shown, read_as) if path.is_dir() else ((shown,), "")
     packages = frozenset(
         module.PACKAGE.module for module in SOURCES.values() if module.PACKAGE and is_installed(module.PACKAGE.module)
     )
-    declared = DeclaredInput(folder=str(folder), patterns=patterns, roots=(str(folder),))
+    declared = DeclaredInput(folder=str(folder), patterns=patterns, roots=(str(folder),), format=read_as)
     facts = probe_input(declared, packages)
     delimiter = likely_delimiter(facts)
     if delimiter is not None:
@@ -70,8 +70,11 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _of_folder(path: Path, shown: str) -> tuple[tuple[str, ...], str]:
+def _of_folder(path: Path, shown: str, read_as: str | None) -> tuple[tuple[str, ...], str]:
     """Return a pattern for each suffix of the most frequent format in a folder, and which files they leave out."""
+    folder = "" if shown == "." else f"{glob.escape(shown)}/"
+    if read_as is not None:
+        return (f"{folder}*",), ""
     found = [(_FORMATS.get(format_suffix(str(one))), one.suffix) for one in path.iterdir()]
     formats = Counter(name for name, _ in found if name is not None)
     if not formats:
@@ -80,7 +83,6 @@ def _of_folder(path: Path, shown: str) -> tuple[tuple[str, ...], str]:
     chosen = min(formats, key=lambda name: (-formats[name], name))
     suffixes = Counter(suffix for name, suffix in found if name == chosen)
     others = Counter(suffix for name, suffix in found if name not in {chosen, None})
-    folder = "" if shown == "." else f"{glob.escape(shown)}/"
     taken = tuple(f"{folder}*{suffix}" for suffix in _most_first(suffixes))
     return taken, ", ".join(f"{others[suffix]} of *{suffix}" for suffix in _most_first(others))
 

@@ -535,6 +535,24 @@ def test_files_get_the_types_that_the_settings_name(cli: Cli, tmp_path: Path) ->
     assert {row["type"] for row in rows(cli, tmp_path)} <= {"high", "low"}
 
 
+def test_all_files_of_a_folder_get_types_whatever_they_end_as(cli: Cli, tmp_path: Path) -> None:
+    families.file_typer(tmp_path / "m.onnx")
+    (tmp_path / "mine/inner").mkdir(parents=True)
+    for name in ("a.csv", "b.csv", "c.jpg", "page.html", "LICENCE"):
+        (tmp_path / "mine" / name).write_text("x,y\n1,2\n")
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "mine")
+    assert manifest["jobs"]["run"]["input"]["path"] == "mine/*"
+    assert "left out" not in said
+    assert len(rows(cli, tmp_path)) == 5
+
+
+def test_one_file_gets_its_type_whatever_it_ends_as(cli: Cli, tmp_path: Path) -> None:
+    families.file_typer(tmp_path / "m.onnx")
+    (tmp_path / "mine.csv").write_text("x,y\n1,2\n")
+    made(cli, tmp_path, "--from", tmp_path / "mine.csv")
+    assert [row["path"] for row in rows(cli, tmp_path)] == ["mine.csv"]
+
+
 def test_a_wake_word_is_heard_by_three_networks(cli: Cli, tmp_path: Path) -> None:
     families.wake_word(tmp_path / "m.onnx")
     manifest, said = made(cli, tmp_path)

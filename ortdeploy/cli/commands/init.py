@@ -29,6 +29,7 @@ from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.tryout import Tryout
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.shell import command
+from ortdeploy.starters import magika
 from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.model_info import Starter, Subject
 from ortdeploy.starters.open_sizes import run_on_synthetic
@@ -96,12 +97,16 @@ def subject_of(model: Path, manifest: Path, arguments: argparse.Namespace) -> Su
         raise OrtdeployError(
             f"{model} must lie below the manifest's folder {folder}; choose another place with -o"
         ) from error
-    data = look_at_data(Path(arguments.data), folder) if arguments.data else None
-    subject = Subject(model=model.resolve(), folder=folder, path=path, stem=manifest.stem, data=data)
+    subject = Subject(model=model.resolve(), folder=folder, path=path, stem=manifest.stem)
+    if facts is not None:
+        subject = replace(subject, facts=facts)
+    if arguments.data:
+        read_as = magika.FORMAT if magika.takes_files(subject) else None
+        subject = replace(subject, data=look_at_data(Path(arguments.data), folder, read_as))
     if facts is None:
         return subject
     ran = run_on_synthetic(facts)
-    return replace(subject, facts=facts, ran=ran, sizes=sizes_of(facts, ran.fed))
+    return replace(subject, ran=ran, sizes=sizes_of(facts, ran.fed))
 
 
 class _Tried(Struct, frozen=True, kw_only=True):
