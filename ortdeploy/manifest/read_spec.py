@@ -98,11 +98,12 @@ def _chain(entries: list[Any], at: Path) -> tuple[ProviderSpec, ...]:
 def _provider(entry: Any, at: Path) -> ProviderSpec:
     if isinstance(entry, str):
         return ProviderSpec(name=entry, options={}, at=at)
+    device = entry.get("device")
     return ProviderSpec(
         name=entry["provider"],
         options=entry.get("options", {}),
         at=at,
-        device=entry.get("device"),
+        device=int(device) if isinstance(device, str) and device.isdecimal() else device,
         library=entry.get("library"),
     )
 

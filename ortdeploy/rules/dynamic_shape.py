@@ -1,5 +1,5 @@
 """What it catches: a model input with a shape that is not all fixed, for a provider that needs fixed shapes: QNN,
-VSINPU, and any NPU of OpenVINO.
+VSINPU, any NPU of OpenVINO, and CoreML with RequireStaticInputShapes.
 
 Why: such a provider takes no node of the graph. ONNX Runtime runs the whole graph on the CPU, still lists the provider,
 and prints nothing. OpenVINO's NPU fails ("to_shape was called on a dynamic shape").
@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.options import option_facts
+from ortdeploy.providers.shape_options import read_shape_options
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -31,20 +33,25 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         loose = _loose_dimensions(model)
         for session in model.sessions if loose else ():
             for provider in session.chain:
-                if _needs_fixed_shapes(provider):
-                    yield Finding(
-                        at=(*session.spec.at, "providers"), detail=_detail(provider, loose), model=model.spec.name
-                    )
+                left = _left_loose(provider, loose)
+                if left:
+                    detail = _detail(provider, left)
+                    yield Finding(at=(*session.spec.at, "providers"), detail=detail, model=model.spec.name)
 
 
-def _needs_fixed_shapes(provider: "ResolvedProvider") -> bool:
+def _left_loose(provider: "ResolvedProvider", loose: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the inputs that a provider cannot take as they are: without those that its options give a shape."""
     known = find_provider(provider.name)
-    if known is not None and known.short == "OpenVINO":
-        on_npu = (provider.device is not None and provider.device.kind == "NPU") or "NPU" in str(
-            provider.options.get("device_type", "")
-        )
-        return on_npu and "reshape_input" not in provider.options
-    return known is not None and known.static_shapes
+    if known is None:
+        return {}
+    on_npu = (provider.device is not None and provider.device.kind == "NPU") or (
+        "NPU" in str(provider.options.get("device_type", ""))
+    )
+    asked = any(provider.options[one] is True for one in provider.options if option_facts(known, one).get("x-static"))
+    if not (known.static_shapes or asked or (known.short == "OpenVINO" and on_npu)):
+        return {}
+    given = {one.input for one in read_shape_options(known, provider.options).bounds}
+    return {name: dimensions for name, dimensions in loose.items() if name not in given}
 
 
 def _loose_dimensions(model: "ResolvedModel") -> dict[str, list[str]]:
