@@ -130,6 +130,12 @@ CASES = [
     (run(f"{SHRINK}: cpu:0", more=NO_ARENA), run(f"{SHRINK}: cpu:0")),
     (run(f"{SHRINK}: cpu:0;gpu:0"), run(f"{SHRINK}: cpu:0;gpu:0", "CUDA, CPU")),
     (run(f"{SHRINK}: cpu:1"), run(f"{SHRINK}: cpu")),
+    (run(f"{SHRINK}: gpu:1", "CUDA, CPU"), run(f"{SHRINK}: gpu:0", "CUDA, CPU")),
+    (
+        run(f"{SHRINK}: gpu:0", "{provider: CUDA, options: {device_id: 1}}, CPU"),
+        run(f"{SHRINK}: gpu:1", "{provider: CUDA, options: {device_id: 1}}, CPU"),
+    ),
+    (run(f"{SHRINK}: gpu:0;cpu:0", "CUDA, CPU", NO_ARENA), run(f"{SHRINK}: gpu:0", "CUDA, CPU", NO_ARENA)),
     *(
         (run(entry), run(entry, "QNN, CPU"))
         for entry in (
