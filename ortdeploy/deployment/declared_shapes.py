@@ -4,6 +4,7 @@ Exporters write shapes of outputs into a graph, and ONNX Runtime runs it whether
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -38,8 +39,9 @@ def with_declared_shapes(
     return replace(facts, outputs=outputs, unconfirmed=unconfirmed), overruled
 
 
-def with_overrides(facts: ModelFacts, sizes: Mapping[str, int]) -> ModelFacts:
+def with_overrides(facts: ModelFacts, session: Mapping[str, Any]) -> ModelFacts:
     """Return a model's facts as its session has them: with a size for each symbol that free_dimension_overrides fix."""
+    sizes = session.get("free_dimension_overrides", {})
     if not sizes.keys() & facts.symbols:
         return facts
     inputs, outputs = (tuple(_fixed(value, sizes) for value in values) for values in (facts.inputs, facts.outputs))

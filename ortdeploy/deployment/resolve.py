@@ -185,7 +185,7 @@ def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict)
     known, overruled = with_declared_shapes(facts.models[model.name], model.outputs)
     return ResolvedModel(
         spec=model,
-        facts=with_overrides(known, model.session.get("free_dimension_overrides", {})),
+        facts=with_overrides(known, model.session),
         axes=derive_axes(model, known),
         sessions=sessions,
         session=with_full_paths("session", model.session, partial(option_path, spec)),

@@ -294,6 +294,25 @@ def test_what_is_keyed_or_spelt_wrong_is_shown_right(painter: Path, cli: Cli, ol
     assert words in refusal(painter, cli)
 
 
+def test_dimensions_that_a_component_has_fixed_are_those_of_its_graph(painter: Path, cli: Cli) -> None:
+    """As QNN needs them: shorter batches are filled up, and another height is refused."""
+
+    def fixed(**sizes: int) -> Path:
+        component = f"components:\n      vae_decoder: {{session: {{free_dimension_overrides: {json.dumps(sizes)}}}}}\n"
+        (painter / "fixed.yaml").write_text(text.replace("components:\n", component))
+        return painter / "fixed.yaml"
+
+    text = (painter / "painter.yaml").read_text()
+    assert "vae_decoder takes latents of 4, 8, width, and images of 32 x 32" in " ".join(
+        cli("plan", fixed(height=8)).out.split()
+    )
+    (before, after) = (
+        cli("plan", path, "--format", "json").json for path in (painter / "painter.yaml", fixed(batch=3))
+    )
+    rows = [one["steps"][-1]["pipeline"]["preset"]["ports"]["vae_decoder"]["rows"] for one in (before, after)]
+    assert rows == [None, 3]
+
+
 @pytest.mark.slow
 def test_a_prompt_longer_than_the_model_takes_is_cut_and_a_bad_seed_fails_alone(painter: Path, cli: Cli) -> None:
     (painter / "prompts.csv").write_text(f"prompt,seed\n{'sea ' * 300},1\nsea,-1\nsea,2\n")

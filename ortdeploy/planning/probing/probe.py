@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ortdeploy.adapters.file import read_adapter
+from ortdeploy.deployment.declared_shapes import with_overrides
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import ConstantArray, DeclaredInput, FileFacts, HashedFile, InputFacts, OutputFacts
@@ -125,8 +126,9 @@ def probe(
         adapter.name: probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters
     }
+    opened = {one.name: with_overrides(models[one.name], one.session) for one in spec.models}
     presets = {
-        pipeline.name: read_preset(spec, pipeline.preset, models, adapters)
+        pipeline.name: read_preset(spec, pipeline.preset, opened, adapters)
         for pipeline in spec.pipelines
         if pipeline.preset is not None
     }
