@@ -1,6 +1,6 @@
 """Judges a deployment by the rules, with what ONNX Runtime and the first rows show."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.preflight import Opening
     from ortdeploy.plan.steps import Plan
 
 
@@ -38,16 +39,13 @@ def judge(
     `elsewhere`: the facts are of another machine.
     """
     from ortdeploy.planning.preflight.compiled_models import ask_about_compiled  # noqa: PLC0415  starts a child
-    from ortdeploy.planning.preflight.generation_folders import open_folders  # noqa: PLC0415  starts a child
     from ortdeploy.planning.preflight.op_sessions import open_op_steps  # noqa: PLC0415  starts a child
-    from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
 
     spec = deployment.spec
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
     preflight = Preflight(
-        openings=open_models(deployment, rejected, state, elsewhere=elsewhere)
-        | ({} if elsewhere else open_folders(deployment, rejected, state)),
+        openings=_open(deployment, rejected, state, elsewhere=elsewhere),
         compiled=ask_about_compiled(deployment, rejected, elsewhere=elsewhere),
         refused_operators=open_op_steps(deployment, elsewhere=elsewhere),
     )
@@ -57,6 +55,20 @@ def judge(
         deployment = _preflight_jobs(deployment, state, elsewhere=elsewhere)
         diagnostics += check_rules(load_rules(PREFLIGHT_RULES), deployment, spec)
     return deployment, diagnostics
+
+
+def _open(
+    deployment: "Deployment", rejected: Collection[str], state: Path, *, elsewhere: bool
+) -> "Mapping[str, Opening]":
+    """Return the outcome of opening the models, and on this machine the folders of those that write."""
+    from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
+
+    found = open_models(deployment, rejected, state, elsewhere=elsewhere)
+    if not elsewhere and any(one.preset is not None for one in deployment.spec.pipelines):
+        from ortdeploy.planning.preflight.generation_folders import open_folders  # noqa: PLC0415  few models write
+
+        found |= open_folders(deployment, rejected, state)
+    return found
 
 
 def judge_memory(deployment: "Deployment", plan: "Plan") -> tuple[Diagnostic, ...]:

@@ -17,7 +17,6 @@ from ortdeploy.facts.host import GENAI
 from ortdeploy.facts.models import DiffusionFacts
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.scratch import scratch_folder
-from ortdeploy.graph.face import face_of
 from ortdeploy.manifest.pipelines import GENERATE, PresetSpec
 from ortdeploy.planning.preflight.openings import KIND
 from ortdeploy.presets.generation import search_of
@@ -39,16 +38,19 @@ def open_folders(deployment: Deployment, rejected: Collection[str], state_dir: P
             continue
         how = writing_of(search_of(preset, facts))
         key = _key(facts, how)
-        opening = Opening() if memo.get(state_dir, KIND, key) is not None else _try(deployment, preset, how)
+        known = memo.get(state_dir, KIND, key) is not None
+        opening = Opening() if known else _try(deployment, preset, how)
         if opening is not None:
             found[pipeline.name] = opening
-        if opening is not None and opening.refusal is None:
-            memo.put(state_dir, KIND, key, True)
+            if not known and opening.refusal is None:
+                memo.put(state_dir, KIND, key, True)
     return found
 
 
 def _try(deployment: Deployment, preset: PresetSpec, how: Writing) -> Opening | None:
     """Open a folder; return None if nothing was proven, as without disk space for its links."""
+    from ortdeploy.graph.face import face_of  # noqa: PLC0415  takes a moment, and most folders were opened before
+
     models = {model.spec.name: model.facts for model in deployment.models}
     with suppress(OSError), scratch_folder("genai") as scratch:
         for part, name in preset.parts.items():
