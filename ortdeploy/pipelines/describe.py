@@ -73,7 +73,7 @@ class DescribeSession(GenerateSession):
         }
         if self._chat == "prompt":
             lacking = [name for name, one in self._senses.items() if one["begin"] not in text]
-            text = "".join([*(self._senses[name]["between"].join(tags[name]) for name in lacking), text])
+            text = "".join([*(self._senses[name].get("between", "").join(tags[name]) for name in lacking), text])
         prompt = self._prompt(text)
         for name, one in self._senses.items():
             _check_places(name, one, [tag.rstrip() for tag in tags[name]], prompt)
@@ -114,7 +114,7 @@ def _check_places(name: str, sense: Mapping[str, Any], tags: Sequence[str], prom
     if places != len(tags) or not there:
         needed = "one place" if len(tags) == 1 else f"{len(tags)} places"
         raise OrtdeployError(f"the prompt needs {needed} for {name}, {' '.join(dict.fromkeys(tags))}, and has {places}")
-    if sense["between"] and "".join(tags[:2]) in prompt and len(tags) > 1:
+    if "between" in sense and len(tags) > 1 and "".join(tags[:2]) in prompt:
         raise OrtdeployError(f"{''.join(tags[:2])} would be taken for one picture: write text between them")
 
 

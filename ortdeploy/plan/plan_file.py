@@ -16,7 +16,7 @@ from ortdeploy.facts.data import PLAIN, FileState, FileStates
 from ortdeploy.files.compact_list import CompactList
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.masked import masked_step
-from ortdeploy.plan.pipeline import PlannedValue
+from ortdeploy.plan.pipeline import PlannedPreset, PlannedValue
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import (
     JobInput,
@@ -40,6 +40,7 @@ LATER: Mapping[type, Mapping[str, Any]] = {
     OpenSession: {"computes": (), "generates": False, "together": False, "shapes": {}},
     Plan: {"choice": None},
     PlannedInput: {"narrowed_by": None},
+    PlannedPreset: {"image_folder": None},
     PlannedValue: {"narrowed_by": None},
     RowCheck: {"may_trap": False},
     RunJob: {"thread_layout": None, "expect": {}},

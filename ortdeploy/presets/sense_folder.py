@@ -154,7 +154,8 @@ def read_sense(
     except ValidationError as error:
         raise FolderError(f"{shown} prepares what it takes in a way that ortdeploy does not know: {error}.") from error
     has = "file"
-    told: dict[str, Any] = {"tag": place.tag, "begin": place.begin, "between": place.between}
+    told: dict[str, Any] = {"tag": place.tag, "begin": place.begin}
+    told |= {"between": place.between} if place.between else {}  # which plans of earlier versions do not have
     for one in steps:
         takes, gives, _ = _KINDS[one.operation.type]
         if has != takes:

@@ -11,6 +11,7 @@ from support.specs import MANIFEST, make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.facts.data import FileState
+from ortdeploy.plan.pipeline import PlannedPreset
 from ortdeploy.plan.plan_file import decode, decode_plan, encode, plan_digest
 from ortdeploy.plan.steps import FinishedJob, Plan, RunJob, Step
 from ortdeploy.planning.make.plan import make_plan
@@ -115,6 +116,17 @@ def test_plans_of_earlier_versions_stay_what_they_are() -> None:
     assert {one["step"] for one in steps} == {"open-session", "run-job"}
     kept = [{name: value for name, value in one.items() if name != "tried_layouts"} for one in steps]
     assert [encode(decode(Step, one)) for one in steps] == kept
+
+
+def test_presets_of_earlier_plans_stay_what_they_are() -> None:
+    """Without the folder of pictures, which presets did not have."""
+    preset = {
+        "kind": "text-to-image", "folder": "/site/sd", "sessions": {"unet": "p.unet"}, "scheduler": {}, "steps": 4,
+        "guidance_scale": 1.0, "height": 64, "width": 64, "latents": None, "ports": {}, "adapters": {}, "task": "text-to-image",
+        "arguments": {},
+    }  # fmt: skip
+    assert encode(decode(PlannedPreset, preset)) == preset
+    assert decode(PlannedPreset, {**preset, "image_folder": "/site/seen"}).image_folder == "/site/seen"
 
 
 @pytest.mark.parametrize("thread_layout", [None, "1 session of 1 thread with a caller for each core"])

@@ -167,7 +167,7 @@ def test_a_processor_of_sound_is_let_through_and_says_how_long_recordings_are(tm
     found = hear(tmp_path, [SOUND, BANDS])
     assert found.problem is None
     assert found.ports["senses"]["audio"] == {
-        "tag": "<|audio|>", "begin": "<|audio", "between": "", "most": 480_000, "least": 321,
+        "tag": "<|audio|>", "begin": "<|audio", "most": 480_000, "least": 321,
     }  # fmt: skip
     longer = hear(tmp_path, [{**SOUND, "attrs": {"max_samples": 16_000}}, BANDS])
     assert longer.ports["senses"]["audio"]["most"] == 16_000
