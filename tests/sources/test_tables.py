@@ -135,6 +135,35 @@ def test_tensors_are_carried_as_lists_in_the_order_of_their_axes(tmp_path: Path)
     assert type_name(kind) == "list<list<int32>[2]>[3]"
 
 
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 0)])
+def test_tensors_of_no_axes_or_without_values_are_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    values = np.zeros((2, *shape), np.float32)
+    flat = pa.FixedSizeListArray.from_buffers(
+        pa.list_(pa.float32(), values[0].size), 2, [None], children=[pa.array(values.reshape(-1))]
+    )
+    kind = pa.fixed_shape_tensor(pa.float32(), shape)
+    save(tmp_path / "a.arrow", pa.table({"x": pa.ExtensionArray.from_storage(kind, flat)}))
+    (block,) = read(tmp_path, ["a.arrow"], Wanted(dtypes={"x": "float32"}))
+    np.testing.assert_array_equal(block.columns["x"], values)
+
+
+def test_tensors_inside_of_lists_and_structs_are_read_and_carried(tmp_path: Path) -> None:
+    stored = np.arange(24, dtype=np.float32)
+    kind = pa.fixed_shape_tensor(pa.float32(), (2, 3), permutation=[1, 0])
+    tensors = pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(pa.array(stored), 6))
+    columns = {
+        "x": pa.ListArray.from_arrays(pa.array([0, 2, 4]), tensors),
+        "lists": pa.ListArray.from_arrays(pa.array([0, 1, 1]), tensors, mask=pa.array([False, True])),
+        "struct": pa.StructArray.from_arrays([tensors.slice(2)], ["t"], mask=pa.array([True, False])),
+    }
+    save(tmp_path / "a.arrow", pa.table(columns))
+    (block,) = read(tmp_path, ["a.arrow"], Wanted(dtypes={"x": "float32"}, keys=("lists", "struct")))
+    values = stored.reshape(2, 2, 2, 3).transpose(0, 1, 3, 2)
+    np.testing.assert_array_equal(block.columns["x"], values)
+    assert block.key("lists") == [[values[0, 0].tolist()], None]
+    assert block.key("struct") == [None, {"t": values[1, 1].tolist()}]
+
+
 @pytest.mark.parametrize("missing", [{}, {"x": 0.0}])
 def test_a_tensor_that_is_null_fails_its_row_alone(tmp_path: Path, missing: dict[str, float]) -> None:
     kind = pa.fixed_shape_tensor(pa.float32(), (1, 2))

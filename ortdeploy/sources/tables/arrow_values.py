@@ -132,23 +132,48 @@ def runs_as_dictionary(column: "pa.Array") -> "pa.Array":
 
 
 def tensors_as_lists(column: "pa.Array") -> "pa.Array":
-    """Return a column of tensors as lists of fixed sizes, in the order of their axes; others as they are.
-
-    pyarrow's own conversion mixes values of orders such as [2, 0, 1].
-    """
+    """Return a column with its tensors, those in lists and structs too, as lists of fixed sizes; others as they are."""
     import pyarrow as pa  # noqa: PLC0415
 
     kind = column.type
-    if not isinstance(kind, pa.FixedShapeTensorType):
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _tensors(column)
+    if not _holds_tensors(kind):
         return column
+    mask = column.is_null() if column.null_count else None
+    if pa.types.is_struct(kind):
+        fields = [tensors_as_lists(one) for one in column.flatten()]
+        return pa.StructArray.from_arrays(fields, [one.name for one in kind], mask=mask)
+    items = tensors_as_lists(_items(column))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(items, kind.list_size, mask=mask)
+    ends = np.cumsum([length or 0 for length in column.value_lengths().to_pylist()], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(np.append(np.int32(0), ends)), items, mask=mask)
+
+
+def _holds_tensors(kind: "pa.DataType") -> bool:
+    import pyarrow as pa  # noqa: PLC0415
+
+    inner = [kind.field(index).type for index in range(kind.num_fields)] if not pa.types.is_map(kind) else []
+    return isinstance(kind, pa.FixedShapeTensorType) or any(map(_holds_tensors, inner))
+
+
+def _tensors(column: "pa.Array") -> "pa.Array":
+    """Return tensors as lists in the order of their axes. pyarrow's own conversion mixes values of other orders."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    kind, nulls = column.type, column.is_null() if column.null_count else None
     order, items = tensor_order(kind), _items(column.storage)
-    *inner, outer = (kind.shape[axis] for axis in reversed(order))
+    sizes = [kind.shape[axis] for axis in order]
+    if not sizes or 0 in sizes:  # of which Arrow makes no lists
+        values = np.asarray(items).reshape(len(column), *sizes).tolist()
+        return pa.array(values, plain_type(kind), mask=None if nulls is None else np.asarray(nulls))
     if list(order) != sorted(order):
         places = np.arange(len(items)).reshape(len(column), *kind.shape).transpose(0, *(axis + 1 for axis in order))
         items = items.take(pa.array(places.reshape(-1)))
-    for size in inner:
+    for size in reversed(sizes[1:]):
         items = pa.FixedSizeListArray.from_arrays(items, size)
-    return pa.FixedSizeListArray.from_arrays(items, outer, mask=column.is_null() if column.null_count else None)
+    return pa.FixedSizeListArray.from_arrays(items, sizes[0], mask=nulls)
 
 
 def decoded_bytes(column: "pa.Array") -> int:
