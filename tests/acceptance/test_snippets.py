@@ -75,6 +75,7 @@ TESTS = {
     ("docs/shards.md", "text"): f"{OWN}test_the_progress_of_shards_looks_as_the_page_says",
     ("docs/manifest.md", "yaml"): YAML,
     **{(f"docs/reference/{page.name}", "yaml"): YAML for page in REFERENCE},
+    ("docs/reference/limits.md", "text"): "tests/reports/test_memory_told.py::test_the_page_shows_what_is_told",
     ("docs/detection.md", "yaml"): YAML,
     ("docs/results-of-jobs.md", "yaml"): YAML,
     ("docs/sound.md", "yaml"): YAML,

@@ -1,6 +1,7 @@
 """What is told of a job whose memory grows with its rows, or has exceeded its forecast."""
 
 import pytest
+from conftest import REPOSITORY
 
 from ortdeploy.facts.memory import MeasuredMemory, MemoryForecast, MemoryPart, Way
 from ortdeploy.process.leaks import GROWTH, LeakVerdict
@@ -66,3 +67,11 @@ def test_of_shards_the_one_that_grows_most_is_told() -> None:
     slow, quick = {"bytes_per_1000_rows": 10.0, "rows": 5}, {"bytes_per_1000_rows": 20.0, "rows": 1}
     assert larger(slow, quick) == larger(quick, slow) == quick
     assert sum_of_statistics({GROWTH: slow}, {})[GROWTH] == slow
+
+
+def test_the_page_shows_what_is_told() -> None:
+    numbers = {"bytes_per_1000_rows": 822 * MIB, "grown_bytes": 285 * MIB, "rows": 390}
+    left = {"rows_left": 23_850, "seconds_left": 26 * 60 + 52, "shapes": 64}
+    page = (REPOSITORY / "docs/reference/limits.md").read_text(encoding="utf-8")
+    shown = " ".join(page.partition("```text\n")[2].partition("```")[0].split())
+    assert shown == f"job embed: {told({GROWTH: {**numbers, **left}})[0]}."
