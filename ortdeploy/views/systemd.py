@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _PAUSED = 5
 HOMES = ("/home", "/root", "/run/user")
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108  places that a service is kept from, unless its files are there
+_AFTER = "remote-fs.target time-sync.target"
+"""What a start waits for, where the system has it: mounted shares (bare folders get no output), and the right time."""
 _ALWAYS = (
     "NoNewPrivileges=yes",
     "CapabilityBoundingSet=",
@@ -79,7 +81,7 @@ def _one(line: str) -> str:
 
 def _service(service: Service, needs: "Needs") -> dict[str, list[str]]:
     watches = service.every is None
-    unit = [f"Description=ortdeploy {_free_text(needs.name)}"]
+    unit = [f"Description=ortdeploy {_free_text(needs.name)}", f"After={_AFTER}"]
     if needs.network:
         unit += ["Wants=network-online.target", "After=network-online.target"]
     run = ["Type=notify", f"WatchdogSec={needs.watchdog}", "Restart=on-failure", "RestartSec=30"]

@@ -57,6 +57,7 @@ def test_without_a_time_it_watches_and_with_one_a_timer_applies(units: Units) ->
     assert command.endswith(f"apply --last-good --every=300s -- {units.folder}/d/m.yaml")
     for lines in (watching, applying):
         assert {"SuccessExitStatus=5", "ProtectSystem=strict", f"ReadWritePaths={units.folder}/d"} <= set(lines)
+        assert "After=remote-fs.target time-sync.target" in lines
 
 
 def test_flags_are_handed_on_with_full_paths(units: Units, monkeypatch: pytest.MonkeyPatch) -> None:
