@@ -185,7 +185,7 @@ class _Desk:
         said = recovery.mend(self._place.state, name, now())
         if said is not None:
             sys.stderr.write(safe(f"ortdeploy: {said}.\n"))
-            log_here(self._arguments, log.warning, "bundle.record_written_anew", deployment=name, reason=said)
+            log_here(self._arguments, log.warning, "bundle.record_mended", deployment=name, reason=said)
 
     def _note_unreadable(self, name: str, reason: str) -> bool:
         """Remember that what lies in the place of a bundle is none for this device; on a full disk, nobody does.
