@@ -31,6 +31,14 @@ class ModelRun(Struct, frozen=True, kw_only=True):
     at: Path
     in_each: bool = False
 
+    def of_rows(self, rows: int) -> Shapes:
+        """Return the shapes of the inputs in a run of so many rows."""
+        shapes = {}
+        for name, sizes in self.shapes.items():
+            axis = self.axes.of_input(name)
+            shapes[name] = sizes if axis is None else (*sizes[:axis], rows, *sizes[axis + 1 :])
+        return shapes
+
 
 def model_runs(job: ResolvedJob, batch: int) -> Iterator[ModelRun]:
     """Yield the runs of each model that a job runs, in batches of some rows; none of a preset's."""
@@ -58,11 +66,12 @@ class _Runs:
         for step in steps:
             if step.spec.kind == "run":
                 most = step.fixed_rows or rows  # fewer are filled up
-                shapes = dict(_fed(step, most, self._arriving)) | self._adapters
+                fed = list(_fed(step, most, self._arriving))
+                axes = {name: axis for name, _, axis in fed} | dict.fromkeys(self._adapters)
                 yield ModelRun(
                     model=self._parts[step.spec.name],
-                    shapes=shapes,
-                    axes=RowAxes(inputs=dict.fromkeys(shapes)) if step.spec.by_row else step.axes,
+                    shapes={name: sizes for name, sizes, _ in fed} | self._adapters,
+                    axes=RowAxes(inputs=axes),
                     rows=most,
                     fewest=step.fixed_rows or fewest,
                     at=at,
@@ -85,16 +94,20 @@ def _items(step: TypedStep, rows: int, fewest: int) -> tuple[int, int]:
     return max(1, min(most, rows * count)), max(1, min(one or most for one in left))
 
 
-def _fed(step: TypedStep, rows: int, arriving: Mapping[str, Binding]) -> Iterator[tuple[str, Sizes]]:
-    """Yield the inputs of a step's model with the sizes that it is fed; of what columns feed, those of rows."""
+def _fed(step: TypedStep, rows: int, arriving: Mapping[str, Binding]) -> Iterator[tuple[str, Sizes, int | None]]:
+    """Yield the inputs of a step's model with the sizes that it is fed, and the axis of its rows.
+
+    Of what columns feed, the sizes are those of rows.
+    """
     for name, tensor in step.types.items():
-        column = arriving.get(step.wires.get(name, ""))
+        column, shape = arriving.get(step.wires.get(name, "")), tensor.shape or (ROWS,)
+        axis = None if step.spec.by_row or isinstance(shape[0], int) else step.axes.of_input(name)
         sizes = to_place(column.shape(rows) if column else _sizes(tensor, rows), step.axes.of_input(name))
-        yield name, sizes[1:] if step.spec.by_row and tensor.shape and tensor.shape[0] == ROWS else sizes
+        yield name, sizes[1:] if step.spec.by_row and shape[0] == ROWS else sizes, axis
     for one in step.constants:
         whole = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())
         sizes = whole if one.axis is None else to_place(_sizes(one.target, rows), one.axis)
-        yield one.value.name, sizes
+        yield one.value.name, sizes, one.axis
 
 
 def _sizes(tensor: TensorType, rows: int) -> Sizes:

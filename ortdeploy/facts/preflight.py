@@ -45,13 +45,15 @@ class RefusedOperators(Struct, frozen=True, kw_only=True):
 class RefusedBatch(Struct, frozen=True, kw_only=True):
     """Why a graph cannot take a number of rows at a time, and numbers that it can take.
 
-    `output` is one that would not have a row for each that is fed.
+    `output` is one that would not have a row for each that is fed. `of_items`: a step each has too many items at a
+    time, or too few are left.
     """
 
     rows: int
     problem: str
-    fitting: tuple[int, ...]
+    fitting: tuple[int, ...] = ()
     output: str | None = None
+    of_items: bool = False
 
 
 class LargestValue(Struct, frozen=True, kw_only=True):

@@ -41,6 +41,11 @@ def _advice(job: "ResolvedJob", found: "RefusedBatch") -> str:
             f"If another of its axes counts rows, say which: outputs: {{{as_key(found.output)}: {{row_axis: AXIS}}}} "
             "of the model. Else leave it out with columns:, or use batch: {size: none}."
         )
+    if found.of_items:
+        return (
+            "Write the batch: of the step each with which the graph was exported, if no fewer items are ever left, or "
+            "export the model with a dynamic batch."
+        )
     if found.rows != job.batching.size and _whole_batch_fits(job, found):
         return "These are left for the last batch. Set batch: {last: pad} or {last: drop}."
     if found.fitting:

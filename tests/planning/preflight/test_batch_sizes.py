@@ -201,6 +201,51 @@ def test_filling_up_is_not_advised_where_a_whole_batch_fits_no_better(cli: Cli, 
     assert one["detail"].endswith("It takes 8: set batch: {size: 8}.")
 
 
+@pytest.mark.parametrize(
+    ("items", "batch", "size", "said"),
+    [
+        (None, 8, 4, ['model "m" with 4 rows: Reshape (flat): it makes [8, 8] of [4, 2, 4]. It takes 8']),
+        (None, 8, 8, []),
+        (6, 8, 4, []),
+        (6, 4, 4, ['model "m" with 4 items: Reshape (flat)']),
+        (5, 8, 4, ['model "m" with 4 items: Reshape (flat)']),
+    ],
+)
+def test_a_model_of_a_pipeline_is_asked_too(
+    cli: Cli, tmp_path: Path, items: int | None, batch: int, size: int, said: list[str]
+) -> None:
+    """Also with the items of a step each, and with those that are left: 4 rows of 5 items are 8, 8 and 4."""
+    written_batch(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((8, *([items] if items else []), 2, 4), np.float32))
+    run = "{run: m, in: {x: $%s}, out: {y: y}}"
+    each = f"{{each: $x, as: one, batch: {batch}, steps: [{run % 'one'}], collect: {{y: ys}}}}"
+    step, out = (each, "ys") if items else (run % "x", "y")
+    (tmp_path / "m.yaml").write_text(
+        f"version: 1\nmodels: {{m: {{path: m.onnx}}}}\npipelines: {{p: {{steps: [{step}], outputs: {{{out}: ${out}}}}}}}\n"
+        f"jobs: {{run: {{pipeline: p, input: {{path: x.npy, columns: {{x: array}}}}, batch: {{size: {size}}}, "
+        "output: {path: out, format: npz}}}\n"
+    )
+    diagnostics = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
+    assert [one["rule"] for one in diagnostics] == ["unusable-batch"] * len(said)
+    assert all(text in one["detail"] for text, one in zip(said, diagnostics, strict=True))
+    assert (cli("apply", tmp_path / "m.yaml", "-q").code == 0) is (not said)
+
+
+def test_a_graph_of_several_rows_is_not_fed_the_one_that_a_state_goes_through(cli: Cli, tmp_path: Path) -> None:
+    four: Sequence[int | str] = [4, 2]
+    value = (TensorProto.FLOAT, four)
+    nodes = [helper.make_node("Add", ["x", "h"], ["after"]), helper.make_node("Relu", ["after"], ["y"])]
+    save_model(tmp_path / "m.onnx", nodes, {"x": value, "h": value}, {"y": value, "after": value})
+    np.save(tmp_path / "x.npy", np.ones((8, 2), np.float32))
+    (tmp_path / "m.yaml").write_text(
+        "version: 1\nmodels: {m: {path: m.onnx}}\npipelines:\n  p:\n    state: {h: $after}\n"
+        "    steps: [{run: m, in: {x: $x, h: $h}, out: {y: y, after: after}}]\n    outputs: {y: $y}\n"
+        "jobs: {run: {pipeline: p, input: {path: x.npy, columns: {x: array}}, output: {path: out}}}\n"
+    )
+    (one,) = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
+    assert "x is [4, 2] in the graph, and [1, 2] is fed" in one["detail"]
+
+
 @pytest.mark.parametrize("place", ["input", "inside", "output"])
 def test_no_value_of_a_run_on_cuda_has_more_elements_than_its_kernels_count(
     cli: Cli, tmp_path: Path, place: str
