@@ -32,7 +32,7 @@ class ModelRun(Struct, frozen=True, kw_only=True):
     in_each: bool = False
 
     def of_rows(self, rows: int) -> Shapes:
-        """Return the shapes of the inputs in a run of so many rows."""
+        """Return the shapes of the inputs in a run of a number of rows."""
         shapes = {}
         for name, sizes in self.shapes.items():
             axis = self.axes.of_input(name)

@@ -71,7 +71,7 @@ def _problem(job: ResolvedJob, rows: int) -> RefusedBatch | None:
 
 
 def _problem_of_pipeline(job: ResolvedJob, rows: int) -> RefusedBatch | None:
-    """Return why a model of a pipeline cannot be run with so many rows, or with the items of a step each."""
+    """Return why a model of a pipeline cannot be run with a number of rows, or with the items of a step each."""
     for run in model_runs(job, rows):
         for count in dict.fromkeys((run.rows, run.fewest)) if run.in_each else (run.rows,):
             shapes = run.of_rows(count)
