@@ -101,6 +101,12 @@ class GenerateSession(ComposedSession):
             found.update(zip(places, some, strict=True))
         return [found[row] for row in range(len(texts))]
 
+    def end_runs(self, *, early: bool) -> None:
+        """Ask what is rendered or written, and all that comes later, to end; or let it go on."""
+        super().end_runs(early=early)
+        if self._template is not None:
+            self._template.end(early=early)
+
     @property
     def written(self) -> Mapping[str, int]:
         """Tokens that were written and read, and texts by why they ended."""

@@ -2,7 +2,9 @@
 
 A template is a program that came with the model. The sandbox keeps it from the rest of Python, and not from looping or
 from doubling a text for ever. So it pays for what it does: a turn of a loop and a call of a macro by the text in them,
-a value by its size; and before it is made, where a factor decides the size. What it may spend grows with the messages.
+a value by its size; and before it is made, where a factor decides the size. Each payment is a step, too: it takes as
+long as thousands of letters do. What it may spend of both grows with the messages, and some templates look from each
+message through all others.
 """
 
 import json
@@ -23,8 +25,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 _DEEPEST, _DEAREST = 200, 32
-_LEAST, _FACTOR = 100_000, 40
-"""What a template may spend: this much, and this much more for each character of the messages."""
+_LEAST, _FACTOR, _STEPS, _OF_PAIRS, _MOST = 100_000, 40, 4, 2, 6_000_000
+"""What a template may spend: this much, and more for each character of the messages: of sizes, and of steps; and for
+each pair of messages. No template takes more steps than the last number: they take about half a minute."""
 _FREE = ("count", "d", "default", "first", "items", "last", "length")
 _OF_PARTS = (
     "abs", "float", "int", "list", "map", "reject", "rejectattr", "reverse", "safe", "select", "selectattr",
@@ -35,6 +38,8 @@ _OF_WHOLES = (
 )  # fmt: skip
 """The filters that look at no more than an item; at a value, or at its items; and at all that is in them. Others are
 not known."""
+_BY_ITEM = ("dictsort", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "sort", "unique")
+"""Those of them that compute something of each item."""
 _OF_JINJA = ("_loop_vars", "_block_vars")
 """What Jinja gives to each call beside."""
 _TESTS = ("boolean", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number", "sequence",
@@ -74,12 +79,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             finalize=_paid_output,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
-        self.left = _LEAST
+        self.left = self.steps = _LEAST
+        self.is_late = False
         known: dict[str, Any] = dict(self.filters)
         tests: dict[str, Any] = dict(self.tests)
         self.filters = {name: known[name] for name in _FREE}
-        self.filters |= {name: self._paid(known[name], length_hint_of) for name in _OF_PARTS}
-        self.filters |= {name: self._paid(known[name], size_of, _GROWTH.get(name)) for name in _OF_WHOLES}
+        for name in (*_OF_PARTS, *_OF_WHOLES):
+            size = length_hint_of if name in _OF_PARTS else size_of
+            self.filters[name] = self._paid(known[name], size, _GROWTH.get(name), by_item=name in _BY_ITEM)
         self.filters["tojson"] = self._paid(_to_json, size_of, _growth_of_json)
         self.tests = {name: tests[name] for name in _TESTS}
         self.tests |= {name: self._paid(tests[name], size_of) for name in _COMPARISONS}
@@ -88,19 +95,31 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def fill(self, messages: Any) -> None:
         """Give what a rendering of messages may spend. Raises UnboundedError."""
-        self.left = _LEAST + _FACTOR * size_of(messages, sys.maxsize)
+        size, pairs = size_of(messages, sys.maxsize), min(len(messages) ** 2, _MOST)
+        self.left = _LEAST + _FACTOR * size + _OF_PAIRS * pairs
+        self.steps = min(_LEAST + _STEPS * size + _OF_PAIRS * pairs, _MOST)
 
-    def pay(self, price: int) -> bool:
+    def pay(self, price: int, steps: int = 1) -> bool:
         """Take the price of what is done, or raise UnboundedError; return True, for a condition."""
         self.left -= price
-        if self.left < 0:
+        self.steps -= steps
+        if self.left < 0 or self.steps < 0:
             raise UnboundedError("it loops for too long, or makes too much text of the messages")
+        if self.is_late:
+            raise UnboundedError("it was ended")
         return True
 
     def paid(self, value: Any) -> Any:
         """Return a value whose whole size is paid; of what is read once, a list."""
         value = _listed(value)
         self.pay(size_of(value, self.left))
+        return value
+
+    def compared(self, value: Any) -> Any:
+        """Return a value that is compared. That is fast for texts, and nothing is made of them."""
+        if not isinstance(value, str):
+            return self.paid(value)
+        self.pay(len(value) // _DEAREST)
         return value
 
     def part(self, value: Any) -> Any:
@@ -130,6 +149,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, obj: Any, /, *arguments: Any, **named: Any) -> Any:
         """Call a macro, a function or a method, whose result is paid; and what it takes, unless it only hands it on."""
+        if getattr(obj, "__self__", None) is self:  # what `_Paying` has put there
+            return obj(*arguments)
         self.pay(len(arguments) + len(named))
         if not isinstance(obj, (Macro, LoopContext)):
             arguments = tuple(map(self.paid, arguments))
@@ -160,7 +181,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return paying
 
     def _paid(
-        self, function: Callable[..., Any], size: Callable[..., int], growth: Callable[..., int] | None = None
+        self,
+        function: Callable[..., Any],
+        size: Callable[..., int],
+        growth: Callable[..., int] | None = None,
+        *,
+        by_item: bool = False,
     ) -> Callable[..., Any]:
         """Return a filter or a test that pays for what it takes and gives."""
         given = 1 if hasattr(function, "jinja_pass_arg") else 0
@@ -168,7 +194,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         @wraps(function)
         def paid(*arguments: Any, **named: Any) -> Any:
             values = [_listed(one) for one in arguments[given:]]
-            self.pay(1 + sum(size(one, self.left) for one in (*values, *named.values())))
+            steps = 1 + length_hint_of(values[0]) if by_item else 1
+            self.pay(1 + sum(size(one, self.left) for one in (*values, *named.values())), steps)
             if growth is not None:
                 self.pay(growth(*values, **named))
             result = function(*arguments[:given], *values, **named)
@@ -205,9 +232,9 @@ class _Paying(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802  as above
         self.generic_visit(node)
-        node.expr = self._call("paid", node.expr)
+        node.expr = self._call("compared", node.expr)
         for one in node.ops:
-            one.expr = self._call("paid", one.expr)
+            one.expr = self._call("compared", one.expr)
         return node
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802  as above

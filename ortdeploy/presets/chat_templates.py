@@ -49,6 +49,10 @@ class ChatTemplate:
         except Exception as error:  # a program of a stranger may raise any
             raise TemplateError(f"the chat template does not take the messages: {error}") from error
 
+    def end(self, *, early: bool) -> None:
+        """Ask the rendering that goes on, and all later ones, to end; or let later ones go on."""
+        self._environment.is_late = early
+
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         self._environment.fill(messages)
         return self._template.render(

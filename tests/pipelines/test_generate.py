@@ -24,11 +24,13 @@ from support.models import make_adapter
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.memory_budget import PROCESS
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.pipelines.generate import groups_of
+from ortdeploy.pipelines.component import Component
+from ortdeploy.pipelines.generate import GenerateSession, groups_of
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.runtime.generation import GenaiSession, Writing
 from ortdeploy.runtime.library import says_no_memory
+from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.streaming.row_runner import RowRunner
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("onnxruntime_genai"), reason="needs the extra generate")
@@ -461,6 +463,20 @@ def test_a_text_that_takes_too_long_ends_between_two_tokens(folder: Path) -> Non
     session.end_runs(early=False)
     (written,) = session.write([session.tokens_of("the pump")], HOW, ())
     assert written.finish_reason == "end"
+
+
+def test_a_rendering_that_takes_too_long_is_ended_by_run_timeout(folder: Path) -> None:
+    write_rows(folder, [{"prompt": "the pump"}])
+    (folder / "m.yaml").write_text(MANIFEST.replace("SAID", "chat: prompt"))
+    (plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
+    (opening,) = [step for step in plan.steps if isinstance(step, OpenSession)]
+    (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
+    assert job.pipeline is not None
+    opened = OpenedSession(candidate=opening.candidates[0], session=GenaiSession(opening, opening.candidates[0]))
+    session = GenerateSession(job.pipeline, {"write.decoder": Component("write.decoder", opened)})
+    session.end_runs(early=True)
+    with pytest.raises(OrtdeployError, match="the chat template does not take the messages: it was ended"):
+        session.run(["text"], {"prompt": np.array(["the pump"], object)}, ())
 
 
 class _Slow:

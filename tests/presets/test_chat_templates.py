@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from support.effort import effort
 
+from ortdeploy.presets import bounded_templates
 from ortdeploy.presets.chat_templates import ChatTemplate, TemplateError, read_chat_template
 
 MESSAGES: list[dict[str, Any]] = [
@@ -144,6 +145,36 @@ def test_a_long_conversation_is_looked_through_from_each_message() -> None:
         {},
     )
     assert template.render([{"role": "user", "content": "Hi"}] * 3000).endswith(",3,2,1,")
+
+
+def test_each_message_may_look_through_all_before_it() -> None:
+    """As the template of Gemma 4 does, for what was said before a tool has answered."""
+    template = ChatTemplate(
+        "{% for m in messages %}{% for j in range(loop.index0) %}{% if messages[j].role == 'tool' %}{% endif %}"
+        "{% endfor %}{{ m.content }}{% endfor %}",
+        {},
+    )
+    assert template.render([{"role": "user", "content": "Hi"}] * 300) == "Hi" * 300
+
+
+def test_turns_of_a_loop_are_counted_beside_the_size_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn takes as long as thousands of letters that are copied."""
+    turns: list[str] = []
+    monkeypatch.setattr(bounded_templates, "_LEAST", 100)
+    monkeypatch.setattr(bounded_templates, "_now", lambda _: str(turns.append("")))
+    inner = "{% for _ in messages[0].content %}" * 2 + "{% set x = strftime_now('') %}" + "{% endfor %}" * 2
+    with pytest.raises(TemplateError, match="loops for too long"):
+        ChatTemplate(inner, {}).render([{"role": "user", "content": "a" * 5_000}])
+    assert 1_000 < len(turns) < 5_000
+
+
+def test_a_rendering_that_takes_too_long_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_templates, "_now", lambda _: str(template.end(early=True)))
+    template = ChatTemplate("{% if messages|length > 1 %}{{ strftime_now('') }}{% endif %}{{ messages[0].role }}", {})
+    with pytest.raises(TemplateError, match="it was ended"):
+        template.render(MESSAGES)
+    template.end(early=False)
+    assert template.render(MESSAGES[:1]) == "system"
 
 
 def test_a_loop_that_is_not_entered_costs_little() -> None:
