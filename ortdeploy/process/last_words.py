@@ -283,7 +283,7 @@ def what_it_did(doing: "Mapping[str, str]", rows: "list[tuple[int, int]]", comma
     if "session" in doing and "job" not in doing:
         return f'opened session {doing["session"]} of model "{doing["model"]}"'
     if "job" in doing:
-        on = f"session {doing['session']} of " if "session" in doing else ""
+        on = f"session {doing['session']} of " if doing.get("session") else ""
         which = f" rows {_spans(rows)} of" if rows else ""
         return f'ran{which} job {doing["job"]} on {on}model "{doing["model"]}"'
     return f"ran ortdeploy {command}" if command else "ran the plan"

@@ -161,7 +161,7 @@ def test_turns_of_a_loop_are_counted_beside_the_size_of_texts(monkeypatch: pytes
     """A turn takes as long as thousands of letters that are copied."""
     turns: list[str] = []
     monkeypatch.setattr(bounded_templates, "_LEAST", 100)
-    monkeypatch.setattr(bounded_templates, "_now", lambda _: str(turns.append("")))
+    monkeypatch.setattr(bounded_templates, "_now", turns.append)
     inner = "{% for _ in messages[0].content %}" * 2 + "{% set x = strftime_now('') %}" + "{% endfor %}" * 2
     with pytest.raises(TemplateError, match="loops for too long"):
         ChatTemplate(inner, {}).render([{"role": "user", "content": "a" * 5_000}])
@@ -169,8 +169,10 @@ def test_turns_of_a_loop_are_counted_beside_the_size_of_texts(monkeypatch: pytes
 
 
 def test_a_rendering_that_takes_too_long_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_templates, "_now", lambda _: str(template.end(early=True)))
+    rendering: list[ChatTemplate] = []
+    monkeypatch.setattr(bounded_templates, "_now", lambda _: rendering[0].end(early=True))
     template = ChatTemplate("{% if messages|length > 1 %}{{ strftime_now('') }}{% endif %}{{ messages[0].role }}", {})
+    rendering.append(template)
     with pytest.raises(TemplateError, match="it was ended"):
         template.render(MESSAGES)
     template.end(early=False)
