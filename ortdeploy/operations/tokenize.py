@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 PACKAGE = Package(module="tokenizers", name="tokenizers", extra="text")
 
+_PADS = ("[PAD]", "<pad>", "<|pad|>", "<PAD>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "</s>")
+"""Tokens that fill rows up, as vocabularies call them; those that have none of their own use their end."""
+
 _TOKENS, _TEXT = forms("rows tokens"), forms("rows")
 
 
@@ -137,12 +140,18 @@ def _encoded(tokenizer: "Tokenizer", texts: list[Any]) -> "list[Encoding]":
 
 
 def _set_padding(tokenizer: "Tokenizer", options: Options) -> None:
-    padding = tokenizer.padding or {}
     if options.get("padding") == "none":
         tokenizer.no_padding()
         return
+    padding = tokenizer.padding or _own_padding(tokenizer)
     known = {key: padding[key] for key in ("direction", "pad_id", "pad_type_id", "pad_token") if key in padding}
     tokenizer.enable_padding(**known, length=options.get("length"))
+
+
+def _own_padding(tokenizer: "Tokenizer") -> dict[str, Any]:
+    """Return how a tokenizer pads whose file does not say it: with the token of its vocabulary that is for that."""
+    ids = {token: tokenizer.token_to_id(token) for token in _PADS}
+    return next(({"pad_token": token, "pad_id": id_} for token, id_ in ids.items() if id_ is not None), {})
 
 
 def _set_truncation(tokenizer: "Tokenizer", options: Options) -> None:

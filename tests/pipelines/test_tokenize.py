@@ -89,6 +89,17 @@ def test_tokens_are_those_of_the_library(
             assert len(row) == len(one.ids)
 
 
+@pytest.mark.parametrize(("pad", "filled"), [("<pad>", 4), ("</s>", 4), ("x", 0)])
+def test_rows_are_filled_up_with_the_token_that_is_for_that(tmp_path: Path, pad: str, filled: int) -> None:
+    """The file says nothing about padding; if its vocabulary has no such token, 0 stands where the mask is 0."""
+    words = {"[UNK]": 0, "a": 1, "b": 2, "c": 3, pad: 4}
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))  # noqa: S106  no password
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    own.save(str(tmp_path / "tokenizer.json"))
+    ids, mask, _ = tokenize(str(tmp_path / "tokenizer.json"), {}, ["a b c", "a"])
+    assert (ids[1].tolist(), mask[1].tolist()) == ([1, filled, filled], [1, 0, 0])
+
+
 def test_offsets_are_places_in_the_text_of_the_type(path: str) -> None:
     ids, _, types, offsets, sequences = tokenize(path, {"offsets": "characters"}, [("ab éc", "de")])
     tokenizer = tokenizers.Tokenizer.from_file(path)
