@@ -28,8 +28,11 @@ def face_of(model: ModelFacts) -> bytes:
 
 def _made(value: ValueFacts) -> list[onnx.NodeProto]:
     sizes = [size if isinstance(size, int) else 1 for size in value.tensor.shape or ()]
-    zero = helper.make_tensor("zero", ELEMENT_NUMBERS[value.tensor.dtype or ""], [1], [0])
+    kind = ELEMENT_NUMBERS[value.tensor.dtype or ""]
     return [
         helper.make_node("Constant", [], [f"{value.name} sizes"], value_ints=sizes),
-        helper.make_node("ConstantOfShape", [f"{value.name} sizes"], [value.name], value=zero),
+        helper.make_node("ConstantOfShape", [f"{value.name} sizes"], [f"{value.name} zeros"]),
+        helper.make_node(
+            "Cast", [f"{value.name} zeros"], [value.name], to=kind
+        ),  # of each type, as the one before is not
     ]
