@@ -50,6 +50,20 @@ def test_patterns_are_globs(folder: Path, pattern: str) -> None:
     assert expand(f"{folder}/{pattern}") == found_by_glob(f"{folder}/{pattern}")
 
 
+def test_a_name_behind_a_pattern_lists_no_folder_that_may_hold_very_many(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, scandir = set[str](), os.scandir
+
+    def note(path: str) -> object:
+        listed.add(os.path.normpath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", note)
+    assert expand(f"{folder}/s*/x.npy") == [f"{folder}/sub/x.npy"]
+    assert listed == {f"{folder}"}
+
+
 @given(
     pattern=st.text(st.sampled_from("ab*?[]!.né-1"), min_size=1, max_size=6).filter(lambda text: set(text) & set("*?["))
 )
