@@ -44,7 +44,7 @@ def open_file_digest(file: BinaryIO) -> str:
 
 def is_digest(value: object) -> bool:
     """Return whether something has the form of a SHA-256 in hexadecimal digits."""
-    return isinstance(value, str) and len(value) == _DIGITS and all(sign in "0123456789abcdef" for sign in value)
+    return isinstance(value, str) and len(value) == _DIGITS and not value.strip("0123456789abcdef")
 
 
 _DIGITS = 64

@@ -10,7 +10,7 @@ from support.memo_files import memo_files, rewrite
 
 from ortdeploy.files import digest_cache, digests
 from ortdeploy.files.digest_cache import LARGE, DigestCache
-from ortdeploy.files.digests import file_digest
+from ortdeploy.files.digests import file_digest, is_digest
 
 
 @pytest.fixture
@@ -154,3 +154,11 @@ def test_the_digest_of_a_content_is_read_in_pieces(tmp_path: Path, monkeypatch: 
         expected = hashlib.sha256(content).digest()[:16] if size == len(content) else None
         assert digests.content_digest(str(path), size, mtime) == expected
     assert max(asked) == 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "other", ["", "A" * 64, "a" * 63, "a" * 65, "a" * 63 + "\n", "a" * 30 + "g" + "a" * 33, "٣" * 64, None, 1]
+)
+def test_a_digest_has_64_hexadecimal_digits(other: object) -> None:
+    assert is_digest("0123456789abcdef" * 4)
+    assert not is_digest(other)
