@@ -45,11 +45,16 @@ class VerifiedPart(Struct, frozen=True, kw_only=True):
 
 
 class VerifiedJob(Struct, frozen=True, kw_only=True):
-    """A job and its parts; no parts if nothing is committed."""
+    """A job and its parts; no parts if nothing is committed. Behind them, files of rows that are gone, in a folder."""
 
     job: str
     output: str
     parts: tuple[VerifiedPart, ...]
+
+    @property
+    def count(self) -> int:
+        """How many parts there are."""
+        return sum("/" not in one.file for one in self.parts)
 
     @property
     def sound(self) -> tuple[VerifiedPart, ...]:
@@ -102,6 +107,18 @@ def verify_parts(
             found = replace(found, state=PartState.CARRIED_AWAY, damage=None)
         if found is not None:
             yield found
+
+
+def columns_of_files(state_dir: Path, output: str) -> set[str]:
+    """Return the columns that committed rows have as files of their own, whatever the manifest says by now.
+
+    Raises OrtdeployError.
+    """
+    with read_ledger(state_dir) as ledger:
+        record = ledger.output(output) if ledger else None
+        made_by = ledger.made_by(record.parts[-1].deployment) if ledger and record and record.parts else None
+    columns = made_by.layout["columns"] if made_by and made_by.layout else {}
+    return {name for name, told in columns.items() if told == [None, None]}
 
 
 def rows_with_results(state_dir: Path, output: str, owner: tuple[str, str]) -> tuple[int, ...]:

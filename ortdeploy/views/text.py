@@ -230,8 +230,8 @@ def _verified(one: "VerifiedJob") -> str:
     if not one.parts:
         return f"no part is committed in {one.output}"
     size = format_size(sum(part.bytes for part in one.sound))
-    are = "is as it was" if len(one.parts) == 1 else "are as they were"
-    text = f"{len(one.sound):,} of {count(len(one.parts), 'part')} in {one.output} {are} written ({size})"
+    are = "is as it was" if one.count == 1 else "are as they were"
+    text = f"{len(one.sound):,} of {count(one.count, 'part')} in {one.output} {are} written ({size})"
     copies = sum(part.is_copy for part in one.parts)
     if copies:
         text += f"; local copies of {copies:,} were read, and compared with size and ETag of the objects"

@@ -81,11 +81,14 @@ def test_classes_are_written_as_pictures_that_are_named_after_theirs(
     done = cli("apply", tmp_path / "m.yaml")
     assert done.code == 0, done.words
     check(tmp_path / "out", pictures)
+    more = MANIFEST.replace("{map: $map}", "{map: $map, again: $map}").replace("images: [map]", "images: [map, again]")
+    (tmp_path / "m.yaml").write_text(more)  # which is about rows to come
     assert cli("verify", tmp_path / "m.yaml").code == 0
     (tmp_path / "out/images/map-00000001-a.png").rename(tmp_path / "out/images/map-00000099-a.png")
     lost = cli("verify", tmp_path / "m.yaml")
     assert lost.code == 1
     assert lost.out.splitlines()[0].endswith("/out/images/map-00000001*.png is gone")
+    assert lost.out.splitlines()[1].startswith("run: 2 of 2 parts in ")
 
 
 def test_shards_name_them_alike(cli: Cli, tmp_path: Path, pictures: dict[str, np.ndarray]) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,14 @@ from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.files.urls import path_from_here
 from ortdeploy.ledger.integrity import GONE_FILE
 from ortdeploy.ledger.records import output_key
-from ortdeploy.ledger.verification import PartState, VerifiedJob, VerifiedPart, rows_with_results, verify_parts
+from ortdeploy.ledger.verification import (
+    PartState,
+    VerifiedJob,
+    VerifiedPart,
+    columns_of_files,
+    rows_with_results,
+    verify_parts,
+)
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.views import json, text
@@ -30,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         jobs = [replace(one, output=path_from_here(at, one.output)) for at, one in zip(folders, jobs, strict=True)]
         sys.stdout.write(text.render_verification(jobs, quiet=arguments.quiet))
     damaged = sum(len(one.damaged) for one in jobs)
-    log_outcome(arguments, "parts.verified", parts=sum(len(one.parts) for one in jobs), damaged=damaged)
+    log_outcome(arguments, "parts.verified", parts=sum(one.count for one in jobs), damaged=damaged)
     return EXIT_REJECTED if rejected or damaged else EXIT_OK
 
 
@@ -40,15 +47,19 @@ def _verify(spec: Spec, job: JobSpec, state_dir: str | None) -> VerifiedJob:
     key, owner = output_key(folder, state), (spec.name, job.name)
     parts = [*verify_parts(state, key, owner, folder, url=job.output.url, removable=job.output.removable)]
     if job.output.files and job.output.url is None and not job.output.removable:
-        parts += _lost_files(job, folder, partial(rows_with_results, state, key, owner))
+        written = columns_of_files(state, key)
+        suffixes = {name: suffix for name, suffix in job.output.files.items() if name in written}
+        parts += _lost_files(folder, suffixes, partial(rows_with_results, state, key, owner))
     return VerifiedJob(job=job.name, output=job.output.shown, parts=tuple(parts))
 
 
-def _lost_files(job: JobSpec, folder: Path, rows: Callable[[], Sequence[int]]) -> Iterator[VerifiedPart]:
+def _lost_files(
+    folder: Path, suffixes: Mapping[str, str], rows: Callable[[], Sequence[int]]
+) -> Iterator[VerifiedPart]:
     """Yield the images and recordings of rows that are gone; `rows` reads anew what a live run changes meanwhile."""
     from ortdeploy.sinks.row_files import lost_files  # noqa: PLC0415  few jobs write images
 
-    lost = {*lost_files(folder, job.output.files, rows())}
-    for file in lost_files(folder, job.output.files, rows()) if lost else ():
+    lost = {*lost_files(folder, suffixes, rows())}
+    for file in lost_files(folder, suffixes, rows()) if lost else ():
         if file in lost:
             yield VerifiedPart(file=file, bytes=0, state=PartState.DAMAGED, damage=GONE_FILE)
