@@ -110,7 +110,8 @@ class RowLocator:
         if known is not None and known.is_known(state):
             is_replaced = digest is not None and now is not None and digest != now and state not in known.repaired
             return _REPLACED if is_replaced else None
-        if known is not None and self._step.input.on_change == "rerun" and not known.gone:
+        is_whole = known is not None and not known.gone and known.span is not None  # not rows of another machine alone
+        if is_whole and self._step.input.on_change == "rerun":
             return "the file has changed, and apply runs all of its rows again"
         if known is None or known.gone or self._step.input.on_change == "append":
             return _REPLACED

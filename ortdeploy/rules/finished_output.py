@@ -89,7 +89,8 @@ def _follow(job: "ResolvedJob") -> str:
     present = {one.path for one in job.input.present}
     if job.upstream is not None or not present.issuperset(job.input.changed):
         return ""
-    ways = [] if job.has_state else ["on_change: rerun runs the rows of changed files again"]
+    is_said = job.spec.input.arrivals.on_change == "rerun"  # and these are rows of another machine
+    ways = [] if job.has_state or is_said else ["on_change: rerun runs the rows of changed files again"]
     ways += ["on_change: append takes changed content for a new file"] if job.output.state == "finished" else []
     return f" Under input:, {', and '.join(ways)}." if ways else ""
 

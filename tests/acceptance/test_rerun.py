@@ -322,3 +322,22 @@ def test_retry_says_that_apply_runs_the_rows_of_a_repaired_file(cli: Cli, deploy
     assert said in retried.words
     apply(cli, path)
     assert [value for _, value in rows(deployment / "out").values()] == [0, 1, 2]
+
+
+def test_a_file_of_which_rows_were_taken_over_is_repaired_by_retry_alone(
+    cli: Cli, deployment: Path, manifest: Write
+) -> None:
+    path = manifest()
+    put(deployment, "a", 1, float("nan"))
+    apply(cli, path)
+    letters = shutil.copy(deployment / "out/_failed.jsonl", deployment / "letters.jsonl")
+    shutil.rmtree(deployment / "out")
+    shutil.rmtree(deployment / ".ortdeploy")  # as another machine, which has not read the file
+    assert cli("retry", path, "--job", "run", "--from", letters).code == 0
+    put(deployment, "a", 1, 5)
+    refused = cli("plan", path)
+    assert "run ortdeploy retry with --job run" in refused.words
+    assert "on_change: rerun" not in refused.words
+    assert cli("retry", path, "--job", "run").code == 0
+    assert "nothing to do" in apply(cli, path)
+    assert {value for _, value in rows(deployment / "out").values()} == {5.0}
