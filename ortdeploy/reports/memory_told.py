@@ -62,7 +62,7 @@ def _growth_text(numbers: Mapping[str, float] | None) -> str:
     if not numbers:
         return ""
     rate, grown = format_size(numbers["bytes_per_1000_rows"]), format_size(numbers["grown_bytes"])
-    said = f"memory grows by {rate} per 1,000 rows: by {grown} in {numbers['rows']:,} rows of this run"
+    said = f"memory grows by {rate} per 1,000 rows: by {grown} in {numbers['rows']:,} rows of one run"
     if "rows_left" in numbers:
         what = "the memory of this machine"
         if "limit_bytes" in numbers:

@@ -1,13 +1,19 @@
 """A job whose model keeps memory: it is told in the report, in `status` and at the end, with the numbers."""
 
+import json
 import mmap
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+from conftest import Cli
+from onnx import TensorProto, helper
 from support.fakes import FakeRuntime, double
 from support.jobs import changed, execute, plan_for, report, save, written_as
 from support.logs import capture_logs
+from support.models import save_model
 from support.shards import finish, run_shard
 
 from ortdeploy.durations import Pace
@@ -108,3 +114,34 @@ def test_a_job_that_takes_much_more_than_was_measured_is_told(tmp_path: Path) ->
     (text,) = execute(tmp_path, changed(plan_for(tmp_path, 8), limits={"forecast": known}), FakeRuntime(double)).memory
     assert text.endswith("of memory, and 1.0 MiB were forecast. limits: {memory: …} keeps it within a limit")
     assert f"run: {text}" in status_of(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pattern", "grows"), [(", pattern: true", True), ("", False)])
+def test_onnx_runtime_keeps_memory_for_ever_new_shapes(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, pattern: str, grows: bool
+) -> None:
+    """An arena that shrinks after each run leaves the heap in fragments, if patterns ask for blocks of every size."""
+    monkeypatch.setattr(leaks, "_SECONDS_BETWEEN", 1e-9)
+    nodes, weights = [helper.make_node("MatMul", ["x", "w"], ["a0"])], {"w": np.full((8, 64), 1 / 64, np.float32)}
+    for layer in range(6):
+        a, t, s, p = (f"{name}{layer}" for name in "atsp")
+        nodes += [
+            helper.make_node("Transpose", [a], [t], perm=[0, 2, 1]),
+            helper.make_node("MatMul", [a, t], [s]),
+            helper.make_node("Softmax", [s], [p]),
+            helper.make_node("MatMul", [p, a], [f"a{layer + 1}"]),
+        ]
+    nodes.append(helper.make_node("ReduceMean", ["a6"], ["y"], axes=[1], keepdims=0))
+    inputs: dict[str, tuple[int, list[int | str | None]]] = {"x": (TensorProto.FLOAT, ["rows", "words", 8])}
+    save_model(tmp_path / "m.onnx", nodes, inputs, {"y": (TensorProto.FLOAT, ["rows", 64])}, weights)
+    sizes = random.Random(0)  # noqa: S311  sizes, not secrets
+    lines = [{"x": [[1] * 8] * sizes.randrange(8, 900)} for _ in range(260)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "m.yaml").write_text(
+        f"version: 1\nmodels: {{m: {{path: m.onnx, checks: [], memory: {{shrink_after_run: true{pattern}}}}}}}\n"
+        "jobs: {run: {model: m, input: {path: rows.jsonl}, batch: {size: 1}, output: {path: out, rows_per_part: 2}}}\n"
+    )
+    done = cli("apply", tmp_path / "m.yaml")
+    assert done.code == 0, done.out + done.err
+    assert ("memory: lean" in done.out) == grows, report(tmp_path)["samples"]

@@ -24,7 +24,7 @@ def grown(monkeypatch: pytest.MonkeyPatch, limit: int | None, room: int | None, 
 
 def test_growth_is_told_with_its_pace_and_when_the_limit_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     assert grown(monkeypatch, 512 * MIB, 20 * MIB) == (
-        "memory grows by 2.0 MiB per 1,000 rows: by 100 MiB in 51,200 rows of this run. At this pace, the 512 MiB that "
+        "memory grows by 2.0 MiB per 1,000 rows: by 100 MiB in 51,200 rows of one run. At this pace, the 512 MiB that "
         "it may take would be used up after 10,240 more, in 17:04. ortdeploy check --leaks tells if it is the model "
         "that keeps it"
     )
