@@ -69,7 +69,9 @@ def letters_of(subject: Subject, name: str, facts: ModelFacts, classes: int) -> 
     letters = len(subject.lines(beside)) if beside is not None else 0
     if beside is None or not letters:
         return None
-    return f"from: {provenance.beside('letters', scalar(beside))}{_space(classes - letters)}", f"the lines of {beside}"
+    blank = provenance.convention("blank 0 (some models have it last: -1)", 0, OF)
+    given = f"from: {provenance.beside('letters', scalar(beside))}, blank: {blank}{_space(classes - letters)}"
+    return given, f"the lines of {beside}"
 
 
 def _space(missing: int) -> str:

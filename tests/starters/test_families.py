@@ -271,13 +271,14 @@ def test_a_text_detector_gets_boxes_of_lines(cli: Cli, tmp_path: Path) -> None:
     assert rows(cli, tmp_path)[0].keys() == {"path", "boxes", "scores"}
 
 
-@pytest.mark.quick("metadata")
+@pytest.mark.quick("file")
 @pytest.mark.parametrize("where", ["metadata", "file"])
 def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str) -> None:
     families.text_recogniser(tmp_path / "m.onnx", "0123456789ABC" if where == "metadata" else None)
     if where == "file":
         (tmp_path / "keys.txt").write_text("\n".join("0123456789ABC") + "\n")
-    manifest, _ = made(cli, tmp_path)
+    manifest, said = made(cli, tmp_path)
+    assert ("blank 0" in said) == (where == "file"), "lines of a file do not say which class is none of them"
     assert steps_of(manifest)[-1] == "ctc_greedy"
     assert set(rows(cli, tmp_path)[0]["text"]) <= set("0123456789ABC ")
 
