@@ -12,8 +12,8 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "int8", "uint8", "bool", "string"])
 def test_a_face_is_opened_whatever_the_model_takes_and_gives(dtype: str) -> None:
-    value = {"kind": "tensor", "tensor": TensorType(dtype, ("rows", 3, None))}
-    model = ModelFacts(path="", inputs=(ValueFacts(name="x", **value),), outputs=(ValueFacts(name="y", **value),))
+    x, y = (ValueFacts(name=name, kind="tensor", tensor=TensorType(dtype, ("rows", 3, None))) for name in "xy")
+    model = ModelFacts(path="", inputs=(x,), outputs=(y,))
     session = onnxruntime.InferenceSession(face_of(model), providers=["CPUExecutionProvider"])
     (taken,), (given,) = session.get_inputs(), session.get_outputs()
     assert (taken.name, taken.shape[1], given.name, given.type) == ("x", 3, "y", taken.type)
