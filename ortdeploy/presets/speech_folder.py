@@ -36,6 +36,8 @@ def read_speech(
 ) -> dict[str, Any]:
     """Return the bands and the tokens of a folder that hears. Raises FolderError, OSError."""
     _check_manifest(preset)
+    if not (files.folder / "tokenizer.json").is_file():
+        raise FolderError(f"There is no {preset.folder}/tokenizer.json. Copy that of the checkpoint into the folder.")
     heard = next((one.tensor.shape for one in encoder.inputs if one.tensor.shape), None)
     if heard is None or len(heard) != 3 or type(heard[1]) is not int or heard[2] not in {WINDOW, None}:  # noqa: PLR2004  rows, bands and frames
         shape = "nothing" if heard is None else f"[{', '.join(map(str, heard))}]"

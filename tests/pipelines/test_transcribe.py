@@ -124,6 +124,13 @@ def test_each_segment_can_be_a_line(cli: Cli, folder: Path) -> None:
     ]
 
 
+def test_a_folder_without_its_tokenizer_is_told_so(cli: Cli, folder: Path) -> None:
+    (folder / "models/listener/tokenizer.json").unlink()
+    result = apply(cli, folder)
+    assert result.code == 1
+    assert "There is no models/listener/tokenizer.json" in result.words
+
+
 def test_silence_has_no_text(cli: Cli, folder: Path) -> None:
     only_call(folder, bytes([128] * 16_000))
     assert apply(cli, folder).code == 0
