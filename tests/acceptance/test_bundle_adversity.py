@@ -29,6 +29,7 @@ from ortdeploy.cli.bundles.bundle_place import Place
 from ortdeploy.cli.children import check as children_check
 from ortdeploy.cli.commands import check, watch
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import names
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.versions import installed, taking_in
@@ -518,6 +519,22 @@ def test_golden_checks_that_hang_end_and_what_resets_the_device_is_begun_three_t
     done = world.run("apply", "--last-good", world.bundle(3))
     assert "error: the process that ran it was ended after 0 seconds. So version 2 stays" in done.err
     assert done.code == 1
+
+
+def test_what_refuses_a_version_three_times_for_now_has_not_killed_its_plan(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(world)
+    bundle = world.bundle(2)
+
+    def fail(*_: object) -> None:
+        raise OrtdeployError("no space left on the device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "plan", fail)
+        for _ in range(4):
+            assert "no space left on the device" in world.run("apply", "--last-good", bundle).err
+    assert (world.run("apply", "--last-good", bundle).code, world.version) == (0, 2)
 
 
 def test_watch_looks_at_the_inputs_of_what_runs_while_its_bundle_is_away(

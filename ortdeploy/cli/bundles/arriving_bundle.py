@@ -12,7 +12,7 @@ from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Place, RefusedError
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.ledger.ledger import now
 from ortdeploy.planning.versions import installed as record
@@ -98,7 +98,7 @@ class ArrivingBundle:
         log_here(place.arguments, log.info, "bundle.installed", deployment=self._name, **fields)
 
     def _prove(self, installed: Installed, version: Version) -> Installed:
-        """Plan and check a version that is whole; return the record of that. Raises RefusedError, LockedError."""
+        """Plan and check a version that is whole; return the record of that. Raises RefusedError, OrtdeployError."""
         place, facts = self._place, self._place.facts_key(version)
         begun = self._begin(installed, facts)
         try:
@@ -106,7 +106,7 @@ class ArrivingBundle:
             begun = record.with_state(begun, self._id, PLANNED)
             self._save(begun)
             place.try_checks(version, planned)
-        except (RefusedError, LockedError):  # neither has killed this process
+        except (OrtdeployError, KeyboardInterrupt):  # which have not killed this process
             self._save(replace(begun, begun={}))
             raise
         installed = record.with_state(record.with_passed(begun, self._id, facts), self._id, CHECKED)
