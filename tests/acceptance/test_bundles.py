@@ -8,8 +8,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,7 +30,7 @@ from ortdeploy.cli.commands import watch
 from ortdeploy.cli.main import main
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import content_store, names
-from ortdeploy.planning.versions import installed, taking_in
+from ortdeploy.planning.versions import installed, recovery, taking_in
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.schemas import load_schema
 
@@ -614,6 +614,26 @@ def test_a_damaged_record_is_written_anew_from_what_is_in_the_store(
     assert world.run("status", "@demo").err == ""  # it is told once
     assert "was set aside by a rollback" in world.run("apply", three).err  # as before
     assert (world.run("rollback", "@demo").code, world.version) == (0, 1)
+
+
+def test_a_record_that_another_process_has_mended_meanwhile_stays_as_it_is(
+    upgraded: tuple[World, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, two = upgraded
+    assert world.run("apply", two).code == 0
+    state = world.device / ".ortdeploy"
+    record = installed.record_of(state, "demo")
+    whole = record.read_bytes()
+    record.write_text("{")
+
+    @contextmanager
+    def other_first(*_: object) -> Iterator[None]:
+        record.write_bytes(whole)
+        yield
+
+    monkeypatch.setattr(recovery, "installing", other_first)
+    assert recovery.mend(state, "demo", "2026-01-01T00:00:00+00:00") is None
+    assert record.read_bytes() == whole
 
 
 def test_a_damaged_record_of_signed_versions_is_written_anew_and_trust_is_asked_again(world: World) -> None:

@@ -36,13 +36,22 @@ def mend(state_dir: Path, name: str, now: str) -> str | None:
 
     Raises LockedError, OrtdeployError.
     """
+    if _damage(state_dir, name) is None:
+        return None
+    with installing(state_dir, name):
+        damage = _damage(state_dir, name)
+        if damage is None:  # another process has mended it meanwhile, and perhaps gone on from there
+            return None
+        found = _recovered(state_dir, name, now)
+        save_installed(state_dir, found)
+    return f"{damage}. {_told(found)}"
+
+
+def _damage(state_dir: Path, name: str) -> str | None:
     try:
         load_installed(state_dir, name)
     except DamagedRecordError as error:
-        with installing(state_dir, name):
-            found = _recovered(state_dir, name, now)
-            save_installed(state_dir, found)
-        return f"{error}. {_told(found)}"
+        return str(error)
     return None
 
 
