@@ -51,11 +51,13 @@ def passes_arrays(function: ast.FunctionDef) -> bool:
 
 
 def of_module(path: Path) -> list[Documented]:
-    """The public code of a module; what a protocol of the module says of a method holds for its implementations."""
+    """The public code of a module; what a protocol or a base of it says of a method holds for its implementations."""
     text = path.read_text(encoding="utf-8")
     body = ast.parse(text).body if any(name in text for name in ARRAYS) else []
-    protocols = [node for node in body if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases)]
-    told = {one.name.rpartition(".")[2]: one.texts for one in of_body(protocols, path.stem, ())}
+    bases = {node.name: {*map(ast.unparse, node.bases)} for node in body if isinstance(node, ast.ClassDef)}
+    general = {name for name, own in bases.items() if "Protocol" in own}.union(*bases.values())
+    inherited = [node for node in body if isinstance(node, ast.ClassDef) and node.name in general]
+    told = {one.name.rpartition(".")[2]: one.texts for one in of_body(inherited, path.stem, ())}
     return [
         one._replace(texts=(*one.texts, *told.get(one.name.rpartition(".")[2], ())))
         for one in of_body(body, path.stem, ())
