@@ -154,7 +154,7 @@ class FirstRows(Struct, frozen=True, kw_only=True):
 
 
 class Preflight(Struct, frozen=True, kw_only=True):
-    """What was found out beyond the facts: `openings` by model, or by pipeline that writes, `compiled` by model.
+    """What was found out beyond the facts: `openings` and `compiled` by model, `folders` by pipeline that writes.
 
     The others are by job.
 
@@ -162,6 +162,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
     """
 
     openings: Mapping[str, Opening] = field(default_factory=dict)
+    folders: Mapping[str, Opening] = field(default_factory=dict)
     compiled: Mapping[str, tuple[CompiledModel, ...]] = field(default_factory=dict)
     refused_operators: Mapping[str, tuple[RefusedOperators, ...]] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)

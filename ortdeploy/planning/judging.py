@@ -40,12 +40,14 @@ def judge(
     """
     from ortdeploy.planning.preflight.compiled_models import ask_about_compiled  # noqa: PLC0415  starts a child
     from ortdeploy.planning.preflight.op_sessions import open_op_steps  # noqa: PLC0415  starts a child
+    from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
 
     spec = deployment.spec
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
     preflight = Preflight(
-        openings=_open(deployment, rejected, state, elsewhere=elsewhere),
+        openings=open_models(deployment, rejected, state, elsewhere=elsewhere),
+        folders={} if elsewhere else _open_folders(deployment, rejected, state),
         compiled=ask_about_compiled(deployment, rejected, elsewhere=elsewhere),
         refused_operators=open_op_steps(deployment, elsewhere=elsewhere),
     )
@@ -57,18 +59,13 @@ def judge(
     return deployment, diagnostics
 
 
-def _open(
-    deployment: "Deployment", rejected: Collection[str], state: Path, *, elsewhere: bool
-) -> "Mapping[str, Opening]":
-    """Return the outcome of opening the models, and on this machine the folders of those that write."""
-    from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
+def _open_folders(deployment: "Deployment", rejected: Collection[str], state: Path) -> "Mapping[str, Opening]":
+    """Return the outcome of opening the folders of models that write."""
+    if all(one.preset is None for one in deployment.spec.pipelines):
+        return {}
+    from ortdeploy.planning.preflight.generation_folders import open_folders  # noqa: PLC0415  few models write
 
-    found = open_models(deployment, rejected, state, elsewhere=elsewhere)
-    if not elsewhere and any(one.preset is not None for one in deployment.spec.pipelines):
-        from ortdeploy.planning.preflight.generation_folders import open_folders  # noqa: PLC0415  few models write
-
-        found |= open_folders(deployment, rejected, state)
-    return found
+    return open_folders(deployment, rejected, state)
 
 
 def judge_memory(deployment: "Deployment", plan: "Plan") -> tuple[Diagnostic, ...]:

@@ -36,7 +36,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         )
         yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)
     for pipeline in deployment.spec.pipelines:
-        opening = deployment.preflight.openings.get(pipeline.name)
+        opening = deployment.preflight.folders.get(pipeline.name)
         if pipeline.preset is not None and opening is not None and opening.refusal is not None:
             detail = (
                 f"ONNX Runtime GenAI does not open {pipeline.preset.folder} to write so: {opening.refusal}. Mend what "

@@ -316,6 +316,7 @@ def make_deployment(spec: Spec, data: Mapping[str, Any] | None = None) -> Deploy
 def _preflight(spec: Spec, data: Mapping[str, Any]) -> Preflight:
     return Preflight(
         openings={name: Opening(**found) for name, found in data.get("openings", {}).items()},
+        folders={name: Opening(**found) for name, found in data.get("folders", {}).items()},
         compiled={name: tuple(CompiledModel(**one) for one in some) for name, some in data.get("compiled", {}).items()},
         refused_operators={
             job: tuple(RefusedOperators(at=tuple(at), operators=operators, refusal=why) for at, operators, why in some)
