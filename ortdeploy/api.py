@@ -492,10 +492,8 @@ def _outcome(answer: Mapping[str, Any], folder: Path) -> Outcome:
 
 def _job_result(one: Mapping[str, Any], path: str | None, folder: Path) -> JobResult:
     local = path or (None if "://" in one["output"] else one["output"])
-    names = ("job", "output", "committed", "failed", "skipped", "kept", "seconds", "reason")
-    return JobResult(
-        **{name: one[name] for name in names},
-        status=Status(one["status"]),
-        memory=tuple(one["memory"]),
-        folder=None if local is None else folder / local,
-    )
+    same = {
+        name: one[name] for name in ("job", "output", "committed", "failed", "skipped", "kept", "seconds", "reason")
+    }
+    place = None if local is None else folder / local
+    return JobResult(**same, status=Status(one["status"]), memory=tuple(one["memory"]), folder=place)

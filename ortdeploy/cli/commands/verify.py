@@ -53,9 +53,7 @@ def _verify(spec: Spec, job: JobSpec, state_dir: str | None) -> VerifiedJob:
     return VerifiedJob(job=job.name, output=job.output.shown, parts=tuple(parts))
 
 
-def _lost_files(
-    folder: Path, suffixes: Mapping[str, str], rows: Callable[[], Sequence[int]]
-) -> Iterator[VerifiedPart]:
+def _lost_files(folder: Path, suffixes: Mapping[str, str], rows: Callable[[], Sequence[int]]) -> Iterator[VerifiedPart]:
     """Yield the images and recordings of rows that are gone; `rows` reads anew what a live run changes meanwhile."""
     from ortdeploy.sinks.row_files import lost_files  # noqa: PLC0415  few jobs write images
 
