@@ -87,7 +87,7 @@ def test_json_of_validate_plan_apply_and_status(cli: Cli, deployment: Path) -> N
     assert [step["step"] for step in planned["steps"]] == ["open-session", "run-job"]
     applied = cli("apply", path, "--format", "json").json
     assert applied["jobs"][0] | {"seconds": 0} == {
-        "job": "run", "status": "done", "output": "outbox/run", "committed": 20, "failed": 0, "skipped": 0, "kept": 0, "seconds": 0, "reason": None,
+        "job": "run", "status": "done", "output": "outbox/run", "committed": 20, "failed": 0, "skipped": 0, "kept": 0, "seconds": 0, "reason": None, "memory": [],
     }  # fmt: skip
     status = cli("status", path, "--format", "json").json
     assert status["jobs"][0]["committed"] == 20
