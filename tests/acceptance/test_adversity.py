@@ -73,7 +73,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
     result = execute(tmp_path, plan_for(tmp_path, 40), FakeRuntime(change))
     assert result.status is Status.FAILED
     assert "data.npy is not what it was when the plan was made" in (result.reason or "")
-    assert "--new-run" in (result.reason or "")
+    assert "Apply again" in (result.reason or "")
 
 
 @pytest.mark.parametrize("change", ["unlink", "cut"])
