@@ -147,7 +147,8 @@ def decides(url: str) -> bool:
 def leaves_as_text(path: str, folder: str, roots: Sequence[str]) -> bool:
     """Return whether the text of a local path leads out of the tree, on this system or on Windows."""
     full = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118  joined as text, nothing is looked at
-    if not any(f"{full}{os.sep}".startswith(root.rstrip(os.sep) + os.sep) for root in (folder, *roots)):
+    allowed = map(os.path.normpath, (folder, *roots))  # of ../digits.yaml the folder ends in ..
+    if not any(f"{full}{os.sep}".startswith(root.rstrip(os.sep) + os.sep) for root in allowed):
         return True
     return os.name != "nt" and not path.startswith("/") and _leaves_on_windows(path)
 

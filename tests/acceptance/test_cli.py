@@ -80,6 +80,15 @@ def test_plan_tells_changes_by_its_exit_code_when_asked(cli: Cli, deployment: Pa
     assert cli("plan", path, "--detailed-exitcode").code == 0
 
 
+def test_a_manifest_above_the_current_folder_is_run_by_its_path(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (deployment / "in").mkdir()
+    monkeypatch.chdir(deployment / "in")
+    assert cli("apply", "../m.yaml").code == 0
+    assert cli("plan", deployment / "m.yaml", "--detailed-exitcode").code == 0  # it is the same deployment
+
+
 def test_json_of_validate_plan_apply_and_status(cli: Cli, deployment: Path) -> None:
     path = deployment / "m.yaml"
     assert cli("validate", path, "--format", "json").json == {"format_version": 1, "diagnostics": [], "steps": []}

@@ -252,3 +252,13 @@ def test_many_paths_are_looked_at_with_their_links(tmp_path: Path) -> None:
 )
 def test_a_sibling_whose_name_begins_like_a_root_is_out(path: str, roots: tuple[str, ...], out: bool) -> None:
     assert leaves_as_text(path, "/a/root", roots) is out
+
+
+@pytest.mark.parametrize(
+    ("path", "roots", "out"),
+    [("x", (), False), ("../x", (), True), ("../x", ("/a/root/in/../..",), False), ("in/x", ("/a/b/../c",), False)],
+)
+def test_a_folder_that_is_named_by_dots_is_the_one_in_which_they_end(
+    path: str, roots: tuple[str, ...], out: bool
+) -> None:
+    assert leaves_as_text(path, "/a/root/in/..", roots) is out
