@@ -146,7 +146,8 @@ class FirstRows(Struct, frozen=True, kw_only=True):
         first, others = self.refused[0], [str(one.row) for one in self.refused[1:]]
         source = f" ({first.source})" if first.source else ""
         shown = ", ".join(others[:_SHOWN_ROWS]) + (", …" if len(others) > _SHOWN_ROWS else "")
-        also = f" Rows {shown} fail the same way." if others[1:] else f" Row {shown} fails the same way."
+        how = "the same way" if all(one.message == first.message for one in self.refused) else "too"
+        also = f" Rows {shown} fail {how}." if others[1:] else f" Row {shown} fails {how}."
         return (
             f"{len(self.refused)} of {self.shown} cannot be fed to the model. Row {first.row}{source}, "
             f"{first.stage}: {first.message.rstrip('.')}.{also if others else ''}"

@@ -86,6 +86,16 @@ def test_indices_past_the_end_of_a_table_of_the_graph(cli: Cli, tmp_path: Path) 
     assert "Row 1 (x.npy), contract: input index must lie in -10 to 9 and has 10 to 10." in detail
 
 
+def test_rows_that_fail_for_other_reasons_are_not_said_to_fail_the_same_way(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", width=2)
+    (tmp_path / "x.csv").write_text("a,b\n1,n/a\n1,\n3,4\n")
+    _, detail = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
+    assert "float: 'n/a'. Row 1 fails too." in detail
+    (tmp_path / "x.csv").write_text("a,b\n1,\n1,\n3,4\n")
+    _, detail = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
+    assert "Row 1 fails the same way." in detail
+
+
 def test_lists_of_another_length_than_the_models(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx")
     lines = [[1, 2, 3, 4], [1, 2, 3], [[1, 2], [3, 4]]]
