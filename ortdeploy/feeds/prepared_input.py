@@ -210,6 +210,8 @@ class PreparedInput:
             have, want = format_shape(shape), format_shape(planned)
             solved = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             message = f"input {self.name} takes {want} and gets {have}" + (f" ({solved})" if solved else "")
+            if self._planned.dtype == "string" and len(shape) + 1 == len(planned):
+                message += f". A row has a list of texts: write [TEXT], or prepare: {{{self.name}: [{{expand: 0}}]}}"
             raise StageError("contract", "shape", message)
 
     def _check_limits(self, array: Array) -> None:

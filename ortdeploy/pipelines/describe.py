@@ -4,6 +4,7 @@ Pictures and recordings are decoded as all are, and go to the library as PNG and
 own decoders never see a stranger's file: over some that are broken, they end the process.
 """
 
+import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,8 @@ class DescribeSession(GenerateSession):
             why = f'"{path}" leads out of the folder that image_folder names. Name files in it.'
         if why is not None:
             raise OrtdeployError(f"image_files: {why}")
+        if not os.path.lexists(file):
+            raise OrtdeployError(f"image_files: there is no {path} in {folder}")
         with open_source([file], folder, Wanted(dtypes={"pixels": None})) as source:
             (block,) = source.blocks(0, repeat(1))
         if block.failed:

@@ -269,7 +269,7 @@ def test_pictures_that_cannot_be_seen_fail_their_rows(cli: Cli, folder: Path) ->
         "link.png": "leads out of the folder",
         "https://example.org/000.png": "this must be a local file",
         "000\0.png": "A path holds no NUL",
-        "nowhere.png": "nowhere.png: the file is gone",
+        "nowhere.png": "image_files: there is no nowhere.png in ",
         "004.jpg": "004.jpg: not an image that can be decoded",
         ".": "the file cannot be read",
         "deep.png": "a picture is uint16 [8, 8, 1], and a picture is uint8",
@@ -279,6 +279,11 @@ def test_pictures_that_cannot_be_seen_fail_their_rows(cli: Cli, folder: Path) ->
     assert "seven" in results(folder)[0]["text"]
     for line, why in zip(failures(folder).splitlines(), rows.values(), strict=True):
         assert why in json.loads(line)["message"]
+
+
+def test_a_row_with_one_path_and_no_list_is_told_the_step(cli: Cli, folder: Path) -> None:
+    result = several(cli, folder, [DIGITS[:1], "000.png"])
+    assert "write [TEXT], or prepare: {image_files: [{expand: 0}]}" in " ".join((result.out + result.err).split())
 
 
 def test_a_bundle_leaves_the_pictures_of_rows_where_they_are(cli: Cli, folder: Path) -> None:
