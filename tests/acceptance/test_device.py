@@ -181,6 +181,13 @@ def test_a_new_run_is_about_this_machine(cli: Cli, deployment: Path) -> None:
     assert "--new-run is about what this machine's ledger knows" in refused.err
 
 
+def test_a_folder_of_device_files_is_told_the_pattern(cli: Cli, deployment: Path) -> None:
+    (deployment / "boards").mkdir()
+    refused = cli("plan", deployment / "m.yaml", "--device", deployment / "boards")
+    assert refused.code == 1
+    assert f'Quote a pattern: --device "{deployment}/boards/*.yaml".' in " ".join(refused.out.split())
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [

@@ -10,6 +10,7 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.facts.variants import Traits
+from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
@@ -81,7 +82,8 @@ def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}."
+        advice = f' Quote a pattern: --device "{path.rstrip("/")}/*.yaml".' if is_folder(path) else ""
+        detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}.{advice}"
         return None, (stage_diagnostic("unreadable-device", detail, Span(path=path, line=1, column=1)),)
     document, diagnostics = parse_document(raw, path)
     if document is None:
