@@ -42,7 +42,8 @@ def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool, computes: bo
         flag = "--engine" if is_driver else "--shard"
         raise UsageError(f"{flag} is for a saved plan, whose parts are fixed: ortdeploy plan --out PLAN saves one")
     if getattr(arguments, "root", None) is not None:
-        raise UsageError("--root says what the paths of a saved plan are relative to, and this is none")
+        other = " ".join(arguments.paths)
+        raise UsageError(f"--root is for a saved plan, a bundle or an installed @NAME, and {other} is none of these")
     named = getattr(arguments, "letters", None)
     letters = None if named is None else _read_letters(named)
     planned = plan_as_asked(arguments, retry=arguments.command == "retry")

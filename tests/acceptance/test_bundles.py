@@ -294,6 +294,12 @@ def test_what_does_not_go_with_a_bundle_is_wrong_usage_in_words(world: World, wo
     assert (refused.code, len(refused.err.splitlines()) > 0) == (64, True), refused.err
 
 
+def test_a_name_without_its_at_sign_is_told_what_root_is_for(world: World) -> None:
+    refused = world.cli("apply", "demo", "--root", ".")
+    assert refused.code == 64
+    assert "a saved plan, a bundle or an installed @NAME, and demo is none of these" in refused.err
+
+
 def test_another_version_of_a_model_is_told_by_against(world: World) -> None:
     one = world.bundle(1)
     world.change_model(3)
