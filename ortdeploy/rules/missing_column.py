@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.facts.data import InputFacts
+    from ortdeploy.tensors.types import Shape
 
 RULE = Rule(id="missing-column", summary="No such column in the data")
 
@@ -35,9 +36,11 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         at = job.spec.input.at
         for binding in job.bindings:
             if not binding.columns:
+                several = "[COLUMN, …]" if _is_row_of_numbers(binding.target.shape) else "COLUMN"
                 detail = (
                     f'Nothing feeds input "{binding.value.name}" ({binding.target}) of {job.kind} "{job.spec.model}". '
-                    f"Say which column does: columns: {{{binding.value.name}: COLUMN}}. {_advice('', known, job.input)}"
+                    f"Say which column does: columns: {{{binding.value.name}: {several}}}. "
+                    f"{_advice('', known, job.input)}"
                 )
                 yield Finding(at=(*at, "columns"), detail=detail, key=True, job=job.spec.name, model=job.spec.model)
             for name in binding.unknown:
@@ -52,6 +55,11 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if name not in known and name not in ALWAYS_COLUMNS:
                 detail = _unknown(name, (*known, *ALWAYS_COLUMNS), job.input)
                 yield Finding(at=(*at, "key", index), detail=detail, job=job.spec.name)
+
+
+def _is_row_of_numbers(shape: "Shape | None") -> bool:
+    """Whether rows of a shape, rows first, are of several numbers, which columns of a table may hold one by one."""
+    return shape is not None and len(shape) == 2 and shape[1] != 1  # noqa: PLR2004  rows, numbers
 
 
 def _unknown(name: str, known: "Sequence[str]", source: "InputFacts", none: str = "no column") -> str:
