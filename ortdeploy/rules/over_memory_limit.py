@@ -35,13 +35,19 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if forecast is None or not forecast.is_too_much:
             continue
         if forecast.bound == forecast.limit:
-            bound = f"its limit is {format_size(forecast.bound or 0)}"
+            bound = f"its limit is {_limit_in_words(forecast.bound or 0)}"
             at = job.spec.limits.at["memory"]
         else:
             bound = f"the machine, or the control group of this process, has {format_size(forecast.bound or 0)}"
             at = (*job.spec.at, "model")
         detail = f'Job "{job.spec.name}" {forecast.excess}, and {bound}. {_advice(job, forecast)}'
         yield Finding(at=at, detail=detail, key=True, model=job.model.spec.name, job=job.spec.name)
+
+
+def _limit_in_words(limit: int) -> str:
+    """Return a limit as a size; one that no process keeps is most likely a number whose unit is missing."""
+    few = 1_000_000
+    return format_size(limit) if limit >= few else f"{limit:,} bytes, which is how a number without a unit counts"
 
 
 def _each_steps(job: "ResolvedJob") -> Iterator["StepOfPipeline"]:

@@ -57,6 +57,13 @@ def test_what_holds_for_all_components_of_a_preset_is_said_once() -> None:
     assert found.detail.endswith('The same holds for "p.unet" and "p.vae_decoder".')
 
 
+def test_a_limit_without_a_unit_is_told_to_be_bytes() -> None:
+    text = (CASES / "over-memory-limit/flagged.yaml").read_text().replace("100MiB", "600")
+    assert "its limit is 600 bytes, which is how a number without a unit counts" in " ".join(
+        d.detail for d in check(text)
+    )
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_cases_that_trip_it_and_near_misses_that_do_not(rule: str) -> None:
     flagged = [path for path in FILES if path.parent.name == rule and path.stem.startswith("flagged")]
