@@ -47,11 +47,14 @@ def _wanted(binding: "Binding") -> str:
 
 
 def _advice(binding: "Binding", job: "ResolvedJob") -> str:
-    """Return what to write if the whole input of the graph looks like one row."""
-    if not is_of_one_row(binding.final.shape, binding.target.shape):
+    """Return what to write if rows are texts and lists are wanted, or the whole input of the graph looks like a row."""
+    have, want, name = binding.final.shape, binding.target.shape, binding.value.name
+    if binding.target.dtype == "string" and have and want and (len(have), len(want)) == (1, 2):
+        return f" If rows have one text each, write prepare: {{{name}: [{{expand: 0}}]}}."
+    if not is_of_one_row(have, want):
         return ""
     if job.pipeline and job.pipeline.spec.preset:
-        lists = binding.value.name in {"messages", "stop"}
+        lists = name in {"messages", "stop"}
         return " It takes a list as one text, its JSON in quotes." if lists else ""
     how = "by_row: true to the run step that feeds it" if job.pipeline else "batch: {size: none} to the job"
     return f" If the model has no dimension for rows, add {how}."

@@ -281,9 +281,10 @@ def test_pictures_that_cannot_be_seen_fail_their_rows(cli: Cli, folder: Path) ->
         assert why in json.loads(line)["message"]
 
 
-def test_a_row_with_one_path_and_no_list_is_told_the_step(cli: Cli, folder: Path) -> None:
-    result = several(cli, folder, [DIGITS[:1], "000.png"])
-    assert "write [TEXT], or prepare: {image_files: [{expand: 0}]}" in " ".join((result.out + result.err).split())
+@pytest.mark.parametrize("rows", [["000.png"], [DIGITS[:1], "000.png"]], ids=["all", "one"])
+def test_a_row_with_one_path_and_no_list_is_told_the_step(cli: Cli, folder: Path, rows: list[Any]) -> None:
+    result = several(cli, folder, rows)
+    assert "prepare: {image_files: [{expand: 0}]}" in " ".join((result.out + result.err).split())
 
 
 def test_a_bundle_leaves_the_pictures_of_rows_where_they_are(cli: Cli, folder: Path) -> None:
