@@ -31,10 +31,10 @@ _ALLOCATIONS = 150_000
 """New objects before Python searches for cycles; its default causes hundreds of searches during imports."""
 
 MEANT = {
-    **dict.fromkeys(("execute", "exec", "infer", "predict", "run", "start"), "apply"),
+    **dict.fromkeys(("deploy", "exec", "execute", "infer", "install", "predict", "run", "start"), "apply"),
     **dict.fromkeys(("bench", "benchmark", "optimize", "profile"), "tune"),
     **dict.fromkeys(("create", "new"), "init"),
-    **dict.fromkeys(("info", "list", "ls", "ps", "show"), "status"),
+    **dict.fromkeys(("info", "list", "ls", "ps", "report", "show"), "status"),
     **dict.fromkeys(("lint", "test"), "validate"),
     **dict.fromkeys(("dry-run", "dryrun", "preview"), "plan"),
     "help": "--help",

@@ -300,6 +300,12 @@ def test_a_name_without_its_at_sign_is_told_what_root_is_for(world: World) -> No
     assert "a saved plan, a bundle or an installed @NAME, and demo is none of these" in refused.err
 
 
+def test_show_tells_who_names_a_manifest_how_a_bundle_is_made(world: World) -> None:
+    refused = world.cli("bundle", "show", "m.yaml")
+    assert refused.code == 64
+    assert "this is a manifest, of which one is made by ortdeploy bundle m.yaml -o FILE.tar" in refused.err
+
+
 def test_another_version_of_a_model_is_told_by_against(world: World) -> None:
     one = world.bundle(1)
     world.change_model(3)

@@ -674,6 +674,14 @@ def test_a_folder_of_stable_diffusion_paints(cli: Cli, tmp_path: Path) -> None:
     assert rows(cli, tmp_path)[0]["image"].endswith(".png")
 
 
+def test_a_folder_of_other_graphs_is_told_which_they_are(cli: Cli, tmp_path: Path) -> None:
+    for name in ("net.onnx", "last.onnx"):
+        (tmp_path / name).write_bytes(b"")
+    assert (
+        "It holds last.onnx, net.onnx. init takes a .onnx file" in cli("init", tmp_path, "-o", tmp_path / "m.yaml").err
+    )
+
+
 def test_a_folder_of_a_model_that_writes_writes(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     shutil.copytree(Path(__file__).parents[2] / "deployments/models/writer", tmp_path / "writer")

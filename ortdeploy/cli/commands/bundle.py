@@ -22,6 +22,7 @@ from ortdeploy.planning.versions.bundling import Closure, close_over, needed_by
 from ortdeploy.planning.versions.installed import DamagedRecordError, load_installed
 from ortdeploy.planning.versions.policy_file import read_policies
 from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.shell import command
 from ortdeploy.versions import package_version, release_numbers
 from ortdeploy.views import bundles as view
 
@@ -144,6 +145,9 @@ def _compare(old: Path, closure: Closure) -> list[str]:
 def _show(arguments: argparse.Namespace) -> int:
     if len(arguments.paths) != 2:  # noqa: PLR2004  show and the bundle
         raise UsageError("bundle show takes one bundle")
+    if arguments.paths[1].endswith((".yaml", ".yml")):
+        made = command("ortdeploy", "bundle", arguments.paths[1], "-o", "FILE.tar")
+        raise UsageError(f"bundle show takes a bundle, and this is a manifest, of which one is made by {made}")
     with open_bundle(Path(arguments.paths[1]), arguments.tag) as bundle:
         trusted, why = _trust(bundle, arguments.policy)
         new = _news(bundle, arguments)

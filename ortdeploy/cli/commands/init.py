@@ -64,9 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
         first = first or tried
         _remove(tried.starter, manifest)
     if first is None:
+        graphs = sorted(one.name for one in Path(model).glob("*.onnx"))
+        here = f" It holds {', '.join(graphs[:5])}{', …' if graphs[5:] else ''}." if graphs else ""
         raise OrtdeployError(
             f"{model} is a folder without genai_config.json, and without text_encoder, unet and vae_decoder, each with "
-            "a model.onnx. init takes a .onnx file, or the folder of a model that writes or of Stable Diffusion"
+            f"a model.onnx.{here} init takes a .onnx file, or the folder of a model that writes or of Stable Diffusion"
         )
     _write(first.starter, manifest)
     sys.stdout.write(_told(first, manifest, subject, instead_of=None))
