@@ -51,9 +51,11 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 CRASHES = frozenset(
-    -getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(signal, name)
+    -getattr(signal, name)
+    for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGVTALRM")
+    if hasattr(signal, name)
 )
-"""Exit statuses of processes that native code has ended; SIGKILL is the system's, for memory."""
+"""Exit statuses of processes that native code has ended, or held too long; SIGKILL is the system's, for memory."""
 
 
 class Say(Protocol):
@@ -250,6 +252,8 @@ def program_command() -> list[str]:
 
 def how_it_ended(code: int) -> str:
     """Say in words how a child ended too early, from its exit status."""
+    if code and code == -getattr(signal, "SIGVTALRM", 0):
+        return "was ended, because a library held it for longer than run_timeout or progress_timeout"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"was ended with code {code}"
 
 

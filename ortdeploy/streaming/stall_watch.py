@@ -3,12 +3,15 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from queue import Empty
 from typing import TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import LATE
 from ortdeploy.events import log
+from ortdeploy.process.held_process import ended_if_held
+from ortdeploy.sessions.run_limit import GRACE
 from ortdeploy.streaming.member import Member
 
 _SHORTEST = 0.01
@@ -49,11 +52,12 @@ class StallWatch:
         """Wait until something may hang, or a signal may have been missed. Raises what `wait` raises then.
 
         If a thread wakes up much later than it should, the whole process was stopped (SIGSTOP, a frozen container), and
-        nothing hangs yet.
+        nothing hangs yet. A library that lets no thread wake up is ended with its process, if another would continue.
         """
         patience, begin = self._patience(), time.perf_counter()
         try:
-            return wait(min(patience, _LONGEST))
+            with ended_if_held(patience + GRACE) if math.isfinite(patience) else nullcontext():
+                return wait(min(patience, _LONGEST))
         except (Empty, TimeoutError):
             now = time.perf_counter()
             if now - begin > patience + LATE:

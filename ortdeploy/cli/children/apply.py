@@ -33,6 +33,7 @@ from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process import last_words
 from ortdeploy.process.crash_note import crashes_noted_in
+from ortdeploy.process.held_process import may_be_ended
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.providers.catalogue import CPU
@@ -294,6 +295,7 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
     from ortdeploy.plan.part_table import Shard  # noqa: PLC0415  only in a child
     from ortdeploy.streaming.crashed_runs import decode_crashed_runs  # noqa: PLC0415
 
+    may_be_ended()
     stopped = StopFlag()
     skipped = {
         model: tuple(SkippedSession(session=s, reason=r) for s, r in one) for model, one in request["skipped"].items()
