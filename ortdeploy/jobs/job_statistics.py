@@ -8,7 +8,7 @@ from typing import Any
 from ortdeploy.durations import Histogram, sum_of
 from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.process.leaks import GROWTH
-from ortdeploy.process.memory import peak_memory, process_usage
+from ortdeploy.process.memory import peak_memory, process_usage, resident_memory
 from ortdeploy.reports.proven import Proven, added, proven_by, without
 from ortdeploy.reports.samples import Samples
 from ortdeploy.reports.statistics import STAGES
@@ -24,6 +24,9 @@ class JobStatistics:
         """Take the numbers of the earlier runs, and the stream and the writer, which measure this one."""
         self._begin = time.perf_counter()
         self._usage = process_usage()
+        self._peak_before = peak_memory() or 0
+        self.memory_before = resident_memory() or 0
+        """The resident set when this run began, in bytes; 0 if nobody knows."""
         self._cpu = time.thread_time()
         self._earlier = earlier
         self._seconds_before = float(earlier.get("seconds", 0.0))
@@ -47,8 +50,9 @@ class JobStatistics:
 
     @property
     def highest_memory(self) -> int:
-        """The largest resident set of this run that was seen, in bytes."""
-        return self._samples.highest
+        """The largest resident set of this run, in bytes: the peak of the process, if it is not of what was before."""
+        peak = peak_memory() or 0
+        return peak if peak > self._peak_before else self._samples.highest
 
     def look(self, rows: int) -> None:
         """Take a sample of the job and of its events since the last one, if one is due."""

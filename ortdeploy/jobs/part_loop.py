@@ -29,8 +29,6 @@ from ortdeploy.parts.file_spans import sources_of_rows
 from ortdeploy.parts.part_writer import PartWriter, Totals
 from ortdeploy.parts.position import Position
 from ortdeploy.parts.settled import kept_types
-from ortdeploy.plan.selection import run_jobs
-from ortdeploy.process.memory import peak_memory
 from ortdeploy.reports.memory_told import EXCESS, excess
 from ortdeploy.reports.proven import doubt_of, in_doubt
 from ortdeploy.sessions.evidence import DisagreementError
@@ -297,15 +295,11 @@ class PartLoop:
             "layout": self._context.layout,
             "doubt": self._doubt,
             EXPECTED: self._expected.kept or None,
-            EXCESS: excess(self._step.limits.forecast, self._most_memory()) or None,
+            EXCESS: excess(self._step.limits.forecast, self._statistics.memory_before, self._statistics.highest_memory)
+            or None,
             **kept_types(self._step),
         }
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
-
-    def _most_memory(self) -> int:
-        """Return the peak of this process; of a later job in it, the highest sample, as the peak may be another's."""
-        is_first = self._step.job == run_jobs(self._context.plan)[0].job
-        return (peak_memory() or 0) if is_first else self._statistics.highest_memory
 
     def _check_sum(self) -> None:
         """Check that rows in = committed + failed + skipped, that all parts exist, and the whole error budget."""

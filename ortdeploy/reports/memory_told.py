@@ -39,9 +39,12 @@ def growth(memory: MemoryWatch, shapes: int) -> dict[str, float]:
     }
 
 
-def excess(forecast: MemoryForecast | None, taken: int) -> dict[str, float]:
-    """Return how much a job has taken and was to take, if that is much less; an estimate may be wrong by half."""
-    if forecast is None or (not forecast.measured and forecast.unknown is not None):
+def excess(forecast: MemoryForecast | None, before: int, taken: int) -> dict[str, float]:
+    """Return how much a job has taken and was to take, if that is much less; an estimate may be wrong by half.
+
+    If its process had taken as much `before`, as for an earlier job, nobody knows what is the job's.
+    """
+    if forecast is None or (not forecast.measured and forecast.unknown is not None) or before >= forecast.total:
         return {}
     most = forecast.total if forecast.measured else forecast.total / ESTIMATED
     return {"taken_bytes": taken, "forecast_bytes": forecast.total} if taken > most * _MORE + _SLACK else {}

@@ -44,20 +44,23 @@ def test_nothing_is_told_of_a_job_that_does_not_grow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "unknown", "taken", "said"),
+    ("measured", "unknown", "before", "taken", "said"),
     [
-        (100, None, 150, False),  # less than 32 MiB beyond 125
-        (100, None, 160, True),
-        (None, None, 230, False),  # an estimate may be wrong by half
-        (None, None, 290, True),
-        (None, "activations", 2000, False),  # nobody has forecast them
-        (100, "activations", 160, True),
+        (100, None, 60, 150, False),  # less than 32 MiB beyond 125
+        (100, None, 60, 160, True),
+        (100, None, 110, 160, False),  # there was as much before
+        (None, None, 60, 230, False),  # an estimate may be wrong by half
+        (None, None, 60, 290, True),
+        (None, "activations", 60, 2000, False),  # nobody has forecast them
+        (100, "activations", 60, 160, True),
     ],
 )
-def test_much_more_than_forecast_is_told(measured: int | None, unknown: str | None, taken: int, said: bool) -> None:
+def test_much_more_than_forecast_is_told(
+    measured: int | None, unknown: str | None, before: int, taken: int, said: bool
+) -> None:
     known = () if measured is None else (MeasuredMemory(way=Way(arena=True), size=measured * MIB, rows=1),)
     forecast = MemoryForecast(parts=(MemoryPart(what="process", size=100 * MIB),), unknown=unknown, measured=known)
-    texts = told({EXCESS: excess(forecast, taken * MIB)})
+    texts = told({EXCESS: excess(forecast, before * MIB, taken * MIB)})
     assert bool(texts) == said
     if said:
         assert texts[0].startswith(f"it took {taken} MiB of memory, and 100 MiB were forecast")

@@ -116,7 +116,7 @@ def test_a_number_of_rows_that_no_run_had_is_planned_once(cli: Cli, folder: Path
 @pytest.mark.slow
 def test_what_is_shown_and_kept_is_what_a_whole_plan_shows_and_keeps(cli: Cli, folder: Path) -> None:
     other = Path(shutil.copytree(folder, folder.with_name("other")))
-    shown = []
+    shown: list[list[Any]] = []
     for at in (folder, other):
         assert cli("apply", at / "m.yaml").code == 0
         arrive(at, "b", rows=8)
