@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+GRACE = 5.0
+"""Seconds in which a run that was asked to end may do so."""
+
 LATE = 1.0
 """Seconds after its time at which a thread that watches has not merely waited for a processor."""
 

@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError, TimedOutError
+from ortdeploy.durations import GRACE
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
-
-GRACE = 5.0
-"""Seconds in which a run that was asked to end may do so."""
 
 
 @runtime_checkable

@@ -8,10 +8,9 @@ from queue import Empty
 from typing import TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.durations import LATE
+from ortdeploy.durations import GRACE, LATE
 from ortdeploy.events import log
 from ortdeploy.process.held_process import ended_if_held
-from ortdeploy.sessions.run_limit import GRACE
 from ortdeploy.streaming.member import Member
 
 _SHORTEST = 0.01
