@@ -1,6 +1,6 @@
 """Ends a process that a library holds: while native code keeps Python's lock, no thread of Python can end anything.
 
-Its time of processors is bounded, which stands still where the process is stopped, by the system, without Python.
+The system can: its timer needs no lock. It counts processor time, which stands still while the process is stopped.
 """
 
 import signal
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ortdeploy.process.cores import core_count
 
-_cores = 0  # until another process continues what this one leaves
+_cores = 0  # nothing is ended until another process would continue
 
 
 def may_be_ended() -> None:
@@ -22,7 +22,7 @@ def may_be_ended() -> None:
 def ended_if_held(seconds: float) -> Iterator[None]:
     """End the process by SIGVTALRM if a library holds it on all its cores for `seconds` before the context ends.
 
-    On one core alone, it holds it longer by their number.
+    A library that uses one core of several takes as many times longer to be ended.
     """
     if not _cores:
         yield
