@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
+from ortdeploy.facts.data import Dialect, InputFacts
 from ortdeploy.files.csv_text import read_cells
 from ortdeploy.files.memory_budget import LINE_OF_VALUES
 from ortdeploy.sources.compression import Lines, open_binary
@@ -235,8 +235,9 @@ def _decode(raw: RawRow, empty: frozenset[str]) -> dict[str, Any]:
     return dict(zip(names, cells, strict=True))
 
 
-def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None, dialect: Dialect = PLAIN) -> Iterator[RawRow]:
+def read_rows(path: str, mark: Mark, *, folder: str, wanted: Wanted) -> Iterator[RawRow]:
     """Yield the records of a file from a mark on."""
+    limit, dialect = wanted.memory_limit, wanted.dialect
     names, name = _header(path, limit, dialect), shown(path, folder)
     with open_binary(path, name) as file:
         records = _Records(file, Lines(name, LINE_OF_VALUES, limit), dialect, mark)
@@ -252,4 +253,4 @@ def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None, dialect:
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TextRows]:
     """Open CSV files as one table."""
     decode = partial(_decode, empty=frozenset(wanted.dialect.empty))
-    yield TextRows(read_rows, decode, files, folder, wanted)
+    yield TextRows(partial(read_rows, folder=folder, wanted=wanted), decode, files, wanted)

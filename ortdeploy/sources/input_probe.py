@@ -40,7 +40,7 @@ from ortdeploy.sources.fitting_format import format_of_files, mistaken, unfit
 from ortdeploy.sources.protocol import Wanted
 
 if TYPE_CHECKING:
-    from ortdeploy.sources.row_index import ChoosingModule, TextModule
+    from ortdeploy.sources.row_index import CountedModule
 
 
 def probe_input(
@@ -266,16 +266,16 @@ def _counter(name: str, declared: DeclaredInput, state_dir: Path | None, *, coun
     if counting is not Counting.NOT:
         from ortdeploy.sources.row_counts import count_each, count_files  # noqa: PLC0415  only for a plan that is saved
 
+        wanted = Wanted(dtypes={}, settings=settings, dialect=dialect, memory_limit=declared.memory_limit)
         windows = windowing_of(settings)
         if windows is not None:
-            wanted = Wanted(dtypes={}, dialect=dialect, memory_limit=declared.memory_limit)
-            of_windows = windows.reader(SOURCES[name], wanted)
-            return lambda some: count_each(some, indexes, declared.memory_limit, of_windows)
+            read = windows.reader(SOURCES[name], declared.folder, wanted)
+            return lambda some: count_each(some, indexes, read)
+        module = cast("CountedModule", SOURCES[name])
+        read = partial(module.read_rows, folder=declared.folder, wanted=wanted)
         if name not in STREAMED:
-            read = partial(cast("ChoosingModule", SOURCES[name]).read_rows, settings=settings)
-            return lambda some: count_each(some, indexes, declared.memory_limit, read)
-        read_rows = cast("TextModule", SOURCES[name]).read_rows
-        return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit, read_rows)
+            return lambda some: count_each(some, indexes, read)
+        return lambda some: count_files(some, declared.patterns, indexes, declared.memory_limit, read)
     if not indexes.is_there:
         return lambda _files: None
     from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only for text files

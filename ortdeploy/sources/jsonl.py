@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.json_text import object_once
 from ortdeploy.files.memory_budget import LINE_OF_VALUES
@@ -47,7 +47,7 @@ _OF_EACH_ROW = ("path", "row")
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Take columns and shapes from the first lines that are not empty. A size in which their lists differ is open."""
-    read = partial(read_rows, mark=START, folder=None, limit=facts.memory_limit)
+    read = partial(read_rows, mark=START, folder=None, wanted=_any_columns(facts))
     lines = islice(chain.from_iterable(map(read, files)), FIRST_ROWS)
     first = next(lines, None)
     if first is None:
@@ -61,6 +61,10 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns=columns, types=_types_to_carry(files, facts, columns.keys()))
 
 
+def _any_columns(facts: InputFacts) -> Wanted:
+    return Wanted(dtypes={}, memory_limit=facts.memory_limit)
+
+
 def _types_to_carry(files: Sequence[str], facts: InputFacts, known: Collection[str]) -> dict[str, str]:
     """Return the types that hold the carried columns in the first rows of some files; text where all are null.
 
@@ -71,10 +75,10 @@ def _types_to_carry(files: Sequence[str], facts: InputFacts, known: Collection[s
         return {}
     places = range(0, len(files), -(-len(files) // MOST_SAMPLED_FILES))
     chosen = [files[place] for place in {*places, len(files) - 1}]
-    empty = frozenset(facts.dialect.empty)
+    empty, wanted = frozenset(facts.dialect.empty), _any_columns(facts)
     values: dict[str, list[Any]] = {name: [] for name in carried}
     for path in chosen:
-        lines = islice(read_rows(path, START, folder=None, limit=facts.memory_limit), SAMPLED_ROWS // len(chosen))
+        lines = islice(read_rows(path, START, folder=None, wanted=wanted), SAMPLED_ROWS // len(chosen))
         for row in _readable(lines):
             for name in row.keys() & values.keys():
                 values[name].append(null_if_empty(row[name], empty))
@@ -148,16 +152,14 @@ def _advice(line: bytes, error: Exception) -> str:
     return f". There is more than one JSON value in it. {_ONE_A_LINE}" if is_more else ""
 
 
-def read_rows(
-    path: str, mark: Mark, *, folder: str | None, limit: int | None, dialect: Dialect = PLAIN
-) -> Iterator[RawRow]:
+def read_rows(path: str, mark: Mark, *, folder: str | None, wanted: Wanted) -> Iterator[RawRow]:
     """Yield the lines of a file that are not empty, from a mark on."""
-    del dialect  # a line is a row
     name = shown(path, folder) if folder else path
     number, offset = mark.row, mark.offset
     with open_binary(path, name) as file:
         file.seek(offset)
-        for before, line in enumerate(Lines(name, LINE_OF_VALUES, limit).read(file, mark.line), mark.line):
+        lines = Lines(name, LINE_OF_VALUES, wanted.memory_limit).read(file, mark.line)
+        for before, line in enumerate(lines, mark.line):
             if line.strip():
                 yield RawRow(name, f":{before + 1}", line, number, (before, offset))
                 number += 1
@@ -229,4 +231,4 @@ def _decode_exactly(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TextRows]:
     """Open JSON-lines files as one table."""
     decode, as_written = partial(_decode_row, wanted=wanted), partial(_decode_exactly, wanted=wanted)
-    yield TextRows(read_rows, decode, files, folder, wanted, as_written)
+    yield TextRows(partial(read_rows, folder=folder, wanted=wanted), decode, files, wanted, as_written)

@@ -8,7 +8,7 @@ What is held are the lines of the windows that are open: one for each value of `
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -19,14 +19,14 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.memory_budget import check_room, room
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import SourceModule, Wanted
 from ortdeploy.sources.raw_row import RawRow
-from ortdeploy.sources.row_index import Mark
+from ortdeploy.sources.row_index import Mark, ReadRows
 from ortdeploy.sources.rows import RowError
 from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.columns import Array
@@ -103,14 +103,14 @@ class Windowing(Struct, frozen=True, kw_only=True):
         beside = facts.beside | frozenset((*self.beside, *self.by))
         return replace(facts, columns=columns, types=types, beside=beside, rows=None)
 
-    def reader(self, module: SourceModule, wanted: Wanted) -> Callable[..., Iterator[RawRow]]:
-        """Return the `read_rows` of the windows of a format."""
-        return _Reader(module, self, wanted).read_rows
+    def reader(self, module: SourceModule, folder: str, wanted: Wanted) -> ReadRows:
+        """Return what reads the windows of files of a format."""
+        return _Reader(module, self, folder, wanted).read_rows
 
     @contextmanager
     def open(self, module: SourceModule, files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TextRows]:
         """Open files of a format for their windows, one file after the other."""
-        yield TextRows(self.reader(module, wanted), _decoded, files, folder, replace(wanted, missing={}))
+        yield TextRows(self.reader(module, folder, wanted), _decoded, files, replace(wanted, missing={}))
 
 
 def windowing(said: Mapping[str, Any]) -> Windowing:
@@ -256,16 +256,14 @@ class _Reader(Struct, frozen=True):
 
     module: SourceModule
     windows: Windowing
+    folder: str
     wanted: Wanted
 
-    def read_rows(
-        self, path: str, mark: Mark, *, folder: str, limit: int | None, dialect: Dialect = PLAIN
-    ) -> Iterator[RawRow]:
+    def read_rows(self, path: str, mark: Mark) -> Iterator[RawRow]:
         """Yield the windows of a file from a mark on, and the lines that cannot be read."""
-        del dialect  # that of what is wanted
-        name = shown(path, folder)
-        windows = _Windows(self.windows, limit, name)
-        made = chain.from_iterable(self._made(windows, line) for line in self._lines(path, folder))
+        name = shown(path, self.folder)
+        windows = _Windows(self.windows, self.wanted.memory_limit, name)
+        made = chain.from_iterable(self._made(windows, line) for line in self._lines(path))
         for number, (place, value) in enumerate(chain(made, map(self._whole, windows.rest()))):
             if number >= mark.row:
                 yield RawRow(name, place, value, number)
@@ -286,14 +284,14 @@ class _Reader(Struct, frozen=True):
         """Return the place of a window, and its columns, or why it has none."""
         return f" lines {window[0].number} to {window[-1].number}", self._row(window)
 
-    def _lines(self, path: str, folder: str) -> "Iterator[_Line | _Unreadable]":
+    def _lines(self, path: str) -> "Iterator[_Line | _Unreadable]":
         """Yield the lines of a file."""
         fed = {name: kind for name, kind in self.wanted.dtypes.items() if name not in self.windows.beside}
         missing = {name: one for name, one in self.wanted.missing.items() if name in fed}
         inner = replace(
             self.wanted, keys=self.windows.keys, dtypes=fed, missing=missing, first_row=0, only=None, indexes=None
         )
-        with self.module.open_source([path], folder, inner) as source:
+        with self.module.open_source([path], self.folder, inner) as source:
             for block in source.blocks(0, repeat(_AT_ONCE)):
                 yield from self._of_block(block, tuple(fed))
 

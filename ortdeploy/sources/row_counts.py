@@ -1,34 +1,28 @@
 """Counts the rows of text files for a plan that fixes parts: large files in several processes at once."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.process.child import ask
 from ortdeploy.process.cores import usable_cores
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.raw_row import RawRow
-from ortdeploy.sources.row_index import KeptIndexes, count_rows
+from ortdeploy.sources.row_index import KeptIndexes, ReadRows, count_rows
 
 _CHILD = "ortdeploy.sources.row_counts_child"
-
-ReadText = Callable[..., Iterator[RawRow]]
-"""The `read_rows` of a text format's module."""
 
 WORTH_A_PROCESS = 32 * 1024 * 1024
 """Bytes of a file that take longer to read than a process takes to start."""
 
 
 def count_files(
-    files: Sequence[str], patterns: Sequence[str], indexes: KeptIndexes, limit: int | None, read_rows: ReadText
+    files: Sequence[str], patterns: Sequence[str], indexes: KeptIndexes, limit: int | None, read: ReadRows
 ) -> int:
     """Return how many rows files have. Raises OrtdeployError.
 
-    `patterns` are the paths of the input as the manifest has them, `limit` is the memory limit of the job, and
-    `read_rows` that of the format's module.
+    `patterns` are the paths of the input as the manifest has them, `limit` is the memory limit of the job.
     """
     counted: dict[str, int] = {}
     shares = _shares([path for path in files if _size(path) >= WORTH_A_PROCESS and indexes.of(path).rows is None])
@@ -42,13 +36,12 @@ def count_files(
             found = pool.map(lambda share: ask(_CHILD, {**told, "files": share}).messages, asked)
             counted.update((message["file"], message["rows"]) for messages in found for message in messages)
     left = [path for path in files if path not in counted]  # also those of a child that ended early, to learn why
-    return sum(counted.values()) + count_each(left, indexes, limit, read_rows)
+    return sum(counted.values()) + count_each(left, indexes, read)
 
 
-def count_each(files: Iterable[str], indexes: KeptIndexes, limit: int | None, read_rows: ReadText) -> int:
+def count_each(files: Iterable[str], indexes: KeptIndexes, read: ReadRows) -> int:
     """Return how many rows files have, as `count_files` does, in this process."""
     kind, folder = indexes.kind, indexes.base
-    read = partial(read_rows, folder=folder, limit=limit, dialect=indexes.dialect)
     total = 0
     for path in files:
         with decoding(lambda path=path: shown(path, folder), kind):  # type: ignore[misc]

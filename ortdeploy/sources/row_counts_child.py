@@ -1,5 +1,6 @@
 """A child process that counts the rows of text files, for `row_counts`."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -7,11 +8,12 @@ from ortdeploy.facts.data import Dialect
 from ortdeploy.files.in_place import in_place
 from ortdeploy.process.child import Asked
 from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.row_counts import count_each
 from ortdeploy.sources.row_index import KeptIndexes
 
 if TYPE_CHECKING:
-    from ortdeploy.sources.row_index import TextModule
+    from ortdeploy.sources.row_index import CountedModule
 
 
 def main(asked: Asked) -> None:
@@ -20,7 +22,9 @@ def main(asked: Asked) -> None:
     delimiter, lines = told["records"]
     dialect = Dialect(delimiter=delimiter, lines_per_record=lines)
     indexes = KeptIndexes(Path(told["state_dir"]), told["folder"], told["kind"], told=told["told"], dialect=dialect)
-    read_rows = cast("TextModule", SOURCES[indexes.kind]).read_rows
+    wanted = Wanted(dtypes={}, dialect=dialect, memory_limit=told["limit"])
+    module = cast("CountedModule", SOURCES[indexes.kind])
+    read = partial(module.read_rows, folder=indexes.base, wanted=wanted)
     with in_place([one[0] for one in told["files"]], told["patterns"], told["files"]) as files:
         for path in files:
-            asked.say(file=path, rows=count_each([path], indexes, told["limit"], read_rows))
+            asked.say(file=path, rows=count_each([path], indexes, read))

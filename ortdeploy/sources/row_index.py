@@ -15,7 +15,7 @@ import os
 import time
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
@@ -31,6 +31,7 @@ from ortdeploy.files.opening import open_regular
 from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.sources.compression import is_compressed
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.raw_row import RawRow
 from ortdeploy.state import memo
 
@@ -111,20 +112,11 @@ ReadRows = Callable[[str, Mark], Iterator[RawRow]]
 """Yields the rows of a file from a mark on, each with its place."""
 
 
-class TextModule(Protocol):
-    """The names that the module of a text format has, beside those of `SourceModule`."""
+class CountedModule(Protocol):
+    """The names that the module of a format has whose rows only reading counts, beside those of `SourceModule`."""
 
-    def read_rows(self, path: str, mark: Mark, *, folder: str, limit: int | None, dialect: Dialect) -> Iterator[RawRow]:
-        """Yield the rows of a file from a mark on; `limit` is the memory limit of the job."""
-
-
-class ChoosingModule(Protocol):
-    """The names that the module of a format has whose settings choose rows, beside those of `SourceModule`."""
-
-    def read_rows(
-        self, path: str, mark: Mark, *, folder: str, limit: int | None, settings: Mapping[str, Any], dialect: Dialect
-    ) -> Iterator[RawRow]:
-        """Yield the rows of a file from a mark on, as that of a text format does."""
+    def read_rows(self, path: str, mark: Mark, *, folder: str, wanted: Wanted) -> Iterator[RawRow]:
+        """Yield the rows of a file from a mark on."""
 
 
 class Indexes(Protocol):

@@ -3,11 +3,12 @@
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.memory_budget import LINE_OF_TEXT
 from ortdeploy.sources.compression import Lines, open_binary
 from ortdeploy.sources.files import shown
@@ -32,13 +33,12 @@ def probe(_files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns={COLUMN: TensorType("string", (ROWS,))})
 
 
-def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None, dialect: Dialect = PLAIN) -> Iterator[RawRow]:
+def read_rows(path: str, mark: Mark, *, folder: str, wanted: Wanted) -> Iterator[RawRow]:
     """Yield the lines of a file from a mark on."""
-    del dialect  # a line is a row
     name, offset = shown(path, folder), mark.offset
     with open_binary(path, name) as file:
         file.seek(offset)
-        lines = Lines(name, LINE_OF_TEXT, limit).read(file, mark.line)
+        lines = Lines(name, LINE_OF_TEXT, wanted.memory_limit).read(file, mark.line)
         for number, line in enumerate(lines, mark.row):
             yield RawRow(name, f":{number + 1}", line, number, (number, offset))
             offset += len(line)
@@ -57,4 +57,4 @@ def _decode(raw: RawRow) -> dict[str, Any]:
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TextRows]:
     """Open text files as one run of lines."""
-    yield TextRows(read_rows, _decode, files, folder, wanted)
+    yield TextRows(partial(read_rows, folder=folder, wanted=wanted), _decode, files, wanted)

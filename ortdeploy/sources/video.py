@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import PLAIN, Dialect, InputFacts
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Setting, Wanted
@@ -68,14 +68,11 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns=columns, beside=frozenset({"frame", "time"}))
 
 
-def read_rows(
-    path: str, mark: Mark, *, folder: str, limit: int | None, settings: Mapping[str, Any], dialect: Dialect = PLAIN
-) -> Iterator[RawRow]:
+def read_rows(path: str, mark: Mark, *, folder: str, wanted: Wanted) -> Iterator[RawRow]:
     """Yield the chosen frames of a file from a mark on, and a row that fails where it ends too early."""
-    del limit, dialect  # packets are small, and a video is no table
     name, index = shown(path, folder), index_of(path)
     number = -1
-    for number, frame in enumerate(_chosen(index, settings)):
+    for number, frame in enumerate(_chosen(index, wanted.settings)):
         if number >= mark.row:
             yield RawRow(name, f" frame {frame}", (path, index, frame), number)
     ends = index.ends or (None if number >= 0 else "it holds no frames")
@@ -131,6 +128,6 @@ def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[T
     """Open videos, one after the other."""
     frames = _Frames(wanted)
     try:
-        yield TextRows(partial(read_rows, settings=wanted.settings), frames.decode, files, folder, wanted)
+        yield TextRows(partial(read_rows, folder=folder, wanted=wanted), frames.decode, files, wanted)
     finally:
         frames.close()

@@ -1,6 +1,7 @@
 """The one rule for cores: those of the affinity mask, within the quota of every control group above this process."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from ortdeploy.process import cores
 from ortdeploy.process.child import Answer
 from ortdeploy.sources import csv, row_counts
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.row_index import KeptIndexes
 
 
@@ -63,5 +65,6 @@ def test_files_are_counted_in_one_process_for_each_usable_core(
     monkeypatch.setattr(row_counts, "ask", ask)
     monkeypatch.setattr(row_counts, "WORTH_A_PROCESS", 1)
     indexes = KeptIndexes(tmp_path / "state", str(tmp_path), "csv")
-    assert row_counts.count_files([str(path) for path in paths], ["*.csv"], indexes, None, csv.read_rows) == 5
+    read = partial(csv.read_rows, folder=str(tmp_path), wanted=Wanted(dtypes={}))
+    assert row_counts.count_files([str(path) for path in paths], ["*.csv"], indexes, None, read) == 5
     assert sorted(asked) == [2, 3]

@@ -3,6 +3,7 @@
 import gzip
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def test_reading_from_any_row_is_reading_from_the_start_and_skipping(
         start = data.draw(st.integers(0, len(whole)))
         assert all_rows(kind, paths, folder, start, indexes) == whole[start:]
     read = data.draw(st.sampled_from([READ[kind]]))
-    count = count_rows(paths, lambda path, mark: read(path, mark, folder=str(folder), limit=None), indexes)
+    count = count_rows(paths, partial(read, folder=str(folder), wanted=Wanted(dtypes={})), indexes)
     assert count == len(whole) == known_rows(paths, indexes)
     for start in range(len(whole) + 1):
         assert all_rows(kind, paths, folder, start, indexes) == whole[start:]
@@ -271,7 +272,7 @@ def test_a_lie_of_a_saved_plan_about_any_place_is_found_by_the_shard_that_reads_
     told = Told({**known, path: false})  # type: ignore[dict-item]
     found: list[Any] = []
     try:
-        read = lambda path, mark: READ[kind](path, mark, folder=str(folder), limit=None)  # noqa: E731
+        read = partial(READ[kind], folder=str(folder), wanted=Wanted(dtypes={}))
         total = count_rows(paths, read, told)
         for start in range(0, total, of_a_part):
             found += part_of(kind, paths, folder, range(start, min(start + of_a_part, total)), told)
