@@ -38,15 +38,9 @@ def descriptor_of(path: "AnyPath") -> int:
     """Open a regular file for reading, without waiting. Raises OSError, which says what else the path is."""
     regular_path(path)
     try:
-        descriptor = os.open(path, _FLAGS | _NO_WAIT)
+        return _open(path, _FLAGS | _NO_WAIT)
     except BlockingIOError:  # another process has a lease of it, as Samba may; the system asks for it back
-        descriptor = os.open(path, _FLAGS)
-    try:
-        _require(os.fstat(descriptor), path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+        return _open(path, _FLAGS)
 
 
 def regular_path(path: "_Path", *, may_be_missing: bool = False) -> "_Path":
@@ -85,27 +79,13 @@ def open_text(path: "AnyPath", *, errors: str = "strict", newline: str | None = 
 def open_to_write(path: "AnyPath") -> "BufferedWriter":
     """Open a regular file to write it anew, or make one. Raises OSError, which says what else the path is."""
     regular_path(path, may_be_missing=True)
-    opener = lambda name, flags: os.open(name, flags | _NO_WAIT, 0o666)  # noqa: E731
-    file = open(path, "wb", opener=opener)  # noqa: SIM115  the caller closes it
-    try:
-        _require(os.fstat(file.fileno()), path)
-    except OSError:
-        file.close()
-        raise
-    return file
+    return open(path, "wb", opener=lambda name, flags: _open(name, flags | _NO_WAIT))
 
 
 def open_to_change(path: "AnyPath") -> "FileIO":
     """Open a regular file to read it and to write over parts of it, as `open_to_write`. Raises OSError."""
     regular_path(path)
-    opener = lambda name, flags: os.open(name, flags | _NO_WAIT)  # noqa: E731
-    file = open(path, "r+b", buffering=0, opener=opener)  # noqa: SIM115  the caller closes it
-    try:
-        _require(os.fstat(file.fileno()), path)
-    except OSError:
-        file.close()
-        raise
-    return file
+    return open(path, "r+b", buffering=0, opener=lambda name, flags: _open(name, flags | _NO_WAIT))
 
 
 def read_whole(path: "AnyPath") -> bytes:
@@ -118,6 +98,16 @@ def read_text(path: "AnyPath", *, errors: str = "strict") -> str:
     """Return the UTF-8 text that a regular file holds, whatever ends its lines. Raises OSError, ValueError."""
     with open_text(path, errors=errors) as file:
         return file.read()
+
+
+def _open(path: "AnyPath", flags: int) -> int:
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        _require(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _require(found: os.stat_result, path: "AnyPath") -> None:

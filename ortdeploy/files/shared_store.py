@@ -8,7 +8,7 @@ import base64
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from http import HTTPStatus
@@ -103,54 +103,34 @@ class SharedStore:
     def read(self, name: str) -> bytes | None:
         """Get an object."""
 
-        def get(system: Any, path: str) -> bytes | None:
-            try:
-                return bytes(system.cat_file(path, start=0))  # without a start, s3fs asks for the size first
-            except FileNotFoundError:
-                return None
+        def get(system: Any, path: str) -> bytes:
+            return bytes(system.cat_file(path, start=0))  # without a start, s3fs asks for the size first
 
-        return self._do("read", name, get)
+        return self._if_there("read", name, get)
 
     @contextmanager
     def local(self, name: str) -> Iterator[Path]:
         """Fetch the object into a temporary folder."""
 
         def get(system: Any, path: str) -> bool:
-            try:
-                system.get_file(path, str(copy))
-            except FileNotFoundError:
-                return False
+            system.get_file(path, str(copy))
             return True
 
         with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
             copy = Path(folder) / name.rsplit("/", 1)[-1]
-            if not self._do("read", name, get):
+            if not self._if_there("read", name, get):
                 raise FileNotFoundError(name)
             yield copy
 
     def exists(self, name: str) -> bool:
         """Ask for the first byte; for properties, s3fs lists what is not there. Objects here are never empty."""
-
-        def first(system: Any, path: str) -> bool:
-            try:
-                system.cat_file(path, start=0, end=1)
-            except FileNotFoundError:
-                return False
-            return True
-
-        return self._do("read", name, first)
+        return self._if_there("read", name, lambda system, path: system.cat_file(path, start=0, end=1)) is not None
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield what is in a folder, from one listing."""
-
-        def listed(system: Any, path: str) -> list[str]:
-            try:
-                return [str(one) for one in system.ls(path, detail=False)]
-            except FileNotFoundError:
-                return []
-
+        found = self._if_there("listed", folder, lambda system, path: system.ls(path, detail=False)) or ()
         here = folder.rsplit("/", 1)[-1]
-        names = (one.rstrip("/").rsplit("/", 1)[-1] for one in self._do("listed", folder, listed))
+        names = (str(one).rstrip("/").rsplit("/", 1)[-1] for one in found)
         yield from (name for name in names if name != here)
 
     def look(self, folder: str, files: Collection[str]) -> Mapping[str, frozenset[str]]:
@@ -166,14 +146,7 @@ class SharedStore:
 
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
         """Yield the times of uploads, from one listing: what is not whole yet is not listed."""
-
-        def listed(system: Any, path: str) -> list[Mapping[str, Any]]:
-            try:
-                return list(system.ls(path, detail=True))
-            except FileNotFoundError:
-                return []
-
-        for one in self._do("listed", folder, listed):
+        for one in self._listing(folder):
             name = str(one["name"]).rsplit("/", 1)[-1]
             written = next((one[key] for key in _TIMES if key in one), None)
             if name.startswith(prefix) and written is not None:
@@ -182,12 +155,7 @@ class SharedStore:
 
     def delete(self, name: str) -> None:
         """Delete an object; if there is none, most stores say nothing."""
-
-        def remove(system: Any, path: str) -> None:
-            with suppress(FileNotFoundError):
-                system.rm_file(path)
-
-        self._do("deleted", name, remove)
+        self._if_there("deleted", name, lambda system, path: system.rm_file(path))
 
     def clear(self, folder: str, keep: Collection[str] = ()) -> None:
         """Delete the objects of a listing."""
@@ -221,15 +189,12 @@ class SharedStore:
         """Copy a staged object on the store, then delete it."""
 
         def copy(system: Any, path: str) -> bool:
-            try:
-                system.cp_file(path, self._path(system, final))
-            except FileNotFoundError:
-                return False
+            system.cp_file(path, self._path(system, final))
             with suppress(FileNotFoundError):
                 system.rm_file(path)
             return True
 
-        return self._do("published", name, copy)
+        return self._if_there("published", name, copy) is not None
 
     def holds(self, name: str, written: Written, marks: tuple[str, ...]) -> bool:
         """Compare the size and a mark; an object that has none of the marks is read."""
@@ -259,15 +224,8 @@ class SharedStore:
 
     def listed(self) -> dict[str, tuple[int, frozenset[str]]]:
         """Return the size of each object right in it, with marks of its content such as its ETag, from one listing."""
-
-        def listed(system: Any, path: str) -> dict[str, tuple[int, frozenset[str]]]:
-            try:
-                found = system.ls(path, detail=True)
-            except FileNotFoundError:
-                return {}
-            return {one["name"].rsplit("/", 1)[-1]: (int(one["size"] or 0), frozenset(_marks(one))) for one in found}
-
-        return self._do("listed", "", listed)
+        found = self._listing("")
+        return {one["name"].rsplit("/", 1)[-1]: (int(one["size"] or 0), frozenset(_marks(one))) for one in found}
 
     @contextmanager
     def reports(self) -> Iterator[Path]:
@@ -284,14 +242,22 @@ class SharedStore:
         self._do("written", name, put)
 
     def _info(self, name: str) -> Mapping[str, Any] | None:
-        def info(system: Any, path: str) -> Mapping[str, Any] | None:
+        found = self._if_there("read", name, lambda system, path: system.info(path))
+        return None if found is None or found.get("type", "file") != "file" else found
+
+    def _listing(self, folder: str) -> Sequence[Mapping[str, Any]]:
+        return self._if_there("listed", folder, lambda system, path: system.ls(path, detail=True)) or ()
+
+    def _if_there(self, what: str, name: str, act: Callable[[Any, str], T]) -> T | None:
+        """Act on an object; None if there is none. Raises OrtdeployError."""
+
+        def attempt(system: Any, path: str) -> T | None:
             try:
-                found: Mapping[str, Any] = system.info(path)
+                return act(system, path)
             except FileNotFoundError:
                 return None
-            return found if found.get("type", "file") == "file" else None
 
-        return self._do("read", name, info)
+        return self._do(what, name, attempt)
 
     def _do(self, what: str, name: str, act: Callable[[Any, str], T]) -> T:
         """Act on an object; its package tries again by itself if the store does not answer. Raises OrtdeployError."""

@@ -107,10 +107,10 @@ def test_a_file_with_a_lease_is_asked_for(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "leased").write_text("x")
     open_it = os.open
 
-    def busy(path: Path, flags: int) -> int:
+    def busy(path: Path, flags: int, mode: int) -> int:
         if flags & os.O_NONBLOCK:
             raise BlockingIOError
-        return open_it(path, flags)
+        return open_it(path, flags, mode)
 
     monkeypatch.setattr(os, "open", busy)
     descriptor = descriptor_of(tmp_path / "leased")
