@@ -8,60 +8,41 @@ Dimension = int | str | None
 
 Shape = tuple[Dimension, ...]
 
-ELEMENT_TYPES: dict[str, str] = {
-    "bool": "bool",
-    "float16": "float16",
-    "float32": "float",
-    "float64": "double",
-    "int8": "int8",
-    "int16": "int16",
-    "int32": "int32",
-    "int64": "int64",
-    "string": "string",
-    "uint8": "uint8",
-    "uint16": "uint16",
-    "uint32": "uint32",
-    "uint64": "uint64",
-    "bfloat16": "bfloat16",
-    "float8_e4m3fn": "float8e4m3fn",
-    "float8_e4m3fnuz": "float8e4m3fnuz",
-    "float8_e5m2": "float8e5m2",
-    "float8_e5m2fnuz": "float8e5m2fnuz",
-    "float8_e8m0fnu": "float8e8m0",
-    "int2": "int2",
-    "int4": "int4",
-    "uint2": "uint2",
-    "uint4": "uint4",
+_ELEMENTS: dict[str, tuple[str, int]] = {
+    "bool": ("bool", 9),
+    "float16": ("float16", 10),
+    "float32": ("float", 1),
+    "float64": ("double", 11),
+    "int8": ("int8", 3),
+    "int16": ("int16", 5),
+    "int32": ("int32", 6),
+    "int64": ("int64", 7),
+    "string": ("string", 8),
+    "uint8": ("uint8", 2),
+    "uint16": ("uint16", 4),
+    "uint32": ("uint32", 12),
+    "uint64": ("uint64", 13),
+    "bfloat16": ("bfloat16", 16),
+    "float8_e4m3fn": ("float8e4m3fn", 17),
+    "float8_e4m3fnuz": ("float8e4m3fnuz", 18),
+    "float8_e5m2": ("float8e5m2", 19),
+    "float8_e5m2fnuz": ("float8e5m2fnuz", 20),
+    "float8_e8m0fnu": ("float8e8m0", 24),
+    "int2": ("int2", 26),
+    "int4": ("int4", 22),
+    "uint2": ("uint2", 25),
+    "uint4": ("uint4", 21),
 }
-"""Element types that a row can have, and what ONNX Runtime calls them inside `tensor(…)`. The names are numpy's, and
-ml_dtypes' from bfloat16 on."""
+"""Element types that a row can have; what ONNX Runtime calls them inside `tensor(…)`; and their numbers in ONNX's
+TensorProto. The names are numpy's, and ml_dtypes' from bfloat16 on."""
+
+ELEMENT_TYPES: dict[str, str] = {name: word for name, (word, _) in _ELEMENTS.items()}
+"""What ONNX Runtime calls them."""
 
 ELEMENT_NUMBERS: dict[str, int] = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "string": 8,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-    "bfloat16": 16,
-    "float8_e4m3fn": 17,
-    "float8_e4m3fnuz": 18,
-    "float8_e5m2": 19,
-    "float8_e5m2fnuz": 20,
-    "uint4": 21,
-    "int4": 22,
-    "float8_e8m0fnu": 24,
-    "uint2": 25,
-    "int2": 26,
+    name: number for number, name in sorted((number, name) for name, (_, number) in _ELEMENTS.items())
 }
-"""The numbers that ONNX's TensorProto gives them."""
+"""Their numbers, in order."""
 
 WIDER: dict[str, str] = {
     "bfloat16": "float32",
