@@ -146,7 +146,7 @@ class BlockMonitor:
         statistics = self._report.statistics
         if not self._memory.leak.look(rows, self._expected_growth):
             return
-        shapes = max(member.rows.shapes for member in self._stream.members) if self._keeps_shapes else 0
+        shapes = max(len(member.rows.runs.shapes) for member in self._stream.members) if self._keeps_shapes else 0
         begins = not statistics.growth
         statistics.growth = growth(self._memory, shapes)
         if self.live is not None:

@@ -104,7 +104,7 @@ class JobRun:
             self._report.statistics = JobStatistics(position.statistics, self._stream, self._writer)
         if position.state is not None:
             for member in self._stream.members:
-                member.rows.restore_state(position.state)
+                member.rows.runs.restore_state(position.state)
         self._blocks = BlockMonitor(self._context, position, self._stream, self._memory, self._report)
         self._loop = PartLoop(
             self._context,

@@ -114,7 +114,7 @@ class JobStatistics:
         }
 
     def _proven(self) -> Proven:
-        return proven_by(member.rows.proven for member in self._stream.members)
+        return proven_by(member.rows.runs.proven for member in self._stream.members)
 
     def _counted(self, name: str, now: int) -> int:
         return int(self._earlier.get(name, 0)) + now
@@ -131,7 +131,7 @@ class JobStatistics:
         now = {
             "read": [self._stream.reader.read_times],
             "prepare": [self._stream.reader.prepare_times],
-            "run": [one.run_times for one in rows],
+            "run": [one.runs.run_times for one in rows],
             "postprocess": [one.postprocess_times for one in rows],
             "write": [self._writer.write_times],
             "commit": [self._writer.sync_times, self._commit_times],

@@ -60,9 +60,9 @@ def _session(member: Member) -> dict[str, Any]:
         "providers": [provider.name for provider in opened.candidate.providers],
         "placement": dict(opened.session.placement),
         "cache": opened.session.cache,
-        "batches": member.rows.run_times.count,
+        "batches": member.rows.runs.run_times.count,
         "batch_size": member.rows.batch_size,
         "rows": member.done,
-        "session_run": durations(member.rows.run_times),
+        "session_run": durations(member.rows.runs.run_times),
         "failure": member.failure,
     }

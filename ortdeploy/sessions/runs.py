@@ -252,7 +252,7 @@ class SessionRuns:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until a run may be late, or stuck; None if a run may take any time."""
+        """Seconds until a run may be late, or stuck; None if a run may take any time. Thread-safe."""
         return min((one.seconds_left for one in self._limited), default=None)
 
     def end_late_run(self) -> bool:
@@ -261,11 +261,11 @@ class SessionRuns:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a run was asked to end, and did not."""
+        """Whether a run was asked to end, and did not. Thread-safe."""
         return any(one.is_stuck for one in self._limited)
 
     def restart_timer(self) -> None:
-        """Let the time of a run begin now: the whole process was stopped meanwhile."""
+        """Let the time of a run begin now: the whole process was stopped meanwhile. Thread-safe."""
         for one in self._limited:
             one.restart_timer()
 

@@ -98,7 +98,7 @@ class Member(Struct):
     def running(self) -> Sequence[int]:
         """The numbers in the job of the rows that the session runs, or ran last; empty if it has no block."""
         ticket = self.current
-        return () if ticket is None else [ticket.prepared.block.rows[row] for row in self.rows.running]
+        return () if ticket is None else [ticket.prepared.block.rows[row] for row in self.rows.runs.running]
 
     @property
     def name(self) -> str:

@@ -16,7 +16,6 @@ from ortdeploy.durations import Histogram, timed
 from ortdeploy.feeds.feeder import cut
 from ortdeploy.feeds.prepared import Prepared
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.runtime.protocol import Session, Writer
 from ortdeploy.sessions.row_independence import RowProof
@@ -25,7 +24,6 @@ from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
 
 if TYPE_CHECKING:
     from ortdeploy.sessions.cpu_comparison import CpuComparison
-    from ortdeploy.sessions.evidence import Evidence
     from ortdeploy.streaming.bisect_failures import Salvage
     from ortdeploy.streaming.crashed_runs import CrashedRun
 
@@ -69,7 +67,7 @@ class RowRunner:
         self._written_before = session.written if isinstance(session, Writer) else {}
         self.postprocess_times = Histogram()
         self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, fatal=fatal, on_run=on_run)
-        self._runs = self._batches.runs
+        self.runs = self._batches.runs
         self._fast_path = True
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
@@ -86,22 +84,12 @@ class RowRunner:
     @property
     def halvings(self) -> int:
         """How often batches were halved: those of the job, and those of items inside of its rows."""
-        return self.counts.halved + self._runs.halvings
-
-    @property
-    def run_times(self) -> Histogram:
-        """How long the runs took."""
-        return self._runs.run_times
-
-    @property
-    def shapes(self) -> int:
-        """How many shapes of rows the session was fed; of many, at least how many."""
-        return len(self._runs.shapes)
+        return self.counts.halved + self.runs.halvings
 
     @property
     def progressed(self) -> float:
         """Time when the last run ended, or the last token was written, by perf_counter; 0 before the first."""
-        return max(self._runs.progressed, self._session.progressed if isinstance(self._session, Writer) else 0.0)
+        return max(self.runs.progressed, self._session.progressed if isinstance(self._session, Writer) else 0.0)
 
     @property
     def written(self) -> Mapping[str, int]:
@@ -109,33 +97,6 @@ class RowRunner:
         if not isinstance(self._session, Writer):
             return {}
         return {name: count - self._written_before.get(name, 0) for name, count in self._session.written.items()}
-
-    def tell(self, on_batch: OnBatch) -> None:
-        """Call `on_batch` for each batch, once its block is finished."""
-        self._runs.on_batch = on_batch
-
-    @property
-    def running(self) -> Sequence[int]:
-        """The rows of the current run, or of the last one, by their places in their block."""
-        return self._runs.running
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds until a run may be late, or stuck; None if a run may take any time. Thread-safe."""
-        return self._runs.seconds_left
-
-    def end_late_run(self) -> bool:
-        """Ask a run that takes too long to end; return whether one was asked just now. Thread-safe."""
-        return self._runs.end_late_run()
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether a run was asked to end but did not. Thread-safe."""
-        return self._runs.is_stuck
-
-    def restart_timer(self) -> None:
-        """Restart the clock of the current run, because the whole process was stopped meanwhile. Thread-safe."""
-        self._runs.restart_timer()
 
     @property
     def batch_size(self) -> int:
@@ -161,35 +122,22 @@ class RowRunner:
                 pieces = [piece for run in runs for piece in self._salvage.finish(block, run, failed)]
             else:
                 self._fast_path = True
-        self._runs.settle()
+        self.runs.settle()
         if len(block.rows) < block.count or failed:
             failed.sort(key=lambda row: row.row)
         committed = sum(len(rows) for rows, _ in pieces)
         columns = self._collect(block, pieces)
         skipped = self._skipped(block, pieces, failed)
-        state = self._runs.state if self._stateful else None
-        self.run_times.cpu += time.thread_time() - begin - (self.postprocess_times.cpu - before)
+        state = self.runs.state if self._stateful else None
+        self.runs.run_times.cpu += time.thread_time() - begin - (self.postprocess_times.cpu - before)
         return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped, state=state)
-
-    def finish(self) -> None:
-        """Compare the last rows with other batches and with the CPU. Raises DisagreementError, ProviderFailedError."""
-        self._runs.finish()
-
-    @property
-    def proven(self) -> "Mapping[str, Sequence[Evidence]]":
-        """On what each kind of comparison is proven."""
-        return self._runs.proven
-
-    def restore_state(self, state: Any) -> None:
-        """Continue with the state of the last committed row."""
-        self._runs.restore_state(state)
 
     def _run_in_turn(self, prepared: Prepared, failed: list[FailedRow]) -> list[Piece]:
         """Run rows with state: each batch is finished before the next one begins."""
         block, pieces = prepared.block, []
         for adapters, rows in self._cut(block, failed):
             for key, same in groupby(rows, lambda row: self._key(block, row)):
-                self._runs.begin(key)
+                self.runs.begin(key)
                 run = self._batches.run(Prepared(block=block, feeds=None), list(same), adapters)
                 pieces += self._salvage.finish(block, run, failed)
         return pieces
@@ -209,9 +157,9 @@ class RowRunner:
         if self._batches.lost_key(prepared.block) is not None:
             return None
         batches = cut(prepared.block, self._batches.size)
-        self._runs.lane.block(prepared.block.rows)
-        results = self._runs.run_each(prepared.feeds, batches, chosen.always, prepared.block.rows.__getitem__)
-        self._runs.lane.rest()
+        self.runs.lane.block(prepared.block.rows)
+        results = self.runs.run_each(prepared.feeds, batches, chosen.always, prepared.block.rows.__getitem__)
+        self.runs.lane.rest()
         if results is None:
             return None
         rows = range(len(prepared.block.rows))

@@ -62,7 +62,7 @@ class StallWatch:
             if now - begin > patience + LATE:
                 self._progressed = now
                 for member in self._members:
-                    member.rows.restart_timer()
+                    member.rows.runs.restart_timer()
             raise
 
     @property
@@ -79,9 +79,9 @@ class StallWatch:
         """Ask runs that take too long to end. Raises StuckRunError if one was asked before and has not ended."""
         for member in self._members:
             rows = member.running
-            if rows and member.rows.end_late_run():
+            if rows and member.rows.runs.end_late_run():
                 log.warning("run.late", session=member.name, first=rows[0], last=rows[-1])
-            elif rows and member.rows.is_stuck:
+            elif rows and member.rows.runs.is_stuck:
                 where = f"session {member.name} with rows {rows[0]} to {rows[-1]}"
                 raise StuckRunError(f"a run of {where} took longer than run_timeout and could not be ended", rows)
 
@@ -101,7 +101,7 @@ class StallWatch:
     def _patience(self) -> float:
         """Return the seconds until something may hang; infinity if nothing has a limit."""
         stall = None if self._limit is None else self._last_sign() + self._limit - time.perf_counter()
-        seconds = [stall, *(member.rows.seconds_left for member in self._members)]
+        seconds = [stall, *(member.rows.runs.seconds_left for member in self._members)]
         return min((max(one, _SHORTEST) for one in seconds if one is not None), default=math.inf)
 
     def _last_sign(self) -> float:

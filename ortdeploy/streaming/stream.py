@@ -103,7 +103,7 @@ class Stream:
         for member in self.members:
             if member.failure is None:
                 with self._alone:
-                    member.rows.finish()
+                    member.rows.runs.finish()
 
     @property
     def session_seconds(self) -> float:
@@ -122,8 +122,7 @@ class Stream:
             fatal=hooks.fatal,
             on_run=hooks.on_run,
         )
-        if hooks.on_batch is not None:
-            rows.tell(hooks.on_batch)
+        rows.runs.on_batch = hooks.on_batch
         return Member(opened=opened, rows=rows)
 
     @property

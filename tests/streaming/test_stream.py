@@ -426,8 +426,8 @@ def test_the_third_signal_exits_at_once(tmp_path: Path) -> None:
 
 def idle_member() -> Any:
     """Return a session's thread that has run nothing yet."""
-    rows_ = SimpleNamespace(progressed=0.0, seconds_left=None, restart_timer=lambda: None)
-    return SimpleNamespace(rows=rows_)
+    runs = SimpleNamespace(seconds_left=None, restart_timer=lambda: None)
+    return SimpleNamespace(rows=SimpleNamespace(progressed=0.0, runs=runs))
 
 
 def test_a_thread_that_was_woken_late_in_between_finds_what_hangs_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
