@@ -7,56 +7,31 @@ are removed from their parts. The ledger notes each step before it is done, so t
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import repeat
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.feeds.row_sources import open_rows
-from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.jobs.ending import Ending, carry_out
 from ortdeploy.jobs.error_budget import ErrorBudget
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.input_contents import InputContents
 from ortdeploy.jobs.job_context import JobContext
-from ortdeploy.jobs.job_report import JobReport, log_end
-from ortdeploy.jobs.job_statistics import JobStatistics
-from ortdeploy.jobs.locate_rows import Segment, open_segments
-from ortdeploy.jobs.provenance import provenance
+from ortdeploy.jobs.job_report import log_end
+from ortdeploy.jobs.locate_rows import Segment
 from ortdeploy.jobs.reconcile_inputs import cut_off, plan_again
+from ortdeploy.jobs.rows_again import RowsAgain
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.records import ChangedFiles, OutputRecord, Part, Rerun, Span
 from ortdeploy.parts.committed import check_inputs
 from ortdeploy.parts.output_owner import write_marker
-from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.parts.replaced_rows import NewRows
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.results.rows import FailedRow
-from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.file_selection import rows_before
-from ortdeploy.streaming.member import Finished
-
-
-class _Again(Struct):
-    """The outcome of a part's rows that ran again."""
-
-    rows: list[int] = field(default_factory=list)
-    failed: list[FailedRow] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-
-    def note(self, finished: Finished) -> Finished:
-        """Add a block."""
-        missing = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
-        self.rows += [row for row in finished.block.rows if row not in missing]
-        self.failed += finished.outcome.failed
-        self.skipped += finished.outcome.skipped
-        return finished
 
 
 class RerunRun:
@@ -64,19 +39,15 @@ class RerunRun:
 
     def __init__(self, context: JobContext) -> None:
         """Take what the job needs from outside; nothing is read or written yet."""
-        step, opened = context.step, context.opened
-        self._context = context = context.for_rewrite()
-        self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
-        stream = context.stream()
-        self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
-        statistics = JobStatistics({}, stream, self._writer)
-        self._report = JobReport(context, stream.members, statistics)
+        self._context = context.for_rewrite()
+        self._again = RowsAgain(self._context, "rerun")
+        self._report = self._again.report
         self._taken_up = False
-        self.step = step
+        self.step = context.step
 
     def run(self) -> JobResult | None:
         """Run the rows again; return how the job ended, or None if it continues with new files."""
-        ending = carry_out(self._context, self._memory, self._work)
+        ending = carry_out(self._context, self._again.memory, self._work)
         if ending.status is Status.DONE:
             return None
         try:
@@ -177,29 +148,17 @@ class RerunRun:
 
     def _announce(self, known: OutputRecord, parts: Sequence[Part]) -> None:
         """Log that rows run again, and which neighbours they run without if that matters."""
-        step, models = self._context.step, list(self._context.step.row_check.declared)
+        step = self._context.step
         rows = [row for part in parts for one in known.reruns for row in _rows_of(one, part)]
         log.info("job.rerun", files=len(step.input.rerun), rows=len(rows), output=step.output.shown)
-        if models and rows:
-            reason = "rows of changed files are run without those that stood beside them"
-            log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
+        self._again.warn(rows, "rows of changed files are run without those that stood beside them")
 
     def _run_part(self, known: OutputRecord, part: Part) -> None:
         """Run the rows of changed files that a part holds, and replace them in it."""
         began = time.perf_counter()
-        context, again, stream = self._context, _Again(), self._context.stream()
-        self._report.members = stream.members
-        segments = list(_segments(known.reruns, part))
-        suffix = SINKS[context.step.output.format].SUFFIX
-        new = context.output.folder / f".rerun-{part.number:05d}{suffix}{TEMPORARY}"
-        read = partial(open_segments, context.step, context.plan.folder, segments, context.output.ledger.state_dir)
-        blocks = stream.run(read, segments[0].rows[0])
-        self._writer.write_file(new, map(again.note, blocks))
-        if stream.stopped:
-            raise StoppedError
-        context.files.check()  # before what was found goes into the part
+        context, segments = self._context, list(_segments(known.reruns, part))
+        again = self._again.run(part, segments)
         states = [state for segment in segments for state in segment.states]
-        check_inputs(self._reading(states), context.plan.folder)
         wanted = [row for segment in segments for row in segment.rows]
         if len(wanted) != len(again.rows) + len(again.failed) + len(again.skipped):
             raise OrtdeployError(f"{states[0].path} has other rows than when they were counted; it changed meanwhile")
@@ -207,14 +166,14 @@ class RerunRun:
         self._judge(len([row for row in failed_before if row in {*wanted}]), len(again.failed))
         rows = NewRows(
             spans=as_spans(wanted),
-            path=new if again.rows else None,
+            path=again.path if again.rows else None,
             rows=tuple(again.rows),
             failed=tuple(DeadLetters(context, states).completed(again.failed)),
             skipped=tuple(again.skipped),
             through=part.end,
         )
         _replace(context, known, part, failed_before, rows)
-        new.unlink(missing_ok=True)
+        again.path.unlink(missing_ok=True)
         if context.trace is not None:
             context.trace.part(began, part=part.number, rows=len(wanted), failed=len(again.failed), file=part.file)
 

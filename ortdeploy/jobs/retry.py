@@ -4,45 +4,30 @@ Parts are written again as `replaced_rows` does it, so a row is in its part if a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import OrtdeployError, StoppedError
 from ortdeploy.events import log
-from ortdeploy.files.atomic import TEMPORARY
 from ortdeploy.jobs.ending import carry_out
 from ortdeploy.jobs.expected import EXPECTED, Expected, in_folder
 from ortdeploy.jobs.failed_row_details import DeadLetters
 from ortdeploy.jobs.job_context import JobContext
-from ortdeploy.jobs.job_report import JobReport, log_end
-from ortdeploy.jobs.job_statistics import JobStatistics
-from ortdeploy.jobs.locate_rows import Found, RowLocator, Segment, open_segments
-from ortdeploy.jobs.provenance import provenance
+from ortdeploy.jobs.job_report import log_end
+from ortdeploy.jobs.locate_rows import Found, RowLocator, Segment
 from ortdeploy.jobs.row_numbers import hold_place
+from ortdeploy.jobs.rows_again import Again, RowsAgain
 from ortdeploy.ledger.changes import as_spans
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, OutputRecord, Part
 from ortdeploy.parts.committed import check_inputs, check_record, committed_parts
-from ortdeploy.parts.part_writer import PartWriter
 from ortdeploy.parts.replaced_rows import NewRows
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.reports.report import report_due
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
-from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.streaming.member import Finished
-
-
-class _Again(Struct):
-    """Results of a part's failed rows by number, and the rows that failed again."""
-
-    recovered: list[int] = field(default_factory=list)
-    failed: list[FailedRow] = field(default_factory=list)
 
 
 class RetryRun:
@@ -51,12 +36,9 @@ class RetryRun:
     def __init__(self, context: JobContext) -> None:
         """Take what the job needs from outside; nothing is read or written yet."""
         self._context = context = replace(context.for_rewrite(), step=_without_dropping(context.step))
-        self._step = step = context.step
-        self._writer = PartWriter(step, context.output.folder, provenance(context), context.roots)
-        self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
-        stream = context.stream()
-        statistics = JobStatistics({}, stream, self._writer)
-        self._report = JobReport(context, stream.members, statistics)
+        self._step = context.step
+        self._again = RowsAgain(context, "retry")
+        self._report = self._again.report
         self._started = now()
         self._found = False  # a result of this job, whose report is renewed
         self._digits = PART_DIGITS
@@ -67,7 +49,7 @@ class RetryRun:
 
     def run(self) -> JobResult:
         """Run the failed rows of every part. The status of the job itself does not change."""
-        ending = carry_out(self._context, self._memory, self._work)
+        ending = carry_out(self._context, self._again.memory, self._work)
         if ending.status is Status.NOTHING_TO_DO:
             ending = replace(ending, reason=self._why_nothing())
         elif ending.status is Status.DONE:
@@ -218,44 +200,28 @@ class RetryRun:
 
     def _announce(self, rows: Sequence[int], count: int) -> None:
         """Log that failed rows run, and which neighbours they run without if that matters."""
-        step, models = self._step, list(self._step.row_check.declared)
+        step = self._step
         log.info("job.started", rows=count, done=0, output=step.output.shown)
         self._context.observer.job_started(step.job, 0, count)
-        if models:
-            reason = "failed rows are run once more, without those that stood beside them"
-            log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
+        self._again.warn(rows, "failed rows are run once more, without those that stood beside them")
 
     def _retry_part(self, part: Part, failed: Mapping[int, FailedBefore]) -> None:
         """Run a part's failed rows, and put those that now give a result into the part."""
         found = self._find(failed)
         if not found.segments:
             return
-        context, stream = self._context, self._context.stream()
-        self._report.members = stream.members
-        again = _Again()
+        context = self._context
 
-        def noted(finished: Finished) -> Finished:
-            missing = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
-            again.recovered += [row for row in finished.block.rows if row not in missing]
-            again.failed += finished.outcome.failed
+        def noted(finished: Finished, again: Again) -> None:
             self._hold_places(finished, failed, found)
             self._done += finished.block.count
             context.observer.rows_done(self._done, len(again.failed))
-            return finished
 
-        state_dir = context.output.ledger.state_dir
-        rows = partial(open_segments, self._step, context.plan.folder, found.segments, state_dir)
-        blocks = stream.run(rows, found.rows[0])
-        new = context.output.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
-        self._writer.write_file(new, map(noted, blocks))
-        if stream.stopped:
-            raise StoppedError
-        context.files.check()  # before what was found goes into the part
-        check_inputs(replace(self._step, input=replace(self._step.input, files=found.states)), context.plan.folder)
+        again = self._again.run(part, found.segments, noted)
         context.output.ledger.note_repairs(context.output.name, found.repairs.values(), context.run_id)
-        if again.recovered:
-            self._merge(part, failed, again.recovered, new)
-        lost = sorted({*found.rows}.difference(again.recovered, (row.row for row in again.failed)))
+        if again.rows:
+            self._merge(part, failed, again)
+        lost = sorted({*found.rows}.difference(again.rows, (row.row for row in again.failed)))
         if lost:
             self._places.leave(lost, failed[lost[0]].path, "the file has no such row any more, or it gives no result")
         letters = DeadLetters(context, found.states)
@@ -274,12 +240,12 @@ class RetryRun:
             if failed[row].path not in {"", *repaired}:
                 hold_place(row, failed[row].source, source)
 
-    def _merge(self, part: Part, failed: Iterable[int], recovered: Sequence[int], new: Path) -> None:
+    def _merge(self, part: Part, failed: Iterable[int], again: Again) -> None:
         """Put new rows into a part, or beside it."""
-        rows = NewRows(spans=as_spans(recovered), path=new, rows=tuple(recovered), adds=True)
+        rows = NewRows(spans=as_spans(again.rows), path=again.path, rows=tuple(again.rows), adds=True)
         one = self._context.replaced_rows(self._digits).replace(part, failed, rows)
-        new.unlink(missing_ok=True)
-        log.info("part.merged", part=part.number, rows=len(recovered), file=one.files[0].file)
+        again.path.unlink(missing_ok=True)
+        log.info("part.merged", part=part.number, rows=len(again.rows), file=one.files[0].file)
 
 
 def _counted_on(row: FailedRow, before: FailedBefore) -> FailedRow:
