@@ -46,7 +46,6 @@ from ortdeploy.sessions.opening import OnNativeCall, OpenedModel, SkippedSession
 from ortdeploy.sessions.row_independence import ProvenRows
 
 if TYPE_CHECKING:
-    from ortdeploy.files.object_store import Upload
     from ortdeploy.jobs.retry import RetryRun
     from ortdeploy.jobs.shard_run import ShardRun
     from ortdeploy.parts.assigned_parts import AssignedParts
@@ -295,9 +294,7 @@ class Execution(Struct, frozen=True, kw_only=True):
             context = JobContext(
                 plan=self.plan,
                 step=step,
-                output=OpenOutput(
-                    name=self.ledger.key(folder), folder=folder, ledger=self.ledger, upload=_upload(step, folder)
-                ),
+                output=OpenOutput.of(self.ledger, folder, step.output.upload),
                 made_by=made_by(self.plan, step),
                 plan_digest=self.digests.get(step.job) or plan_digest(self.plan, step.job),
                 opened=opened,
@@ -394,12 +391,3 @@ class Execution(Struct, frozen=True, kw_only=True):
         with bound(job=step.job, model=step.model):
             log_end(result)
         return result
-
-
-def _upload(step: RunJob, folder: Path) -> "Upload | None":
-    """Return what sends a folder to the store of a job's output; None if that is local."""
-    if step.output.upload is None:
-        return None
-    from ortdeploy.files.object_store import Upload  # noqa: PLC0415  only for stores
-
-    return Upload(step.output.upload, folder)

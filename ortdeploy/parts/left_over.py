@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError, failure_at
 from ortdeploy.events import log
-from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.rewrites import is_left_over
 from ortdeploy.parts.open_output import OpenOutput
@@ -35,7 +34,7 @@ def add_reports(ledger: Ledger, folder: Path, output: JobOutput) -> None:
     known = ledger.output(ledger.key(folder))
     if known is None:
         return
-    upload = Upload(output.upload, folder) if output.upload is not None else None
+    upload = OpenOutput.of(ledger, folder, output.upload).upload
     why_none = "the page was asked for when the job had ended; the next run shows rows"
     try:
         renew_report(folder, known, ledger.failures(known.output), output.reports, why_none=why_none)
@@ -57,9 +56,9 @@ def tidy_shards(folder: Path, output: JobOutput, roots: tuple[str, ...]) -> None
 
 
 def _complete(ledger: Ledger, folder: Path, output: JobOutput) -> None:
-    upload = Upload(output.upload, folder) if output.upload is not None else None
-    known = recover(OpenOutput(name=ledger.key(folder), folder=folder, ledger=ledger, upload=upload), output)
+    opened = OpenOutput.of(ledger, folder, output.upload)
+    known = recover(opened, output)
     renew_report(folder, known, ledger.failures(known.output), output.reports)
-    if upload is not None:
-        upload.send()
+    if opened.upload is not None:
+        opened.upload.send()
     report_written(folder)

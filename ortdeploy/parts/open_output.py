@@ -23,6 +23,16 @@ class OpenOutput(Struct, frozen=True, kw_only=True):
     upload: "Upload | None"
     """What sends files to the output's store; None if the output is local."""
 
+    @classmethod
+    def of(cls, ledger: Ledger, folder: Path, store: str | None) -> "OpenOutput":
+        """Return an output in a folder; `store` is the URL of its store, if it has one. Raises OrtdeployError."""
+        upload = None
+        if store is not None:
+            from ortdeploy.files.object_store import Upload  # noqa: PLC0415  only for stores
+
+            upload = Upload(store, folder)
+        return cls(name=ledger.key(folder), folder=folder, ledger=ledger, upload=upload)
+
     def record(self) -> OutputRecord | None:
         """Return what the ledger knows of the output; None before it has begun."""
         return self.ledger.output(self.name)

@@ -18,18 +18,14 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.ledger.changes import rows_in
-from ortdeploy.ledger.check import check_output
-from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.integrity import OnDisk, is_as_written
 from ortdeploy.ledger.records import NewFile, OutputRecord, Rewrite
 from ortdeploy.ledger.rewrites import hidden_files
 from ortdeploy.parts.begun_part import give_name
-from ortdeploy.parts.committed import DeclaredOutput, check_files
+from ortdeploy.parts.committed import DeclaredOutput, check_files, check_record
 from ortdeploy.parts.open_output import OpenOutput
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.reports.report import report_due
-from ortdeploy.reports.statistics import check_statistics
-from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.row_files import named_in
 
 _NOTHING: Mapping[str, Any] = {}
@@ -42,9 +38,7 @@ def recover(output: OpenOutput, declared: DeclaredOutput, *, to_keep: Mapping[st
     `to_keep` are the types that the ledger keeps with the commit of a part, if it has none.
     """
     known = _known(output)
-    check_output(output.ledger, known, SINKS[declared.format].SUFFIX)
-    with undamaged():
-        check_statistics(known.statistics)
+    check_record(output, declared, known)
     check_files(output, declared)
     folder = output.folder
     make_durable_folder(folder)  # files that go from it are gone with it if it was carried away
