@@ -30,8 +30,7 @@ from ortdeploy.files.tuning_cache import KIND
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.integrity import GONE_FILE, OnDisk, Underway, difference
-from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.ledger.opening import database, has_ledger, make_folder, named_ledger, read_ledger
+from ortdeploy.ledger.opening import connection_to, has_ledger, make_folder, named_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, part_name
 from ortdeploy.ledger.stored_parts import stored_differences
 from ortdeploy.state import memo
@@ -61,7 +60,7 @@ def back_up(state_dir: Path, target: Path) -> int:
         raise OrtdeployError(f"{state_dir} holds no ledger {FILE}; name the state directory with --state-dir")
     with scratch_folder("state") as scratch:
         copy = scratch.path / FILE
-        with translated(), closing(_connect(state_dir / FILE)) as ledger, closing(sqlite3.connect(copy)) as into:
+        with translated(), closing(connection_to(state_dir / FILE)) as ledger, closing(sqlite3.connect(copy)) as into:
             ledger.backup(into)
         records = _sound_records(scratch.path)
         try:
@@ -137,28 +136,20 @@ def _check_absent(path: Path, advice: str) -> None:
         raise OrtdeployError(f"{path} is there already, and is not overwritten. {advice}")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
-    return sqlite3.connect(f"{database(path).absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
-
-
 def _sound_records(folder: Path) -> tuple[OutputRecord, ...]:
     """Return the outputs that a copy knows. Raises OrtdeployError if it is damaged, or a newer ortdeploy wrote it."""
-    with translated(), closing(_connect(folder / FILE)) as copy:
+    with translated(), closing(connection_to(folder / FILE)) as copy:
         (verdict,) = copy.execute("PRAGMA integrity_check").fetchone()
     if verdict != "ok":
         raise OrtdeployError(f"the ledger {FILE} in it is damaged ({verdict})")
     with read_ledger(folder) as ledger:
-        records = ledger.outputs() if ledger is not None else ()
-        for record in records if ledger is not None else ():
-            _check(ledger, record)
+        if ledger is None:
+            return ()
+        records = ledger.outputs()
+        for record in records:
+            names = [str(file.file) for part in record.parts for file in part.files]
+            check_output(ledger, record, Path(names[0]).suffix if names else "")
         return records
-
-
-def _check(ledger: Ledger | None, record: OutputRecord) -> None:
-    if ledger is not None:
-        names = [str(file.file) for part in record.parts for file in part.files]
-        check_output(ledger, record, Path(names[0]).suffix if names else "")
 
 
 def _unpack(source: Path, folder: Path) -> list[str]:
@@ -240,5 +231,4 @@ def _put(source: Path, target: Path) -> None:
     """Put a file in its place, durably. Raises OSError, OrtdeployError."""
     make_folder(target.parent)
     with open_regular(source) as content, open_whole(target) as file:
-        while piece := content.read(1024 * 1024):
-            file.write(piece)
+        shutil.copyfileobj(content, file)

@@ -92,10 +92,22 @@ def part_cells(part: Part) -> tuple[Any, ...]:
     return tuple({**plain, "skipped_rows": json.dumps(part.skipped_rows)}.values())
 
 
+def part_of(values: Mapping[str, Any], **more: Any) -> Part:
+    """Return a part of typed cells, and of what other tables say of it. Raises ValueError."""
+    return Part(**{**values, "skipped_rows": row_numbers(values["skipped_rows"]), **more})
+
+
 def revision_cells(part: int, revision: Revision) -> tuple[Any, ...]:
     """Return a revision of a part as the cells of its row, in the order of the columns."""
     plain = {name: getattr(revision, name) for name in REVISION_COLUMNS if name != "part"}
     return tuple({"part": part, **plain, "rows": json.dumps(revision.rows)}.values())
+
+
+def revision_of(cells: Sequence[Any]) -> Revision:
+    """Return a later file of a part. Raises ValueError, TypeError."""
+    values = typed(REVISION_COLUMNS, cells)
+    del values["part"]
+    return Revision(**{**values, "rows": row_numbers(values["rows"])})
 
 
 def insert_sealed(

@@ -54,7 +54,7 @@ def _keep_old(path: Path, version: int) -> None:
     waiting = path.with_name(f".{copy.name}{TEMPORARY}")
     try:
         waiting.unlink(missing_ok=True)
-        with closing(sqlite3.connect(_uri(path), uri=True)) as old, closing(sqlite3.connect(waiting)) as new:
+        with closing(connection_to(path)) as old, closing(sqlite3.connect(waiting)) as new:
             old.backup(new)
         waiting.replace(copy)
         sync_folder(path.parent)
@@ -71,11 +71,7 @@ def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
     if not has_ledger(state_dir):
         yield None
         return
-    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
-    with (
-        translated(),
-        closing(sqlite3.connect(_uri(path), uri=True, isolation_level=None)) as connection,
-    ):
+    with translated(), closing(connection_to(path)) as connection:
         match version_of(connection):
             case 0:
                 yield None
@@ -94,7 +90,7 @@ def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
     with translated(), closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
         path = state_dir / FILE
         if has_ledger(state_dir):
-            with closing(sqlite3.connect(_uri(path), uri=True)) as connection:
+            with closing(connection_to(path)) as connection:
                 connection.backup(copy)
         if version_of(copy) != LEDGER_VERSION:
             bring_up_to_date(copy)
@@ -133,9 +129,10 @@ def database(path: Path) -> Path:
     return path
 
 
-def _uri(path: Path) -> str:
-    """Return the URI by which SQLite opens a ledger that is there. Raises OSError if it is no file."""
-    return f"{database(path).absolute().as_uri()}?mode=rw"
+def connection_to(path: Path) -> sqlite3.Connection:
+    """Open a ledger that is there to read it. Raises OSError if it is no file."""
+    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
+    return sqlite3.connect(f"{database(path).absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
 
 
 def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:

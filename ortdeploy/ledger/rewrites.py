@@ -29,13 +29,14 @@ from ortdeploy.ledger.cells import (
     REVISION_COLUMNS,
     insert_sealed,
     part_cells,
+    part_of,
     revision_cells,
-    row_numbers,
+    revision_of,
     typed,
     unsealed,
 )
 from ortdeploy.ledger.changes import advance_reruns, note_withdrawn
-from ortdeploy.ledger.records import NewFile, Part, Revision, Rewrite, Span
+from ortdeploy.ledger.records import NewFile, Part, Rewrite, Span
 
 _COLUMNS = {"part": int, "entry": str}
 _HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced|begun)|\..*{re.escape(TEMPORARY)}")
@@ -85,14 +86,10 @@ def read_rewrites(db: sqlite3.Connection, output: str) -> tuple[Rewrite, ...]:
 
 
 def _rewrite(entry: dict[str, Any]) -> Rewrite:
-    cells = typed(PART_COLUMNS, entry["part"])
-    part = Part(
-        **{
-            **cells,
-            "skipped_rows": row_numbers(cells["skipped_rows"]),
-            "revisions": tuple(map(revision_of, entry["revisions"])),
-            "withdrawn": _spans(entry["withdrawn"]),
-        }
+    part = part_of(
+        typed(PART_COLUMNS, entry["part"]),
+        revisions=tuple(map(revision_of, entry["revisions"])),
+        withdrawn=_spans(entry["withdrawn"]),
     )
     from ortdeploy.ledger.letters import failed_before  # noqa: PLC0415  only where a killed run has left some
 
@@ -108,13 +105,6 @@ def _rewrite(entry: dict[str, Any]) -> Rewrite:
         absorbed=tuple(entry["absorbed"]),
         may_be_gone=entry["may_be_gone"] is True,
     )
-
-
-def revision_of(cells: Sequence[Any]) -> Revision:
-    """Return a later file of a part. Raises ValueError, TypeError."""
-    values = typed(REVISION_COLUMNS, cells)
-    del values["part"]
-    return Revision(**{**values, "rows": row_numbers(values["rows"])})
 
 
 def _spans(spans: Iterable[Sequence[int]]) -> tuple[Span, ...]:

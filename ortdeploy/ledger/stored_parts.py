@@ -6,13 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortdeploy.files.names import REPORT
 from ortdeploy.ledger.integrity import GONE_FILE, OnDisk, differs
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_store import SharedStore
-
-_REPORT = "_run.json"
-"""The report of the last run, which is uploaded with its parts and has their SHA-256."""
 
 
 def difference_there(url: str, file: str, records: Sequence[OnDisk]) -> str | None:
@@ -58,7 +56,7 @@ def stored_differences(url: str) -> Callable[[str, Sequence[OnDisk]], str | None
     the ledger must not take long. Raises OrtdeployError if the store does not answer.
     """
     store = _store(url)
-    sizes, reported = store.sizes(), _reported(store.read(_REPORT))
+    sizes, reported = store.sizes(), _reported(store.read(REPORT))
 
     def difference(file: str, records: Sequence[OnDisk]) -> str | None:
         size = sizes.get(file)

@@ -13,7 +13,8 @@ from ortdeploy.ledger.cells import (
     PART_COLUMNS,
     REVISION_COLUMNS,
     check_time,
-    row_numbers,
+    part_of,
+    revision_of,
     typed,
     unsealed,
 )
@@ -63,7 +64,7 @@ class StoredRecords:
         before, self._read_parts, found = self._read_parts, {}, []
         for row in self._connection.execute(query, (output,)):
             known = before.get(row[0])
-            part = _part_of(row) if known is None or known[0] != row else known[1]
+            part = _read_part(row) if known is None or known[0] != row else known[1]
             self._read_parts[row[0]] = (row, part)
             later, gone = tuple(revisions.pop(part.number, ())), tuple(withdrawn.get(part.number, ()))
             found.append(replace(part, revisions=later, withdrawn=gone) if later or gone else part)
@@ -79,9 +80,8 @@ class StoredRecords:
         )
         found: dict[int, list[Revision]] = {}
         for row in self._connection.execute(query, (output,)):
-            values = typed(REVISION_COLUMNS, unsealed(row, f"what stands there of a later file of part {row[0]}"))
-            part = values.pop("part")
-            found.setdefault(part, []).append(Revision(**{**values, "rows": row_numbers(values["rows"])}))
+            cells = unsealed(row, f"what stands there of a later file of part {row[0]}")
+            found.setdefault(row[0], []).append(revision_of(cells))
         return found
 
     def _begun(self, output: str) -> Begun | None:
@@ -91,11 +91,9 @@ class StoredRecords:
             return None
         values = typed(BEGUN_COLUMNS, unsealed(row, f"what stands there of part {row[0]}, which was begun,"))
         state, name = values.pop("state"), values.pop("name")
-        part = Part(**{**values, "skipped_rows": row_numbers(values["skipped_rows"])})
-        return Begun(part=part, state=state, name=name)
+        return Begun(part=part_of(values), state=state, name=name)
 
 
-def _part_of(row: Sequence[Any]) -> Part:
+def _read_part(row: Sequence[Any]) -> Part:
     """Return the part of a row. Raises ValueError, TypeError if the row is not what was written."""
-    values = typed(PART_COLUMNS, unsealed(row, f"what stands there of part {row[0]}"))
-    return Part(**{**values, "skipped_rows": row_numbers(values["skipped_rows"])})
+    return part_of(typed(PART_COLUMNS, unsealed(row, f"what stands there of part {row[0]}")))

@@ -57,6 +57,8 @@ from ortdeploy.ledger.cells import (
     REVISION_COLUMNS,
     insert_sealed,
     old_seal_of_inputs,
+    part_of,
+    revision_of,
     row_numbers,
     seal_inputs,
     seal_of,
@@ -65,8 +67,8 @@ from ortdeploy.ledger.cells import (
 from ortdeploy.ledger.changes import as_spans, read_withdrawn
 from ortdeploy.ledger.contents import put_contents
 from ortdeploy.ledger.damage import FILE, undamaged
-from ortdeploy.ledger.records import NewFile, Part, Rewrite
-from ortdeploy.ledger.rewrites import begin_rewrite, revision_of
+from ortdeploy.ledger.records import NewFile, Rewrite
+from ortdeploy.ledger.rewrites import begin_rewrite
 
 LEDGER_VERSION = 8
 _OLDER = frozenset({2, 3, 4, 5, 6, 7})
@@ -310,15 +312,12 @@ def _as_rewrite(db: sqlite3.Connection, output: str, merge: Sequence[Any], seal:
     else:
         part |= file
     return Rewrite(
-        part=Part(
-            **{
-                **part,
-                "committed": part["committed"] + len(rows),
-                "failed": part["failed"] - len(rows),
-                "skipped_rows": row_numbers(part["skipped_rows"]),
-                "revisions": tuple(map(revision_of, later)),
-                "withdrawn": tuple(read_withdrawn(db, output).get(number, ())),
-            }
+        part=part_of(
+            part,
+            committed=part["committed"] + len(rows),
+            failed=part["failed"] - len(rows),
+            revisions=tuple(map(revision_of, later)),
+            withdrawn=tuple(read_withdrawn(db, output).get(number, ())),
         ),
         files=(NewFile(temporary=values["temporary"], **file),),
         removed=(),

@@ -224,4 +224,4 @@ def opens(call: ast.Call) -> bool:
     within = {
         getattr(one.func, "id", "") for given in call.args for one in ast.walk(given) if isinstance(one, ast.Call)
     }
-    return within.isdisjoint({"regular_path", "database", "_uri"})
+    return within.isdisjoint({"regular_path", "database"})
