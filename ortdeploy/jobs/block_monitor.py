@@ -14,7 +14,7 @@ from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.jobs.job_report import JobReport
 from ortdeploy.jobs.unverified_inputs import InputVerifier
 from ortdeploy.parts.position import Position
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.process.leaks import GROWTH
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.reports.memory_told import growth, told
@@ -71,7 +71,7 @@ class BlockMonitor:
         self._memory = memory
         self._report = report
         self._expected_growth = _expected_growth(context.step)
-        self._keeps_shapes = _keeps_shapes(context.plan, context.step)
+        self._keeps_shapes = _keeps_shapes(context)
         self._letters = DeadLetters(context, context.step.input.files)
         self.done = position.done
         self.state = position.state
@@ -163,9 +163,14 @@ def _expected_growth(step: RunJob) -> int:
     return sum(part.size for part in forecast.parts if part.what == ROWS_AND_RESULTS) if forecast is not None else 0
 
 
-def _keeps_shapes(plan: Plan, step: RunJob) -> bool:
-    """Return whether sessions of a job keep memory for each shape that they were fed: not those of `memory: lean`."""
-    opened = [one.options for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+def _keeps_shapes(context: JobContext) -> bool:
+    """Return whether sessions of a job keep memory for each shape that they were fed: not those of `memory: lean`.
+
+    Nor those that have no arena because of a limit, as far as it is known how they were opened.
+    """
+    names, opened = context.step.sessions, context.opened.step
+    planned = [one for one in context.plan.steps if isinstance(one, OpenSession) and one.session in names]
     return any(
-        options.get("enable_cpu_mem_arena", True) or options.get("enable_mem_pattern", True) for options in opened
+        one.options.get("enable_cpu_mem_arena", True) or one.options.get("enable_mem_pattern", True)
+        for one in (planned if opened is None else [opened])
     )

@@ -196,7 +196,8 @@ class SessionRuns:
 
     def _note_shapes(self, feeds: Mapping[str, Array]) -> None:
         if len(self.shapes) < MOST_SHAPES:
-            self.shapes.add(tuple(array.shape[1:] for array in feeds.values()))
+            begin = 0 if self._one_by_one else 1
+            self.shapes.add(tuple(array.shape[begin:] for array in feeds.values()))
 
     def _compare_each(
         self,

@@ -1,5 +1,6 @@
 """A job whose model keeps memory: it is told in the report, in `status` and at the end, with the numbers."""
 
+import gc
 import json
 import mmap
 import random
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from support.fakes import FakeRuntime, double
+from support.fakes import FakeRuntime, FakeSession, double
 from support.jobs import changed, execute, plan_for, report, save, written_as
 from support.logs import capture_logs
 from support.models import save_model
@@ -21,10 +22,13 @@ from ortdeploy.durations import Pace
 from ortdeploy.facts.memory import MeasuredMemory, MemoryForecast, Way
 from ortdeploy.ledger.live_progress import Live, read_live
 from ortdeploy.ledger.opening import open_ledger
+from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.process import leaks
 from ortdeploy.process.memory import private_memory
 from ortdeploy.results.results import Status
+from ortdeploy.sessions.runs import SessionRuns
+from ortdeploy.streaming.row_runner import RowRunner
 from ortdeploy.tensors.columns import Array
 from ortdeploy.views.status import render_status
 from ortdeploy.views.status_model import JobStatus
@@ -57,9 +61,20 @@ def keeping() -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """A job of which memory is measured after each block."""
+    gc.collect()  # what other tests have left must not be freed meanwhile
     monkeypatch.setattr(leaks, "_SECONDS_BETWEEN", 1e-9)
     save(tmp_path, range(ROWS))
     return plan_for(tmp_path, ROWS)
+
+
+@pytest.mark.parametrize(("size", "shapes"), [(None, 3), (4, 1)])
+def test_shapes_of_rows_are_counted_without_the_rows(tmp_path: Path, size: int | None, shapes: int) -> None:
+    """A row that runs alone, without an axis for rows, has its own sizes from the first on."""
+    (job,) = run_jobs(changed(plan_for(tmp_path, 8), batching={"size": size}))
+    runs = SessionRuns(job, FakeSession(double))
+    for count in (1, 2, 3, 2):
+        runs.run({"x": np.ones((count, 2), np.float32)}, count, ())
+    assert len(runs.shapes) == shapes
 
 
 def status_of(folder: Path) -> str:
@@ -93,6 +108,17 @@ def test_a_run_that_does_not_grow_tells_nothing_of_the_one_before(tmp_path: Path
     assert first.memory
     assert execute(tmp_path, plan, FakeRuntime(double)).memory == ()
     assert "memory" not in status_of(tmp_path)
+
+
+@pytest.mark.parametrize(("limit", "keeps"), [(None, True), (2**50, False)])
+def test_shapes_are_told_only_where_onnx_runtime_keeps_memory_for_them(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, limit: int | None, keeps: bool
+) -> None:
+    """A session that may reach a limit is opened without an arena, whatever the manifest says of memory."""
+    monkeypatch.setattr("ortdeploy.jobs.opened_models.memory_of_the_group", lambda: None)
+    monkeypatch.setattr(RowRunner, "shapes", 64)
+    result = execute(tmp_path, changed(plan, limits={"memory": limit}), FakeRuntime(keeping()))
+    assert ["memory: lean" in text for text in result.memory] == [keeps]
 
 
 @pytest.mark.slow
