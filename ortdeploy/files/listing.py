@@ -153,10 +153,11 @@ def _matching(folder: str, pattern: str) -> "Iterator[str]":
         return
     hidden = pattern.startswith(".")
     is_like = re.compile(fnmatch.translate(os.path.normcase(pattern))).match
-    for entry in os.scandir(folder):
-        name = entry.name
-        if (hidden or not name.startswith(".")) and is_like(os.path.normcase(name)) and not is_folder_entry(entry):
-            yield name
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:  # it may go meanwhile
+        for entry in entries:
+            name = entry.name
+            if (hidden or not name.startswith(".")) and is_like(os.path.normcase(name)) and not is_folder_entry(entry):
+                yield name
 
 
 def is_folder_entry(entry: "os.DirEntry[str]") -> bool:

@@ -26,6 +26,8 @@ _PATTERNS = (
     "s*/*.npy",
     "**/*.npy",
     "no/*.npy",
+    "a.npy/*",
+    "a.npy/**/*.npy",
 )
 
 
@@ -48,6 +50,21 @@ def found_by_glob(full: str) -> list[str]:
 @pytest.mark.parametrize("pattern", _PATTERNS)
 def test_patterns_are_globs(folder: Path, pattern: str) -> None:
     assert expand(f"{folder}/{pattern}") == found_by_glob(f"{folder}/{pattern}")
+
+
+def test_a_folder_that_goes_meanwhile_has_no_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever collects an inbox by day may remove a day's folder at any time."""
+    found = expand(f"{folder}/*/*.npy")
+    assert found == [f"{folder}/sub/x.npy"]
+    scandir = os.scandir
+
+    def list_others(path: str) -> object:
+        if str(path).rstrip("/").endswith("sub"):
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", list_others)
+    assert expand(f"{folder}/*/*.npy") == []
 
 
 def test_a_name_behind_a_pattern_lists_no_folder_that_may_hold_very_many(
