@@ -72,7 +72,7 @@ def test_a_large_block_becomes_text_piece_by_piece_with_the_bytes_of_its_rows(
         taken = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         sink.close()
-    assert taken < 1.3 * SINKS[kind].BLOCK_COPIES * SINKS[kind].PIECE / 16
+    assert taken < 2 * SINKS[kind].BLOCK_COPIES * SINKS[kind].PIECE / 16  # of all at once, it is twelve times that
     some = [{name: column[row : row + 5] for name, column in block.items()} for row in range(0, 15, 5)]
     written = (tmp_path / "part").read_bytes()
     assert written.startswith(write(kind, some, tuple(block)))

@@ -282,6 +282,7 @@ def test_memory_is_flat_in_the_number_of_lines(tmp_path: Path) -> None:
         tracemalloc.stop()
         return found
 
+    peak(600)  # what is imported on the way does not count
     assert peak(24000) < peak(6000) * 1.3
 
 
