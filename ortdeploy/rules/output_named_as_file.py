@@ -25,7 +25,7 @@ FORMATS = frozenset({"arrow", "csv", "jsonl", "npy", "npz", "parquet"})
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for job in spec.jobs:
-        folder, (stem, suffix) = job.output.shown, posixpath.splitext(posixpath.normpath(job.output.shown))
+        folder, (stem, suffix) = job.output.shown, posixpath.splitext(job.output.shown.rstrip("/"))
         kind = suffix.lower().removeprefix(".")
         if kind in FORMATS:
             detail = (

@@ -57,6 +57,11 @@ def test_what_holds_for_all_components_of_a_preset_is_said_once() -> None:
     assert found.detail.endswith('The same holds for "p.unet" and "p.vae_decoder".')
 
 
+def test_an_output_that_is_named_like_a_file_is_told_a_folder_of_the_same_store() -> None:
+    (*_, last) = check((CASES / "output-named-as-file/flagged.yaml").read_text())
+    assert "write output: {path: s3://bucket/c, format: csv}." in last.detail
+
+
 def test_a_limit_without_a_unit_is_told_to_be_bytes() -> None:
     text = (CASES / "over-memory-limit/flagged.yaml").read_text().replace("100MiB", "600")
     assert "its limit is 600 bytes, which is how a number without a unit counts" in " ".join(
