@@ -78,10 +78,22 @@ def test_what_takes_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkey
     os.mkfifo(tmp_path / "pipe")
     regular = Path(__file__).stat()
     monkeypatch.setattr(os, "stat", lambda _path: regular)
-    before = len(os.listdir("/dev/fd"))  # noqa: PTH208  text
+    opened, closed, open_it, close_it = list[int](), list[int](), os.open, os.close
+
+    def note_opened(path: Path, flags: int) -> int:
+        opened.append(open_it(path, flags))
+        return opened[-1]
+
+    def note_closed(descriptor: int) -> None:
+        closed.append(descriptor)
+        close_it(descriptor)
+
+    monkeypatch.setattr(os, "open", note_opened)
+    monkeypatch.setattr(os, "close", note_closed)
     with pytest.raises(NoRegularFileError, match="a named pipe"):
         descriptor_of(tmp_path / "pipe")
-    assert len(os.listdir("/dev/fd")) == before  # noqa: PTH208
+    assert opened
+    assert set(opened) <= set(closed)
 
 
 def test_regular_files_are_read_as_python_reads_them(tmp_path: Path) -> None:

@@ -606,16 +606,15 @@ COUNTING = """\
 import os, sys
 from pathlib import Path
 from ortdeploy.runtime.generation import genai, write_config
-parts, folder = ("vision", "embedding", "decoder"), Path(sys.argv[1])
+parts, folder, models = ("vision", "embedding", "decoder"), Path(sys.argv[1]), []
 for many in ("none", *parts):
     options = {one: {"provider_options": [], "intra_op_num_threads": 5 if one == many else 1} for one in parts}
     beside = Path(sys.argv[2], many)
     beside.mkdir()
     write_config((folder,), beside, options, {one: {} for one in parts})
     before = len(os.listdir("/proc/self/task"))
-    model = genai().Model(genai().Config(str(beside)))
+    models.append(genai().Model(genai().Config(str(beside))))  # kept: threads that have ended are listed for a while
     print(many, len(os.listdir("/proc/self/task")) - before)
-    del model
 """
 
 

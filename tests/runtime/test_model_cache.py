@@ -20,7 +20,7 @@ from support.plugins import needs_qnn, report
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.digests import file_digest
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
-from ortdeploy.process.memory import held_memory, proportional_memory, resident_memory, trim_memory
+from ortdeploy.process.memory import held_memory, private_memory, resident_memory, trim_memory
 from ortdeploy.runtime import model_cache, session
 from ortdeploy.runtime.model_cache import MADE_BY, MODEL
 from ortdeploy.runtime.protocol import Session
@@ -93,7 +93,7 @@ def test_an_optimized_graph_is_made_once_and_used_again_with_the_same_numbers(op
 
 
 def measure_sessions(folder: Path) -> None:
-    """Print what four sessions of one kept model take of this process's memory one after the other, and together."""
+    """Print what each of four sessions of one kept model takes of memory that maps no file, and how much they share."""
     wide = np.random.default_rng(0).standard_normal((1024, 2048)).astype(np.float32)
     path = save_model(
         folder / "wide.onnx",
@@ -108,15 +108,15 @@ def measure_sessions(folder: Path) -> None:
     taken: list[int] = []
     opened = []
     for _ in range(4):
-        before = proportional_memory() or 0
+        before = private_memory() or 0
         opened.append(opener.open(path=str(path), sha256="wide"))
         assert np.array_equal(opened[-1].run(["y"], {"x": rows}, ())[0], expected)
         trim_memory()
-        taken.append((proportional_memory() or 0) - before)
+        taken.append((private_memory() or 0) - before)
     print(json.dumps([*taken, (resident_memory() or 0) - (held_memory() or 0)]))  # noqa: T201  the test reads it
 
 
-@pytest.mark.skipif(proportional_memory() is None, reason="this system does not tell the memory that is shared")
+@pytest.mark.skipif(private_memory() is None, reason="this system does not tell private memory")
 def test_sessions_and_processes_share_the_weights_of_what_is_kept(tmp_path: Path) -> None:
     size = 8 * 1024 * 1024
     script = "import sys, pathlib, test_model_cache as t; t.measure_sessions(pathlib.Path(sys.argv[1]))"
