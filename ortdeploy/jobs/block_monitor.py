@@ -166,7 +166,7 @@ def _expected_growth(step: RunJob) -> int:
 def _keeps_shapes(context: JobContext) -> bool:
     """Return whether sessions of a job keep memory for each shape that they were fed: not those of `memory: lean`.
 
-    Nor those that have no arena because of a limit, as far as it is known how they were opened.
+    Nor those that were opened without an arena, for a limit.
     """
     names, opened = context.step.sessions, context.opened.step
     planned = [one for one in context.plan.steps if isinstance(one, OpenSession) and one.session in names]
