@@ -64,12 +64,15 @@ def expand(full: str) -> "Sequence[str]":
 
 
 def _each_once(folders: "Iterable[str]") -> "Iterator[str]":
-    """Yield each folder under one name: its own, or the first one if only links lead to it."""
-    named: dict[tuple[int, int], list[str]] = {}
+    """Yield each folder under one name: its own, or the first one if only links lead to it.
+
+    Some network drives of Windows number no folders. There, each name is taken.
+    """
+    named: dict[tuple[int, int | str], list[str]] = {}
     for one in dict.fromkeys(map(os.path.normpath, folders)):
         with suppress(OSError):
             found = os.stat(one)  # noqa: PTH116  text
-            named.setdefault((found.st_dev, found.st_ino), []).append(one)
+            named.setdefault((found.st_dev, found.st_ino or one), []).append(one)
     for names in named.values():
         yield names[0] if len(names) == 1 else min(names, key=lambda name: (_links_in(name), name))
 

@@ -67,6 +67,22 @@ def test_a_folder_that_goes_meanwhile_has_no_files(folder: Path, monkeypatch: py
     assert expand(f"{folder}/*/*.npy") == []
 
 
+def test_folders_of_a_drive_that_numbers_none_are_all_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.npy").touch()
+    look = os.stat
+
+    def without_number(path: str, **how: bool) -> os.stat_result:
+        mode, _, *others = look(path, **how)
+        return os.stat_result((mode, 0, *others))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", without_number)
+        found = expand(f"{tmp_path}/*/*.npy")
+    assert found == [f"{tmp_path}/a/x.npy", f"{tmp_path}/b/x.npy"]
+
+
 def test_a_name_behind_a_pattern_lists_no_folder_that_may_hold_very_many(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
