@@ -30,6 +30,7 @@ from ortdeploy.files.digests import is_digest
 from ortdeploy.files.disk import free_at, make_folders, remove_folder
 from ortdeploy.files.json_text import read_json
 from ortdeploy.files.opening import open_regular, read_whole
+from ortdeploy.shell import command
 
 FOLDER = "store"
 LOCK = "store"
@@ -120,7 +121,7 @@ class ContentStore:
             whose, ours = user_name(path.stat().st_uid), user_name(os.geteuid())
             why = (
                 f"{path} belongs to {whose}, and {ours} may not read it. Run ortdeploy as {whose}, or give what was "
-                f"brought in to {ours}: chown -R {ours} {self._folder.parent}"
+                f"brought in to {ours}: {command('chown', '-R', ours, str(self._folder.parent))}"
             )
             raise PermissionError(errno.EACCES, why)
         raise StoreFullError(f"{digest[:12]}… is gone from the store")

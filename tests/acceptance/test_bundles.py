@@ -614,6 +614,9 @@ def test_a_damaged_record_is_written_anew_from_what_is_in_the_store(
     record.write_text(damage(record.read_text()))
     shown = world.run("bundle", "show", three)
     assert f"This writes it anew: ortdeploy status @demo --root={world.device}." in shown.err
+    (world.device / "the state").symlink_to(".ortdeploy")
+    shown = world.run("bundle", "show", three, "--state-dir", world.device / "the state")
+    assert f"--root={world.device} '--state-dir={world.device}/the state'." in shown.err
     world.put("c", 0)
     done = world.run("apply", "@demo")
     assert (done.code, world.version, world.words()[4:]) == (0, 2, ["links", "links"]), done.err

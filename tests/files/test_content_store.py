@@ -56,6 +56,20 @@ def test_a_copy_is_read_by_those_who_may_read_the_original(
     assert found.stat().st_mode & 0o777 == kept
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows tells no users by number")
+def test_who_may_not_read_an_entry_is_told_a_command_that_means_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A blank would part its name in two, and everything in both would be given away."""
+    store = ContentStore(tmp_path / "the state")
+    digest = sha256(b"weights")
+    store.put(write(tmp_path / "model", b"weights"), digest)
+    monkeypatch.setattr(ContentStore, "find", lambda *_: None)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(PermissionError, match=rf"chown -R \S+ '{tmp_path}/the state'"):
+        store.required(digest)
+
+
 def test_what_is_put_again_stays_the_file_that_others_have_open(tmp_path: Path, store: ContentStore) -> None:
     """Two runs that begin at the same time find nothing kept, and both put it there."""
     (tmp_path / "m.onnx").write_bytes(b"model")

@@ -173,12 +173,15 @@ def _trust(bundle: Bundle, policy: str | None) -> tuple[bool, list[str]]:
 
 def _news(bundle: Bundle, arguments: argparse.Namespace) -> list[str] | None:
     """Return the files that are not in the version that runs; None if none does."""
-    root = arguments.root or os.path.dirname(os.path.abspath(bundle.path))  # noqa: PTH100, PTH120  as of apply
+    root = os.path.abspath(arguments.root or os.path.dirname(os.path.abspath(bundle.path)))  # noqa: PTH100, PTH120  as of apply
     name = bundle.description.name
     try:
         installed = load_installed(state_folder(root, arguments.state_dir, []), name)
     except DamagedRecordError as error:
-        remedy = f"ortdeploy status @{name} --root={os.path.abspath(root)}"  # noqa: PTH100  text
+        places = {"--root": root, "--state-dir": arguments.state_dir}
+        remedy = command(
+            "ortdeploy", "status", f"@{name}", *(f"{flag}={path}" for flag, path in places.items() if path)
+        )
         raise OrtdeployError(f"{error}. This writes it anew: {remedy}") from error
     version = installed.version(installed.current)
     if version is None:
