@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from ortdeploy.files.age import age_of
 from ortdeploy.files.atomic import make_durable_folder, open_whole, sync_folder
 from ortdeploy.files.digest_cache import DigestCache
 from ortdeploy.files.digests import is_digest
@@ -196,7 +197,8 @@ class ContentStore:
         found: set[str] = set()
         for path, owner, digests, is_lasting in self._read_references():
             with suppress(OSError):
-                is_old = not is_lasting and path.stat().st_mtime < time.time() - FORGOTTEN_AFTER
+                age = age_of(path.stat().st_mtime, time.time())
+                is_old = not is_lasting and age is not None and age > FORGOTTEN_AFTER
                 if not is_old and is_there(owner):
                     found |= digests
                 elif not dry_run:

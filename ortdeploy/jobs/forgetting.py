@@ -8,7 +8,6 @@ learn that they existed. Parts behind one that is kept wait for it, because coun
 the log says what they wait for.
 """
 
-import math
 import os
 import time
 from bisect import bisect_left
@@ -22,6 +21,7 @@ from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.urls import is_url
 from ortdeploy.jobs.job_context import JobContext
 from ortdeploy.ledger import open_plans
+from ortdeploy.ledger.part_ages import ages_of
 from ortdeploy.ledger.published_files import deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, Part, Span
 from ortdeploy.ledger.stale_rows import superseded_rows
@@ -40,7 +40,7 @@ def forget_old_parts(context: JobContext) -> None:
     may_come_back = _may_come_back(context)
     held = [one for one in inputs if may_come_back(one)]
     kept = _rows_to_keep(context, record, held)
-    old = _carried_away(context, record, time.time_ns() - int(output.keep * 1e9))
+    old = _carried_away(context, record, output.keep)
     first_kept = kept[0][0] if kept else record.rows
     parts = [part for part, first in zip(old, record.parts, strict=False) if part is first and part.end <= first_kept]
     _tell_what_waits(old[len(parts) :], record.parts[len(parts)], kept, held)
@@ -77,12 +77,12 @@ def _spans(held: Sequence[KnownFile]) -> list[Span]:
     return [one.span or (0, 1) for one in held]
 
 
-def _carried_away(context: JobContext, record: OutputRecord, before: int) -> list[Part]:
-    """Return the parts but the last one of which no file is there, and all were written before a time."""
+def _carried_away(context: JobContext, record: OutputRecord, keep: float) -> list[Part]:
+    """Return the parts but the last one of which no file is there, and all were written over `keep` seconds ago."""
     return [
         part
-        for part, written in zip(record.parts[:-1], _times(record.parts), strict=False)
-        if written < before and not any(os.path.lexists(context.output.folder / str(file.file)) for file in part.files)
+        for part, age in zip(record.parts[:-1], ages_of(record.parts, time.time()), strict=False)
+        if age > keep and not any(os.path.lexists(context.output.folder / str(file.file)) for file in part.files)
     ]
 
 
@@ -136,14 +136,3 @@ def _has_superseded_rows(context: JobContext, reader: str, own: str) -> bool:
     except OrtdeployError:
         return True
     return bool(rows)
-
-
-def _times(parts: Sequence[Part]) -> list[float]:
-    """Return when each part was last written; without a file, the time of the part after it; infinity if unknown."""
-    found: list[float] = []
-    behind = math.inf
-    for part in reversed(parts):
-        known = [math.inf if file.mtime_ns is None else float(file.mtime_ns) for file in part.files]
-        behind = max(known, default=behind)
-        found.append(behind)
-    return found[::-1]

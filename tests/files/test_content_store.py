@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,17 @@ def test_a_reference_that_nobody_renews_keeps_nothing(tmp_path: Path, store: Con
     old = path.stat().st_mtime - FORGOTTEN_AFTER - 60
     os.utime(path, (old, old))
     assert store.referred() == set()
+
+
+@pytest.mark.parametrize("written", [12.0, 0.0, time.time() + 1e9])
+def test_a_reference_from_before_the_clock_was_set_keeps_what_it_names(
+    tmp_path: Path, store: ContentStore, written: float
+) -> None:
+    digest = store.put(write(tmp_path / "m.onnx", b"one"))
+    store.refer("m.yaml run", {digest})
+    (path,) = (tmp_path / "state/store/references").iterdir()
+    os.utime(path, (written, written))
+    assert store.referred() == {digest}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"digests": 3}', '{"digests": ["../x", 3]}', "\x00"])

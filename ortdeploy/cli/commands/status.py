@@ -27,6 +27,7 @@ from ortdeploy.ledger.live_progress import read_live
 from ortdeploy.ledger.open_plans import FOLDER as PARTS
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live
+from ortdeploy.ledger.part_ages import ages_of
 from ortdeploy.ledger.published_files import Reader, deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.manifest.job_order import readers_of
@@ -233,8 +234,8 @@ def _held_up_by(spec: Spec, job: JobSpec, record: OutputRecord, inputs: Sequence
     if job.output.keep is None or len(record.parts) < _SOME:
         return None
     first, place = record.parts[0], path_from_manifest(spec, job.output.path)
-    before = (time.time() - job.output.keep) * 1e9
-    if any(is_there(place / str(file.file)) or (file.mtime_ns or before) >= before for file in first.files):
+    is_old = ages_of(record.parts, time.time())[0] > job.output.keep
+    if not is_old or any(is_there(place / str(file.file)) for file in first.files):
         return None
     of_part = [one.state.path for one in inputs if one.span and one.span[0] < first.end and first.start < sum(one.span)]
     return next((path for path in of_part if not is_url(path) and is_there(Path(full_path(spec.folder, path)))), None)
