@@ -2,8 +2,9 @@
 
 A file is settled if nothing has changed it for the time that the manifest says. The later of its two times counts: a
 copy may keep the old modification time, but not the time of the change of its inode. A time in the future comes from a
-clock that was set back; such a file is settled when two looks have found it the same. Object stores show whole objects
-only, so their files are settled at once.
+clock that was set back; such a file is settled when two looks have found it the same. When a clock is set forward, what
+is being written seems to be old, so nothing is settled for that time. Object stores show whole objects only, so their
+files are settled at once.
 """
 
 import os
@@ -15,12 +16,12 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.compact_list import CompactListWriter, Names, joined, next_of
-from ortdeploy.files.digests import content_digest
+from ortdeploy.files.digests import boot_id, content_digest
 from ortdeploy.files.disk import make_folders
 from ortdeploy.files.urls import is_url
 from ortdeploy.sources.files import full_path
@@ -28,6 +29,10 @@ from ortdeploy.state import memo
 
 KIND = "future-files"
 """The kind, of the memo, of files with a time in the future, as the last look found them."""
+CLOCK = "clock"
+"""The kind of what is known of the clock: the boot, when that was by this clock, and when this clock was set."""
+_LEAST_JUMP = 1_000_000_000
+"""Nanoseconds by which a clock that was set differs; a process may wait between its looks at two clocks."""
 
 
 class Arrivals(Struct, frozen=True, kw_only=True):
@@ -298,7 +303,8 @@ def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row
 class Settling(Struct, frozen=True):
     """Tells files that are settled from those that something may still write.
 
-    `folder` is where it remembers files with a time in the future; None: nowhere, and they stay unsettled.
+    `folder` is where it remembers the clock, and files with a time in the future; None: nowhere, and these stay
+    unsettled.
     """
 
     seconds: float
@@ -312,10 +318,11 @@ class Settling(Struct, frozen=True):
         others, future = {**before}, dict[str, list[int]]()
         found = {True: CompactListWriter(Names), False: CompactListWriter(Names)}
         now = time.time_ns()
+        was_set = self._was_set(now, time.monotonic_ns())
         for path in files:
             others.pop(path, None)
             try:
-                is_settled = is_url(path) or self._is_settled(path, now, before, future)
+                is_settled = is_url(path) or (self._is_settled(path, now, before, future) and not was_set)
                 found[is_settled].add((path,))
             except FileNotFoundError:
                 if os.path.lexists(path):
@@ -332,6 +339,25 @@ class Settling(Struct, frozen=True):
             return now - latest >= self.seconds * 1e9
         future[path] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
         return before.get(path) == future[path]
+
+    def _was_set(self, now: int, ticks: int) -> bool:
+        """Return whether the clock was set less than `seconds` ago, as looks at this clock and at another one tell.
+
+        The other one counts `ticks` from when the machine was started, and nobody sets it. Both are in nanoseconds.
+        """
+        if self.folder is None:
+            return False
+        boot, before, set_at = self._clock()
+        started, is_same_boot = now - ticks, boot == boot_id()
+        if not is_same_boot or abs(started - before) > max(self.seconds * 5e8, _LEAST_JUMP):
+            set_at = ticks if is_same_boot else None
+            memo.put(self.folder, CLOCK, "", [boot_id(), started, set_at])
+        return set_at is not None and ticks - set_at < self.seconds * 1e9
+
+    def _clock(self) -> tuple[str | None, int, int | None]:
+        with suppress(ValidationError):
+            return convert(memo.get(self.folder or "", CLOCK, ""), tuple[str, int, int | None])
+        return None, 0, None
 
     def _remembered(self) -> dict[str, list[int]]:
         with suppress(ValueError, TypeError, AttributeError):

@@ -30,6 +30,7 @@ FOLDER = "memo"
 
 KINDS = {
     "answer": (16, 30),
+    "clock": (1, 400),
     "digest": (1000, 30),
     "future-files": (1, 400),
     "graph": (500, 30),

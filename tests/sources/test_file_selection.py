@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from ortdeploy.facts.data import (
 )
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.files import compact_list
-from ortdeploy.sources.file_selection import KIND, Progress, Settling, accounted_for, compare, sort_arrivals
+from ortdeploy.files.digests import boot_id
+from ortdeploy.sources import file_selection
+from ortdeploy.sources.file_selection import CLOCK, KIND, Progress, Settling, accounted_for, compare, sort_arrivals
 from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.state import memo
 
@@ -172,6 +175,49 @@ def test_a_damaged_memory_of_future_files_lets_them_wait_once_more(tmp_path: Pat
         memo.put(tmp_path, KIND, "", damage)
         assert Settling(1, tmp_path).settled([path]) == ((), (path,))
         assert Settling(1, tmp_path).settled([path]) == ((path,), ())
+
+
+class Clocks:
+    """A file that is being written, a clock that is set, and one that only goes on; a test turns both, in seconds."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        path = folder / "a.npy"
+        path.touch()
+        self.path, self.shown, self.uptime = str(path), path.stat().st_ctime + 1, 5.0
+        clocks = {"time_ns": lambda: int(self.shown * 1e9), "monotonic_ns": lambda: int(self.uptime * 1e9)}
+        patch.setattr(file_selection, "time", SimpleNamespace(**clocks))
+
+    def go_on(self, seconds: float, *, set_by: float = 0.0) -> None:
+        self.shown, self.uptime = self.shown + seconds + set_by, self.uptime + seconds
+
+
+def test_nothing_is_settled_as_soon_as_a_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, settled = Clocks(tmp_path, monkeypatch), Settling(10, tmp_path).settled
+    url = "s3://bucket/a"
+    both, later = [clocks.path, url], ((url,), (clocks.path,))
+    assert settled(both) == later
+    clocks.go_on(1, set_by=56 * 365 * 86400)
+    assert settled(both) == later
+    clocks.go_on(9)
+    assert settled(both) == later
+    clocks.go_on(1)
+    assert settled(both) == (tuple(both), ())
+    clocks.go_on(1, set_by=-86400)
+    assert settled(both) == later
+    clocks.go_on(10)
+    assert settled(both) == (tuple(both), ())
+
+
+@pytest.mark.parametrize("known", ["", [], 3, ["another boot", 0, None], [boot_id(), "x", None]])
+def test_a_clock_that_nobody_has_looked_at_was_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: object
+) -> None:
+    clocks, settling = Clocks(tmp_path, monkeypatch), Settling(10, tmp_path)
+    memo.put(tmp_path, CLOCK, "", known)
+    clocks.go_on(10)
+    assert settling.settled([clocks.path]) == ((clocks.path,), ())
+    clocks.go_on(10, set_by=0.9)
+    assert settling.settled([clocks.path]) == ((clocks.path,), ())
 
 
 def test_a_known_file_that_is_being_written_has_not_gone() -> None:
