@@ -16,6 +16,8 @@ _ADVICE = {
     "InvalidToken": "the session token is not valid: set AWS_SESSION_TOKEN anew, or unset it",
     "RequestTimeTooSkewed": "this machine's clock is wrong: set it, for example with timedatectl set-ntp true",
     "RequestExpired": "this machine's clock is wrong: set it, for example with timedatectl set-ntp true",
+    "certificate 9": "this machine's clock is behind, as on a board without a battery: set it, or wait until it is set",
+    "certificate 10": "this machine's clock is ahead, or the server needs a new certificate: compare the clock first",
     "PermanentRedirect": "the bucket is in another region: set AWS_DEFAULT_REGION (other stores: AWS_ENDPOINT_URL)",
     "301": "the bucket is in another region: set AWS_DEFAULT_REGION (other stores: AWS_ENDPOINT_URL)",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_DEFAULT_REGION to it",
@@ -26,7 +28,7 @@ _ADVICE = {
     "NoRegionError": "no region is set: set AWS_DEFAULT_REGION",
     "EndpointConnectionError": "nothing answers there: look at the network, and at AWS_ENDPOINT_URL if it is set",
 }
-"""By the code of the store's answer, or by the class of the exception."""
+"""By the code of the store's answer, OpenSSL's number of what is wrong with a certificate, or the exception's class."""
 
 
 def advice_on(error: BaseException) -> str | None:
@@ -41,5 +43,6 @@ def _codes(error: BaseException) -> Iterator[str]:
         answer = getattr(one, "response", None)
         if isinstance(answer, dict) and isinstance(answer.get("Error"), dict):
             yield str(answer["Error"].get("Code"))
+        yield f"certificate {getattr(one, 'verify_code', '')}"
         yield type(one).__name__
         one = one.__cause__ or one.__context__
