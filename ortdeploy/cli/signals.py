@@ -53,6 +53,26 @@ class StopFlag:
         self._signal = number
 
 
+@contextmanager
+def ending_what_began() -> Iterator[None]:
+    """Let a signal to stop raise KeyboardInterrupt in the block, and end this process after it, as it would have."""
+    came: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) == 1:  # a second one, such as systemd's beside that of watch, lets the end come to its end
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _signals_to_stop()}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+        if came:
+            signal.raise_signal(came[0])
+
+
 def _signals_to_stop() -> list[int]:
     """Return SIGINT and SIGTERM, and SIGHUP (a closed terminal) unless nohup ignores it."""
     hangup = getattr(signal, "SIGHUP", None)  # which Windows does not have

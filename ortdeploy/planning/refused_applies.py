@@ -32,17 +32,22 @@ class Refusal(Struct, frozen=True, kw_only=True):
     """What was refused, since when, and why the last time: a manifest, or a version of a bundle by name and number.
 
     If the last good version of a manifest runs in its place, `good` is when that was kept, and `specs` are its specs.
+    `runs` is the number of the version that runs in the place of a bundle's.
     """
 
     manifest: str
     since: str
     reason: str
     good: str | None = None
+    runs: int | None = None
     specs: "tuple[Spec, ...]" = ()
 
     @property
     def text(self) -> str:
         """The refusal as one sentence."""
+        if self.runs is not None:
+            why = f"is refused since {self.since}: {self.reason}"
+            return f"{self.manifest} {why}; version {self.runs} runs in its place"
         if self.good is None:
             why = f"apply has failed since {self.since} ({self.reason.rstrip('.')})"
             return f"{self.manifest}: {why}; what did not run is as before"

@@ -126,6 +126,9 @@ def render_tryout(
     return _dump({"diagnostics": _diagnostics(diagnostics), "jobs": jobs, "pictures": pictures})
 
 
+_OF_REFUSALS = ("manifest", "since", "reason", "good", "runs")
+
+
 def render_status(
     jobs: "Sequence[JobStatus]",
     refusals: "Sequence[Refusal]" = (),
@@ -135,7 +138,7 @@ def render_status(
     """Return the output of `status`; `profiles` are those that manifests were last applied with."""
     document = {
         "jobs": [_status(one) for one in jobs],
-        "refused": [{name: getattr(one, name) for name in ("manifest", "since", "reason", "good")} for one in refusals],
+        "refused": [{name: getattr(one, name) for name in _OF_REFUSALS} for one in refusals],
         "profiles": _profiles(profiles),
     }
     return _dump(document if installed is None else {**document, "versions": _versions(installed)})

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO
 import jsonschema
 import numpy as np
 import pytest
-from conftest import REPOSITORY, Cli, read_rows, run_fork
+from conftest import REPOSITORY, Cli, Result, read_rows, run_fork
 from support.bundle_worlds import MANIFEST, World, allow, sign
 from support.bundles import Signer
 from support.forks import CAN_FORK, Fork, be_the_program
@@ -25,16 +26,19 @@ from support.jobs import Killed
 
 from ortdeploy.bundles.description import BundledFile
 from ortdeploy.bundles.layout import Bundle
+from ortdeploy.cli.bundles import arriving_bundle
 from ortdeploy.cli.bundles.bundle_place import Place
 from ortdeploy.cli.children import check as children_check
 from ortdeploy.cli.commands import check, watch
 from ortdeploy.cli.exit_codes import EXIT_LOCKED
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import names
+from ortdeploy.fleet.document import Clock
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.versions import installed, taking_in
 from ortdeploy.planning.versions.version import Version
 from ortdeploy.schemas import load_schema
+from ortdeploy.state.looks import moment_of
 
 
 @pytest.fixture
@@ -453,7 +457,7 @@ def test_a_bundle_that_cannot_be_read_is_told_until_it_can_be(world: World) -> N
     assert (said["state"], said["version"]["number"], said["wanted"]["same"]) == ("refused", 1, False)
     assert said["refusal"]["summary"] == "What lies in the place of the bundle is not described"
     jsonschema.validate(said, load_schema("status"))
-    assert "demo bundle: apply has failed since " in world.run("status", "@demo").words
+    assert "demo bundle is refused since " in world.run("status", "@demo").words
     assert "that runs stays" not in world.run("apply", "--last-good", "--every", "1h", bundle).err  # as was said
     bundle.write_bytes(bytes(1024))
     assert "that runs stays" in world.run("apply", "--last-good", "--every", "1h", bundle).err
@@ -463,6 +467,20 @@ def test_a_bundle_that_cannot_be_read_is_told_until_it_can_be(world: World) -> N
     assert world.run("apply", "--last-good", bundle).code == 0
     assert json.loads(document.read_text())["state"] == "current"
     assert "demo bundle" not in world.run("status", "@demo", "--versions").out
+
+
+def test_an_apply_of_ones_own_tells_too_that_a_bundle_cannot_be_read(world: World) -> None:
+    upgrade(world)
+    bundle = world.home.parent / "demo-1.tar"
+    bundle.write_bytes(bundle.read_bytes()[:-2000])
+    done = world.run("apply", bundle)
+    assert (done.code, len(world.words())) == (1, 2)  # it runs nothing else
+    assert "the copy was cut off. Copy it again. The version of demo that runs stays." in done.words
+    said = world.run("status", "@demo").words
+    assert "demo bundle is refused since " in said
+    assert said.endswith("; version 1 runs in its place")
+    (document,) = (world.device / ".ortdeploy/status").glob("*.json")
+    assert json.loads(document.read_text())["state"] == "refused"
 
 
 @pytest.mark.parametrize("facts", ["same", "others"])
@@ -519,6 +537,64 @@ def test_golden_checks_that_hang_end_and_what_resets_the_device_is_begun_three_t
     done = world.run("apply", "--last-good", world.bundle(3))
     assert "error: the process that ran it was ended after 0 seconds. So version 2 stays" in done.err
     assert done.code == 1
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="the signal is for a fork")
+@pytest.mark.parametrize("ended", ["plan", "try_checks"])
+def test_a_stop_by_a_signal_is_no_kill(world: World, monkeypatch: pytest.MonkeyPatch, ended: str) -> None:
+    upgrade(world)
+    bundle = world.bundle(2)
+
+    def stop(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)  # of systemd
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # of watch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, ended, stop)
+        for _ in range(4):
+            with Fork(
+                lambda: be_the_program(["apply", "--last-good", str(bundle), "--root", str(world.device)])
+            ) as one:
+                assert one.wait() == -signal.SIGTERM
+    assert (world.run("apply", "--last-good", bundle).code, world.version) == (0, 2)
+
+
+@pytest.mark.parametrize(("days", "hours", "tries"), [(0.5, 5, 0), (1, 0.5, 0), (1, 5, 1), (-60 * 365, 5, 1)])
+def test_what_was_killed_each_time_is_tried_once_a_day(
+    world: World, monkeypatch: pytest.MonkeyPatch, days: float, hours: float, tries: int
+) -> None:
+    upgrade(world)
+    bundle, begun = world.bundle(2), []
+
+    def reset(*_: object) -> None:
+        begun.append(1)
+        raise Killed
+
+    def look() -> Result | None:
+        with suppress(Killed):
+            return world.run("apply", "--last-good", bundle)
+        return None
+
+    def later(now: float) -> Clock:
+        return Clock(now=moment_of(now + days * 86_400), synchronised=None, uptime=hours * 3600, boot=None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "plan", reset)
+        for _ in range(4):
+            done = look()
+        assert done is not None
+        assert "watch tries it again in a day" in done.words
+        patch.setattr(arriving_bundle, "this_clock", later)
+        look()
+        assert len(begun) == 3 + tries
+        patch.undo()
+        patch.setattr(Place, "plan", reset)
+        assert look() is not None  # the day begins anew
+        assert len(begun) == 3 + tries
+    monkeypatch.setattr(arriving_bundle, "this_clock", later)
+    assert (world.run("apply", "--last-good", bundle).code, world.version) == (1 - tries, 1 + tries)
 
 
 def test_what_refuses_a_version_three_times_for_now_has_not_killed_its_plan(

@@ -132,7 +132,7 @@ def test_what_is_refused_keeps_the_version_that_runs_and_is_remembered(
     bundle = world.bundle(2)
     world.put("b", 1)
     for _ in range(2):  # the second answer is remembered
-        assert "apply has failed" not in world.run("status", "@demo").words
+        assert "is refused" not in world.run("status", "@demo").words
     refused = world.run("apply", bundle)
     assert (refused.code, world.version) == (1, 1)
     assert f"is not {state}" in refused.err
@@ -140,7 +140,11 @@ def test_what_is_refused_keeps_the_version_that_runs_and_is_remembered(
     assert world.words() == ["left", "left"]  # apply alone runs nothing else
     again = world.run("apply", bundle, "--last-good")
     assert (again.code, world.words()[2:]) == (1, ["right", "right"]), again.err  # as watch does
-    assert re.search(rf"demo 2: apply has failed since \S+ \(not {state}", world.run("status", "@demo").words)
+    said = world.run("status", "@demo").words
+    assert re.search(rf"demo 2 is refused since \S+: not {state}", said)
+    assert "; version 1 runs in its place" in said
+    (known,) = json.loads(world.run("status", "@demo", "--format", "json").out)["refused"]
+    assert (known["manifest"], known["runs"]) == ("demo 2", 1)
     assert f"demo 2: not {state.partition(':')[0]} since" in world.run("status", "@demo", "--versions").out
 
 

@@ -2,8 +2,10 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -12,8 +14,10 @@ from ortdeploy.bundles.policy import trust
 from ortdeploy.cli.bundles.bundle_place import Place, RefusedError
 from ortdeploy.cli.commands.shared import log_here, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.signals import ending_what_began
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.fleet.this_device import this_clock
 from ortdeploy.ledger.ledger import now
 from ortdeploy.planning.versions import installed as record
 from ortdeploy.planning.versions import taking_in
@@ -25,7 +29,11 @@ from ortdeploy.terminal_text import safe
 from ortdeploy.versions import package_version, release_numbers
 
 _MOST_BEGUN = 3
-"""How often a plan with golden checks is begun that does not come to an end."""
+"""How often a plan with golden checks is begun at once that does not come to an end."""
+_REST = 86_400.0
+"""Seconds after which it is begun once more: a device may have lost its power by chance each time."""
+_CALM = 3600.0
+"""Seconds that the device must have been up by then: where no clock is right, what resets it does so no more often."""
 
 
 class ArrivingBundle:
@@ -101,14 +109,15 @@ class ArrivingBundle:
         """Plan and check a version that is whole; return the record of that. Raises RefusedError, OrtdeployError."""
         place, facts = self._place, self._place.facts_key(version)
         begun = self._begin(installed, facts)
-        try:
-            planned = place.plan_to_run(self._name, version)
-            begun = record.with_state(begun, self._id, PLANNED)
-            self._save(begun)
-            place.try_checks(version, planned)
-        except (OrtdeployError, KeyboardInterrupt):  # which have not killed this process
-            self._save(replace(begun, begun={}))
-            raise
+        with ending_what_began():
+            try:
+                planned = place.plan_to_run(self._name, version)
+                begun = record.with_state(begun, self._id, PLANNED)
+                self._save(begun)
+                place.try_checks(version, planned)
+            except (OrtdeployError, KeyboardInterrupt):  # which have not killed this process
+                self._save(replace(begun, begun={}))
+                raise
         installed = record.with_state(record.with_passed(begun, self._id, facts), self._id, CHECKED)
         self._save(installed)
         return installed
@@ -116,18 +125,20 @@ class ArrivingBundle:
     def _begin(self, installed: Installed, facts: str) -> Installed:
         """Return the record of a version whose plan and golden checks are about to begin.
 
-        For `watch`, they do not begin again if checks have refused the version, or if they were killed each time.
-        Raises RefusedError.
+        For `watch`, they do not begin again if checks have refused the version. If they were killed each time, they
+        begin once a day; the refusal goes with that try, so that the next one tells the day anew. Raises RefusedError.
         """
         key, before = f"{self._id} {facts}", installed.refusal(self._id)
         times = installed.begun.get(key, 0)
         if self._place.arguments.last_good:
-            if before is not None and before.facts == facts:
-                raise RefusedError(before.state, before.reason)
-            if times >= _MOST_BEGUN:
+            known = before if before is not None and before.facts == facts else None
+            if known is not None and not (times >= _MOST_BEGUN and _has_rested(known.since)):
+                raise RefusedError(known.state, known.reason)
+            if known is None and times >= _MOST_BEGUN:
                 why = f"planning or checking it was begun {times} times, and each time killed, or this device was reset"
-                raise RefusedError(CHECKED, why)
-        begun = replace(installed, begun={key: times + 1})
+                raise RefusedError(CHECKED, f"{why}. watch tries it again in a day, and ortdeploy apply does at once")
+        refused = tuple(one for one in installed.refused if times < _MOST_BEGUN or one.id != self._id)
+        begun = replace(installed, begun={key: times + 1}, refused=refused)
         self._save(begun)
         return begun
 
@@ -212,3 +223,10 @@ class ArrivingBundle:
 
     def _save(self, installed: Installed) -> None:
         record.save_installed(self._place.state, installed)
+
+
+def _has_rested(since: str) -> bool:
+    """Return whether what was killed each time, and refused since then, may be tried once more."""
+    clock = this_clock(time.time())
+    away = datetime.fromisoformat(clock.now) - datetime.fromisoformat(since)
+    return abs(away.total_seconds()) >= _REST and (clock.uptime is None or clock.uptime >= _CALM)

@@ -166,10 +166,11 @@ class _Desk:
                     return arriving.plan(lambda version: self._take(version, f"@{name}"), self._run)
                 code = arriving.install(source)
         except OrtdeployError as error:  # as if somebody is copying another one there, or brings one in meanwhile
-            name = (record.name_from(self._place.state, source) or name) if with_last else None
-            if name is None or running_version(self._place.state, name) is None:
+            name = record.name_from(self._place.state, source) or name
+            is_locked, runs = isinstance(error, LockedError), name and running_version(self._place.state, name)
+            if name is None or not runs or self._arguments.command != "apply" or (is_locked and not with_last):
                 raise
-            code = EXIT_LOCKED if isinstance(error, LockedError) else EXIT_REJECTED
+            code = EXIT_LOCKED if is_locked else EXIT_REJECTED
             is_noted = code == EXIT_REJECTED and os.path.lexists(path)  # else it is a stick that is away
             if not (is_noted and self._note_unreadable(name, str(error))):
                 stays = f"ortdeploy: {error}. The version of {name} that runs stays.\n"

@@ -159,7 +159,9 @@ def _refusals(arguments: argparse.Namespace) -> list[Refusal]:
     installed = getattr(getattr(arguments, "taken", None), "installed", None)
     if installed is not None and (bundle := installed.wanted_refusal) is not None:
         what, why = f"{installed.name} {bundle.called}", f"not {bundle.state}: {bundle.reason}"
-        return [Refusal(manifest=what, since=bundle.since, reason=why)]
+        current = installed.version(installed.current)
+        runs = None if current is None else current.number
+        return [Refusal(manifest=what, since=bundle.since, reason=why, runs=runs)]
     found = {one.manifest: one for one in refused_applies(find_manifests(arguments.paths)[0], arguments.state_dir)}
     if found:
         from ortdeploy.planning.versions.last_good import find_refusals  # noqa: PLC0415  only where something is refused
