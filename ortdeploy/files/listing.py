@@ -47,6 +47,9 @@ def expand(full: str) -> "Sequence[str]":
         return in_order(names, os.path.join(name, ""))  # noqa: PTH118  text
     if os.path.lexists(name) or not has_magic(full):  # a name may hold a bracket
         return [name] if os.path.lexists(name) else []
+    if full.split(os.sep, 1)[0] == "**":  # a pattern of a command line may begin with it
+        here = os.path.join(os.curdir, "")  # noqa: PTH118  text
+        return in_order(path.removeprefix(here) for path in expand(here + full))
     above, crosses, below = f"{full}{os.sep}".partition(f"{os.sep}**{os.sep}")
     if crosses:
         below = below.rstrip(os.sep) or "*"

@@ -189,6 +189,28 @@ def test_a_folder_of_device_files_is_told_the_pattern(cli: Cli, deployment: Path
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("orin-nano", "boards/orin-nano.yaml"),
+        ("orin", "boards/orin-agx.yaml or boards/orin-nano.yaml"),
+        ("boards/orin-agx", "boards/orin-agx.yaml"),
+        ("boards/orin-nanno.yaml", "boards/orin-nano.yaml"),
+        ("board/orin-agx.yaml", "boards/orin-agx.yaml"),
+    ],
+)
+def test_a_device_without_a_file_is_told_which_are_there(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    (deployment / "boards").mkdir()
+    for board in ("orin-nano", "orin-agx", "pi"):
+        (deployment / f"boards/{board}.yaml").touch()
+    monkeypatch.chdir(deployment)
+    refused = cli("plan", "m.yaml", "--device", name)
+    assert refused.code == 1
+    assert f"Did you mean {meant}?" in " ".join(refused.out.split())
+
+
+@pytest.mark.parametrize(
     ("text", "rule"),
     [
         (None, "unreadable-device"),

@@ -128,7 +128,7 @@ def test_signs_in_the_path_of_a_manifest_s_folder_mean_themselves(tmp_path: Path
     assert [list(map(os.path.basename, one)) for one in below] == [["sub"], ["sub"]]
 
 
-@pytest.mark.parametrize("pattern", [one for one in _PATTERNS if not one.startswith("**")])
+@pytest.mark.parametrize("pattern", _PATTERNS)
 def test_patterns_begin_where_the_program_was_called(
     folder: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

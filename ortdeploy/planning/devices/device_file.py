@@ -1,7 +1,9 @@
 """Device files: the facts of a machine as YAML that can be committed, to plan for it on another machine."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePath
 from typing import Any
 
 from msgspec import convert, to_builtins
@@ -10,8 +12,10 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.facts.variants import Traits
+from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_folder
 from ortdeploy.files.opening import open_regular
+from ortdeploy.files.path_suggestions import advice_on_path
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
@@ -20,6 +24,8 @@ from ortdeploy.providers.catalogue import CPU, PROVIDERS, full_name
 from ortdeploy.versions import TESTED_WITH, release_numbers
 
 FORMAT_VERSION = 1
+_MOST, _WORD = 1_000, 3
+"""How many files a name is compared with that is none, and how long it must be to be a part of theirs."""
 
 
 def dump_device(
@@ -82,8 +88,7 @@ def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        advice = f' Quote a pattern: --device "{path.rstrip("/")}/*.yaml".' if is_folder(path) else ""
-        detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}.{advice}"
+        detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}.{_advice(path)}"
         return None, (stage_diagnostic("unreadable-device", detail, Span(path=path, line=1, column=1)),)
     document, diagnostics = parse_document(raw, path)
     if document is None:
@@ -103,6 +108,17 @@ def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
         ),
     )
     return host, diagnostics
+
+
+def _advice(path: str) -> str:
+    """Return a sentence on what somebody may have meant by a device file that cannot be read; else nothing."""
+    if is_folder(path):
+        return f' Quote a pattern: --device "{path.rstrip("/")}/*.yaml".'
+    folder, name = os.path.split(path.removesuffix(".yaml"))
+    below = [os.path.join(folder, "*.yaml")] if folder else ["*.yaml", "*/*.yaml", "*/*/*.yaml"]  # noqa: PTH118  text
+    files = list(islice((PurePath(one) for pattern in below for one in expand(pattern)), _MOST))
+    alike = [one.as_posix() for one in files if name in one.stem] if len(name) >= _WORD else []
+    return f" Did you mean {' or '.join(alike[:3])}?" if alike else advice_on_path(path, path)
 
 
 def name_of_device(path: str) -> str:
