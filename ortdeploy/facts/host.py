@@ -41,7 +41,8 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     """A machine: what this process may use of it, and the processor features that kernels care about.
 
     `total_memory_bytes` and `online_cores` are the system's, whatever this process may use of them.
-    `sensors` are those that can be read: temperature, battery; None: not known.
+    `sensors` are those that can be read: temperature, battery; None: not known. `gpu_memory_bytes` is told by device
+    files alone: here, sessions are opened.
     """
 
     system: str
@@ -54,6 +55,7 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     sensors: frozenset[str] | None = None
     total_memory_bytes: int | None = None
     online_cores: int | None = None
+    gpu_memory_bytes: int | None = None
 
     @property
     def usable_cores(self) -> int:

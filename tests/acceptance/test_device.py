@@ -71,6 +71,26 @@ def test_a_plan_for_another_device_says_what_it_assumes(cli: Cli, deployment: Pa
     assert "(assumed: this machine does not prove it)" in cli("plan", path, "--device", pi).out
 
 
+ONE_SESSION = """\
+device_version: 1
+runtime: {version: 1.31.1, providers: [CUDA, VitisAI, CPU]}
+machine: {cores: 4, gpu_memory_bytes: 4}  # one of the two weights
+"""
+
+
+@pytest.mark.parametrize(("provider", "rule"), [("VitisAI", "crowded-device"), ("CUDA", "over-gpu-memory")])
+def test_only_the_jobs_that_are_chosen_crowd_a_device(cli: Cli, deployment: Path, provider: str, rule: str) -> None:
+    path, board = deployment / "m.yaml", deployment / "board.yaml"
+    board.write_text(ONE_SESSION)
+    other = f"  other: {{path: double.onnx, providers: [{provider}, CPU]}}\njobs:\n"
+    text = MANIFEST.replace("double.onnx}", f"double.onnx, providers: [{provider}, CPU]}}").replace("jobs:\n", other)
+    path.write_text(f"{text}  more: {{model: other, input: {{path: data.npy}}, output: {{path: more}}}}\n")
+    refused = cli("plan", path, "--device", board)
+    assert (refused.code, f"error[{rule}]" in refused.out) == (1, True), refused.out
+    for job in ("run", "more"):
+        assert f"error[{rule}]" not in cli("plan", path, "--device", board, "--job", job).out
+
+
 def test_a_device_of_a_plugin_package_is_chosen_for_another_machine(cli: Cli, deployment: Path) -> None:
     path = deployment / "m.yaml"
     chain = "providers: [{provider: QNN, device: NPU, options: {backend_type: htp}}, CPU]"

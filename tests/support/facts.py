@@ -247,6 +247,7 @@ def machine(data: Mapping[str, Any]) -> MachineFacts:
         cores=data["cores"],
         cpu_quota=data.get("cpu_quota"),
         memory_bytes=data.get("memory_bytes"),
+        gpu_memory_bytes=data.get("gpu_memory_bytes"),
         cpu_flags=tuple(data.get("cpu_flags", ())),
         sensors=frozenset(data["sensors"]) if "sensors" in data else None,
     )
