@@ -3,9 +3,9 @@
 Only the first parts of an output are forgotten, in order, and never the last one, from which counts, row numbers and
 names of parts continue. A part is forgotten if none of its files is there, it was written long enough ago, and the
 input files of its rows were seen gone and are still gone. A forgotten input file that comes back runs again, so one
-that is there is never forgotten. Nor is a part that a job still has to read: that job would miss its rows and never
-learn that they existed. Parts behind one that is kept wait for it, because counts are kept of the first parts only;
-the log says what they wait for.
+that is there is never forgotten, nor one that may be on a device that is not mounted. Nor is a part that a job still
+has to read: that job would miss its rows and never learn that they existed. Parts behind one that is kept wait for it,
+because counts are kept of the first parts only; the log says what they wait for.
 """
 
 import os
@@ -26,7 +26,7 @@ from ortdeploy.ledger.published_files import deliveries, reader_of
 from ortdeploy.ledger.records import OutputRecord, Part, Span
 from ortdeploy.ledger.stale_rows import superseded_rows
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.files import full_path, shown
+from ortdeploy.sources.files import UnmountedFolders, full_path, shown
 
 
 def forget_old_parts(context: JobContext) -> None:
@@ -64,7 +64,13 @@ def _may_come_back(context: JobContext) -> Callable[[KnownFile], bool]:
         delivered = {one.state.path for one in deliveries(record, shown(str(place.absolute()), folder))}
         return lambda one: not one.done or one.state.path in delivered
     present = {state.path for one in context.plan.inputs if one.job == context.step.job for state in one.files}
-    return lambda one: not one.gone or one.state.path in present or _is_there(folder, one.state.path)
+    unmounted = UnmountedFolders(folder, context.step.input.patterns, present)
+    return lambda one: (
+        not one.gone
+        or one.state.path in present
+        or _is_there(folder, one.state.path)
+        or unmounted.may_hold(one.state.path)
+    )
 
 
 def _is_there(folder: str, path: str) -> bool:

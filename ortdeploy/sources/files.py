@@ -320,6 +320,45 @@ def _full_paths(names: str, folder: str) -> list[str]:
     return f"{folder}{os.sep}{names.replace(_BETWEEN, f'{_BETWEEN}{folder}{os.sep}')}".split(_BETWEEN)
 
 
+class UnmountedFolders:
+    """Tells which files may be on a device that is not mounted now: their folder is missing or empty.
+
+    A folder that no pattern names by itself, such as that of a day, may go with its files.
+    """
+
+    def __init__(self, folder: str, patterns: Sequence[str], seen: Iterable[str] = ()) -> None:
+        """Take the manifest's folder, the input's paths, and files of it that were seen a moment ago."""
+        self._folder = folder
+        self._named: set[str] = set()
+        for full in (in_full(folder, one) for one in patterns if not is_url(one)):
+            fixed = full
+            while has_magic(fixed):
+                fixed = os.path.dirname(fixed)  # noqa: PTH120  text
+            self._named |= {as_name(fixed), *([os.path.dirname(as_name(full))] if fixed == full else [])}  # noqa: PTH120
+        self._may_be: dict[str, bool] = {self._above(path): False for path in seen}
+
+    def may_hold(self, path: str) -> bool:
+        """Return whether a file, by its path from the manifest, may be there again later, as it was."""
+        if is_url(path):
+            return False
+        above = self._above(path)
+        if above not in self._may_be:
+            self._may_be[above] = self._is_missing_or_empty(above)
+        return self._may_be[above]
+
+    def _above(self, path: str) -> str:
+        return os.path.normpath(os.path.dirname(full_path(self._folder, path)))  # noqa: PTH120  text
+
+    def _is_missing_or_empty(self, folder: str) -> bool:
+        while folder not in self._named and not os.path.lexists(folder):
+            folder = os.path.dirname(folder)  # noqa: PTH120  text
+        try:
+            with os.scandir(folder) as entries:
+                return next(entries, None) is None
+        except OSError:
+            return True
+
+
 def full_path(folder: str, path: str) -> str:
     """Return the full path of a path below the manifest's folder; a URL is unchanged."""
     if ":" in path or path.startswith("/") or folder.endswith(os.sep):

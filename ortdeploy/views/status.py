@@ -104,7 +104,10 @@ def _lines(jobs: Sequence[JobStatus], *, verbose: bool) -> Iterator[str]:
             yield f"{one.job}: {count(one.leaving, 'row')} of changed files to leave their parts"
     for one in jobs:
         if one.held_up_by:
-            yield f"{one.job}: parts older than keep are not forgotten while {one.held_up_by} is there"
+            yield (
+                f"{one.job}: parts older than keep are not forgotten while {one.held_up_by} is there, or its folder is "
+                "missing or empty, like that of a device that is not mounted"
+            )
     for one in jobs:
         yield from _render_delivered(one, verbose=verbose)
     for one in jobs:

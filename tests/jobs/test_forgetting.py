@@ -104,6 +104,28 @@ def test_parts_behind_one_that_is_kept_wait_for_it_and_the_log_says_so(tmp_path:
     inbox.check(*tmp_path.glob("away/*"))
 
 
+def test_files_on_a_device_that_is_not_mounted_are_remembered(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, removable=True, keep=0.0).make()
+    stick, device = tmp_path / "work/inbox/stick", tmp_path / "device"
+    with quickly():
+        inbox.put("stick/a", [5, 6])
+        inbox.apply()
+        CARRIERS["parts"](inbox.out, tmp_path / "away/stick")
+        stick.rename(device)
+        stick.mkdir()
+        for number in range(2):
+            day(inbox, number)
+        assert inbox.record().forgotten.parts == 0
+        stick.rmdir()
+        device.rename(stick)
+        assert inbox.apply() is Status.NOTHING_TO_DO
+        inbox.remove("stick/a")
+        (stick / "another").touch()
+        for number in range(2, 4):
+            day(inbox, number)
+    assert inbox.record().forgotten.parts == 4
+
+
 @pytest.mark.slow
 def test_a_part_that_was_written_lately_is_kept(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=3600.0).make()

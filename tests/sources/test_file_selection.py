@@ -26,6 +26,7 @@ from ortdeploy.files import compact_list
 from ortdeploy.files.digests import boot_id
 from ortdeploy.sources import file_selection
 from ortdeploy.sources.file_selection import CLOCK, KIND, Progress, Settling, accounted_for, compare, sort_arrivals
+from ortdeploy.sources.files import UnmountedFolders
 from ortdeploy.sources.input_probe import probe_input
 from ortdeploy.state import memo
 
@@ -240,3 +241,32 @@ def test_what_differs_is_found_wherever_lists_begin_to(here: list[int], known: l
     assert new == [one for one in present if int(one.path) not in known]
     assert found.known == tuple(one for one in before if states.get(one.state.path) != one.state)
     assert found.now == {one.state.path: states.get(one.state.path) for one in found.known}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "may_hold"),
+    [
+        ("full/*.png", "full/a.png", False),
+        ("empty/*.png", "empty/a.png", True),
+        ("empty", "empty/a.png", True),
+        ("empty/a.png", "empty/a.png", True),
+        ("away/*.png", "away/a.png", True),
+        ("away", "away/a.png", True),
+        ("away/a.png", "away/a.png", True),
+        ("full/*/*.png", "full/monday/a.png", False),
+        ("full/*/*.png", "full/empty/a.png", True),
+        ("full/**/*.png", "full/monday/early/a.png", False),
+        ("away/**/*.png", "away/monday/a.png", True),
+        ("empty/*/*.png", "empty/monday/a.png", True),
+        ("full/*.png", "away/a.png", False),
+        ("full/*.png", "s3://empty/a.png", False),
+        ("[a]way/*.png", "away/a.png", False),
+        ("full/*.png", "seen/a.png", False),
+    ],
+)
+def test_a_folder_that_is_missing_or_empty_may_not_be_mounted(
+    tmp_path: Path, pattern: str, path: str, *, may_hold: bool
+) -> None:
+    for folder in ("full/empty", "empty", "seen"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert UnmountedFolders(str(tmp_path), [pattern], ["seen/b.png"]).may_hold(path) == may_hold

@@ -56,6 +56,7 @@ class Inbox:
         is_another = name in self.removed or (self.on_change == "append" and name in self.files)
         self.was_replaced = self.was_replaced or is_another
         path = self.at / "work/inbox" / f"{name}.npy"
+        path.parent.mkdir(exist_ok=True)
         np.save(path, np.array([[value, value] for value in values], dtype=np.float32).reshape(-1, 2))
         os.utime(path, (self.clock, self.clock))
         self.files[name] = list(values)
@@ -92,7 +93,7 @@ class Inbox:
     def states(self) -> FileStates:
         """Return how the files are now."""
         work = self.at / "work"
-        return file_states(sorted(map(str, (work / "inbox").glob("*.npy"))), str(work))
+        return file_states(sorted(map(str, (work / "inbox").rglob("*.npy"))), str(work))
 
     def known(self) -> KnownFiles:
         """Return what the ledger knows of files."""

@@ -43,7 +43,7 @@ from ortdeploy.planning.remembered.nothing_to_do import AnswerMemo
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.workflow import unworkable
-from ortdeploy.sources.files import full_path, shown
+from ortdeploy.sources.files import UnmountedFolders, full_path, shown
 from ortdeploy.views import json
 from ortdeploy.views.status import render_status
 from ortdeploy.views.status_model import DeliveredFile, JobStatus
@@ -240,7 +240,12 @@ def _held_up_by(spec: Spec, job: JobSpec, record: OutputRecord, inputs: Sequence
     if not is_old or any(is_there(place / str(file.file)) for file in first.files):
         return None
     of_part = [one.state.path for one in inputs if one.span and one.span[0] < first.end and first.start < sum(one.span)]
-    return next((path for path in of_part if not is_url(path) and is_there(Path(full_path(spec.folder, path)))), None)
+    unmounted = UnmountedFolders(spec.folder, job.input.paths)
+
+    def holds_up(path: str) -> bool:
+        return is_there(Path(full_path(spec.folder, path))) or (bool(job.input.paths) and unmounted.may_hold(path))
+
+    return next((path for path in of_part if not is_url(path) and holds_up(path)), None)
 
 
 def _live(state: Path, record: OutputRecord) -> Mapping[str, Any] | None:
