@@ -22,8 +22,6 @@ from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 from ortdeploy.transforms.softmax import softmax
 
-PACKAGE = None
-
 CONTRACT = Contract(
     name="answers",
     meaning="The likeliest spans of a text, from scores of where an answer begins and ends",

@@ -28,8 +28,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _WAYS = ("xyxy", "yxyx", "xywh", "cxcywh")
 _UNITS = (PIXELS, NORMALISED)
 

@@ -18,8 +18,6 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import IMAGE_SIZES, REALS, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 Box = tuple[int, int, int, int]
 
 

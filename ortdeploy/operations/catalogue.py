@@ -25,12 +25,7 @@ class TransformOperation(Struct, frozen=True):
     """A prepare or postprocess step as an operation on the value `x`."""
 
     transform: HeldTransform
-    package: Package | None = None
-
-    @property
-    def PACKAGE(self) -> Package | None:  # noqa: N802  as of a module
-        """The package that the step needs beside the base install, or None."""
-        return self.package
+    PACKAGE: Package | None = None
 
     @property
     def CONTRACT(self) -> Contract:  # noqa: N802  as of a module

@@ -34,8 +34,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 
 def _hold_points(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
     """Check that points have pairs of numbers, and that a peak has a middle. Raises ContractError."""

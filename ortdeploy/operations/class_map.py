@@ -15,8 +15,6 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import Contract, FormalParameter, SizeConstraint, forms
 from ortdeploy.transforms.protocol import Options, computable
 
-PACKAGE = None
-
 _MOST = 256
 """The classes that uint8 can number."""
 _AT_ONCE = 2_000_000

@@ -12,8 +12,6 @@ from ortdeploy.tensors.contracts import COORDINATES, PIXELS, Contract, FormalPar
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 CONTRACT = Contract(
     name="corners",
     meaning="The four corners of turned boxes",

@@ -33,8 +33,6 @@ from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options, computable, rounded
 from ortdeploy.transforms.sampling import cubic_weights, sampler
 
-PACKAGE = None
-
 _BOXES = 2
 """The rank of a row's boxes; that of corners is one more."""
 _HIGH = 1.5

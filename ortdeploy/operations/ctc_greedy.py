@@ -29,8 +29,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.transforms.protocol import Options, computable
 from ortdeploy.transforms.softmax import softmax
 
-PACKAGE = None
-
 ALPHABET = "character"
 """The metadata key under which PaddleOCR and RapidOCR store the letters."""
 _SOURCES = ("alphabet", "from", "model")

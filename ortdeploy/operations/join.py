@@ -5,8 +5,6 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 CONTRACT = Contract(
     name="join",
     meaning="One text of those that a row lists",

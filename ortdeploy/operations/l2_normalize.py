@@ -8,9 +8,6 @@ from ortdeploy.tensors.contracts import REALS, Contract, FormalParameter, forms
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options, computable
 
-PACKAGE = None
-
-
 CONTRACT = Contract(
     name="l2_normalize",
     meaning="Vectors along the last dimension divided by their length; one of length zero stays",

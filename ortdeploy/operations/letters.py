@@ -26,8 +26,6 @@ from ortdeploy.tensors.contracts import (
 )
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _TOKENS = forms("rows tokens")
 _LARGEST = 2**31 - 1
 

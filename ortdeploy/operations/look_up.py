@@ -21,8 +21,6 @@ from ortdeploy.tensors.types import FLOATING
 from ortdeploy.tensors.written_numbers import read_numbers
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _CELLS = 2
 
 CONTRACT = Contract(

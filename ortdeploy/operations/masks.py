@@ -28,8 +28,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options, computable
 
-PACKAGE = None
-
 _OF_IMAGE = 4
 """The pixels of the network's image that make one of the maps, along each side."""
 _ROUNDED = 0.1

@@ -14,9 +14,6 @@ from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import FLOATING, INTEGERS
 from ortdeploy.transforms.protocol import Options, computing_type
 
-PACKAGE = None
-
-
 CONTRACT = Contract(
     name="mean_pool",
     meaning="The mean over the tokens that a mask keeps",

@@ -23,8 +23,6 @@ from ortdeploy.tensors.contracts import REALS, Attribute, Contract, FormalParame
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _BLOCK = 16_384
 """How many vectors are compared at a time."""
 _RANK = 2

@@ -45,9 +45,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
-
 _RAW = (
     "The raw output of a detector, such as [rows, 84, 8400], holds boxes and scores in one tensor: let the model give "
     "them as two outputs, boxes [rows, n, 4] as left, top, right, bottom and scores [rows, n, classes], or take it "

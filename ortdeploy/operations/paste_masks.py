@@ -40,8 +40,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options, computable
 
-PACKAGE = None
-
 _FAR = 2**31
 
 

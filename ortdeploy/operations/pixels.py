@@ -8,9 +8,6 @@ from ortdeploy.tensors.contracts import MASK, NORMALISED, PROBABILITY, REALS, Co
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options, computable
 
-PACKAGE = None
-
-
 CONTRACT = Contract(
     name="pixels",
     meaning="Numbers from 0 to 1, such as a mask or an image, as uint8 from 0 to 255",

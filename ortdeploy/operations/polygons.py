@@ -13,8 +13,6 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import NUMBERS, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 CONTRACT = Contract(
     name="polygons",
     meaning="The outline of the largest piece of each mask",

@@ -34,10 +34,6 @@ class Operation(Protocol):
     """The names that an operation's module has."""
 
     @property
-    def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
-        """The package that the operation needs beside the base install, or None."""
-
-    @property
     def CONTRACT(self) -> Contract:  # noqa: N802  a module constant
         """The inputs, outputs and settings of the operation."""
 
@@ -57,8 +53,9 @@ class HeldOperation(Struct, frozen=True):
 
     @property
     def package(self) -> Package | None:
-        """The package that the operation needs beside the base install, or None."""
-        return self.module.PACKAGE
+        """The package that the operation needs beside the base install: PACKAGE of the module, if it has that."""
+        found: Package | None = getattr(self.module, "PACKAGE", None)
+        return found
 
     @property
     def state(self) -> TensorType | None:

@@ -15,8 +15,6 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import NUMBERS, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 CONTRACT = Contract(
     name="rle",
     meaning="Masks as run-length text of COCO",

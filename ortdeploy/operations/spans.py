@@ -27,8 +27,6 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import OPTIONAL, PROBABILITY, REALS, Attribute, Contract, FormalParameter
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _TAG = re.compile(r"(?:([BIELSUM])[-_](.+)|([BIELSUM]))", re.DOTALL)
 _BEGINS, _ENDS = "BSU", "ELSU"
 

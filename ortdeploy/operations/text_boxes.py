@@ -38,8 +38,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _LEAST_SIDE = 3
 """Pixels of the shortest side before growing; after it, two more; in the image, more than this."""
 _LINE = 10

@@ -26,8 +26,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 
 def _hold_limits(solved: Solved, types: Types) -> None:  # noqa: ARG001  settings alone
     """Check that a span does not end above where it begins. Raises ContractError."""

@@ -22,8 +22,6 @@ from ortdeploy.operations.protocol import Call, Types
 from ortdeploy.tensors.contracts import TOKEN, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 START, END = "<|startoftext|>", "<|endoftext|>"
 DEFAULT_LENGTH = 77
 _END_OF_WORD = "</w>"

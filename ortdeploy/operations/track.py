@@ -35,8 +35,6 @@ from ortdeploy.tensors.contracts import (
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _FIELDS = 24
 _NUMBER, _CLASS, _MISSED, _SEEN = range(4)
 _MEAN, _SPEED = slice(4, 8), slice(8, 12)

@@ -14,8 +14,6 @@ from ortdeploy.tensors.contracts import COORDINATES, FIT, PIXELS, REALS, Attribu
 from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
-
 _WITHOUT_SIZE = 3
 """The length of a short `how`: one factor, left and top."""
 _PLACES = forms("rows n 4", "rows n points 2", "rows n points 3")

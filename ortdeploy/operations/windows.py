@@ -17,7 +17,6 @@ from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contracts import ANY, Attribute, Contract, FormalParameter, Solved, forms
 from ortdeploy.transforms.protocol import Options
 
-PACKAGE = None
 PAD, DROP, SHORT = "pad", "drop", "short"
 _MOST = 2**24
 

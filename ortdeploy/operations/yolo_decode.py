@@ -42,8 +42,6 @@ from ortdeploy.tensors.conversion import convert
 from ortdeploy.tensors.types import Dimension
 from ortdeploy.transforms.protocol import Options, computable
 
-PACKAGE = None
-
 OBB = "obb"
 """The task of turned boxes."""
 _OBJECTNESS, _PLAIN, _DECIDED, _CELLS = "objectness", "plain", "decided", "cells"

@@ -31,8 +31,6 @@ from ortdeploy.tensors.conversion import convert
 from ortdeploy.transforms.protocol import Options
 from ortdeploy.transforms.sigmoid import sigmoid
 
-PACKAGE = None
-
 ANCHORS = "anchors"
 """The setting, and the default key in a model's metadata."""
 NUMBERS = "numbers"

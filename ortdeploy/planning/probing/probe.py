@@ -170,9 +170,6 @@ def _sets_aside(spec: Spec, job: JobSpec) -> bool:
     return may_fail and not job.input.jobs and not (pipeline is not None and pipeline.state)
 
 
-_UNSEEN = "With --device, data is looked at only for --out and --bound."
-
-
 def _probe_data(
     spec: Spec,
     places: Mapping[str, DataPlaces],
@@ -339,7 +336,8 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
                 _arrays(path, option.path)
             elif option.kind in _READERS:
                 operation = importlib.import_module(f"ortdeploy.operations.{_READERS[option.kind]}")  # for these only
-                if operation.PACKAGE is None or importlib.util.find_spec(operation.PACKAGE.module):
+                package = getattr(operation, "PACKAGE", None)
+                if package is None or importlib.util.find_spec(package.module):
                     operation.read(str(path))
             elif option.kind == "document":
                 named, text = str(option.at[-1]), read_text(path)
