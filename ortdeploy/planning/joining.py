@@ -1,19 +1,19 @@
 """Joins the spec of a manifest with facts of this machine and of the files that it names."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span
-from ortdeploy.facts.counting import Counting
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.named_paths import option_path, pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.planning.probing.scope import ALL, Scope
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
@@ -39,9 +39,9 @@ def look_at_files(spec: Spec, state_dir: str | None) -> "tuple[Spec, Facts] | tu
         return state
     with remembered_in(state):
         here = with_fetched(spec, state)
-        jobs = {job.name for job in spec.jobs}
+        unseen = {job.name for job in spec.jobs}
         host = probe_host([])  # a library that the manifest names need not be loaded here
-        return here, probe(here, state, host, elsewhere=True, unseen=jobs)
+        return here, probe(here, state, host, Scope(elsewhere=True, unseen=unseen))
 
 
 def probe_host(specs: Sequence[Spec]) -> "HostFacts":
@@ -68,39 +68,15 @@ def probe_host(specs: Sequence[Spec]) -> "HostFacts":
     return HostFacts(runtime=runtime, machine=probe_machine())
 
 
-def join_facts(
-    spec: Spec,
-    host: "HostFacts",
-    state: Path,
-    stale: Collection[str] = (),
-    *,
-    counting: Counting = Counting.NOT,
-    elsewhere: bool = False,
-    planned: Mapping[str, frozenset[str]] | None = None,
-    unseen: Collection[str] = (),
-    new_run: bool = False,
-) -> "Deployment":
-    """Join a spec with facts; `elsewhere`: those of the machine are of another one.
-
-    `planned`, `unseen` and `new_run` are those of `probe`.
-    """
+def join_facts(spec: Spec, host: "HostFacts", state: Path, scope: Scope = ALL) -> "Deployment":
+    """Join a spec with facts, whose data is looked at as `scope` says."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.probing.fetched_files import with_fetched  # noqa: PLC0415
     from ortdeploy.planning.probing.probe import probe  # noqa: PLC0415
     from ortdeploy.planning.remembered.graph_cache import remembering_placement  # noqa: PLC0415
 
     spec = with_fetched(spec, state)
-    facts = probe(
-        spec,
-        state,
-        host,
-        stale,
-        counting=counting,
-        elsewhere=elsewhere,
-        planned=planned,
-        unseen=unseen,
-        new_run=new_run,
-    )
+    facts = probe(spec, state, host, scope)
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 

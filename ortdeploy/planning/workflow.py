@@ -21,6 +21,7 @@ from ortdeploy.planning.job_names import chosen_jobs, select_jobs
 from ortdeploy.planning.joining import join_facts, probe_host, usable_state
 from ortdeploy.planning.judging import judge, judge_early, of_jobs
 from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.probing.scope import Scope
 from ortdeploy.planning.starting_over import rerun_by_themselves, startable, starting_with_readers
 from ortdeploy.planning.validation import validate
 
@@ -129,13 +130,14 @@ def _plan_one(
     if not isinstance(state, Path):
         return None, None, state, ()
     with remembered_in(state):
-        deployment = join_facts(spec, host, state, counting=counting, elsewhere=elsewhere, new_run=new_run)
+        scope = Scope(counting=counting, elsewhere=elsewhere, new_run=new_run)
+        deployment = join_facts(spec, host, state, scope)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         over = startable(deployment) if new_run else frozenset() if retry else rerun_by_themselves(deployment)
         stale = starting_with_readers({name for name in over if jobs is None or name in jobs}, deployment, jobs)
         if stale:
-            deployment = join_facts(spec, host, state, stale, counting=counting, new_run=new_run)
+            deployment = join_facts(spec, host, state, replace(scope, stale=stale))
         chosen = {job.spec.name for job in deployment.jobs if jobs is None or job.spec.name in jobs}
         early = chosen & _carried_away_early(deployment)
         judged, diagnostics = judge(of_jobs(deployment, chosen - early), state, elsewhere=elsewhere)

@@ -25,6 +25,7 @@ from ortdeploy.planning.devices.variants import by_device_file
 from ortdeploy.planning.job_names import select_jobs
 from ortdeploy.planning.joining import join_facts, usable_state
 from ortdeploy.planning.judging import judge, of_jobs
+from ortdeploy.planning.probing.scope import Scope
 from ortdeploy.planning.validation import Read, read_manifests
 from ortdeploy.planning.workflow import assumed, unworkable
 
@@ -151,7 +152,7 @@ class _Device:
         unseen = [job.name for job in spec.jobs if job.input.job is None]
         try:
             with remembered_in(state):
-                joined = join_facts(spec, self._host, state, elsewhere=True, unseen=unseen)
+                joined = join_facts(spec, self._host, state, Scope(elsewhere=True, unseen=unseen))
                 judged, found = judge(of_jobs(joined, jobs), state, elsewhere=True)
         except OrtdeployError as error:
             found = (unworkable(spec, error),)

@@ -15,6 +15,7 @@ from ortdeploy.planning.devices.variants import on_this_machine
 from ortdeploy.planning.joining import join_facts, probe_host, usable_state
 from ortdeploy.planning.judging import judge
 from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.probing.scope import Scope
 from ortdeploy.planning.starting_over import startable
 from ortdeploy.planning.validation import check_specs
 
@@ -143,7 +144,8 @@ def _as_saved(saved: "SavedPlan", deployment: "Deployment", host: "HostFacts", s
     if saved.kind != OPEN:
         return make_plan(deployment, saved.jobs, due=saved.due)
     unseen = {job.spec.name for job in deployment.jobs if job.upstream is None} - saved.inputs.keys()
-    assumed = join_facts(deployment.spec, host, state, elsewhere=True, planned=saved.named_files, unseen=unseen)
+    scope = Scope(elsewhere=True, planned=saved.named_files, unseen=unseen)
+    assumed = join_facts(deployment.spec, host, state, scope)
     return make_plan(assumed, saved.jobs)
 
 
@@ -161,15 +163,12 @@ def _resolve_saved(saved: "SavedPlan", spec: Spec, host: "HostFacts", state: Pat
 
     Files that arrived after a bound plan was made belong to the next one.
     """
-    planned = saved.fixed_files
     counting = Counting.TOLD if in_shards else Counting.NOT
-    new_run = bool(saved.starts_over)
-    deployment = join_facts(spec, host, state, counting=counting, planned=planned, new_run=new_run)
+    scope = Scope(counting=counting, planned=saved.fixed_files, new_run=bool(saved.starts_over))
+    deployment = join_facts(spec, host, state, scope)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in startable(deployment) if saved.starts_over.get(name, "") == last[name]}
-    if not stale:
-        return deployment
-    return join_facts(spec, host, state, stale, counting=counting, planned=planned, new_run=new_run)
+    return join_facts(spec, host, state, replace(scope, stale=stale)) if stale else deployment
 
 
 def _with_shared_outputs(deployment: "Deployment") -> "Deployment":

@@ -2,7 +2,7 @@
 
 import hashlib
 import importlib.util
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.deployment.declared_shapes import with_overrides
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import ConstantArray, DeclaredInput, FileFacts, HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts
@@ -50,6 +49,7 @@ from ortdeploy.planning.probing.data_places import (
     shared_with,
     unwritable,
 )
+from ortdeploy.planning.probing.scope import Scope
 from ortdeploy.planning.remembered.graph_cache import infer_shapes, read_model
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
 from ortdeploy.transforms.packages import package_of_step
@@ -87,39 +87,10 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
     return read_model(path, model.path, digests.digest, load_format, data_folder, declared)
 
 
-def probe(
-    spec: Spec,
-    state_dir: Path,
-    host: HostFacts,
-    stale: Collection[str] = (),
-    *,
-    counting: Counting = Counting.NOT,
-    elsewhere: bool = False,
-    planned: Mapping[str, frozenset[str]] | None = None,
-    new_run: bool = False,
-    unseen: Collection[str] = (),
-) -> Facts:
-    """Look at every file that the manifest names and at every place that it writes to.
-
-    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. `counting` says how the rows
-    of text files are counted.
-    `elsewhere`: the plan is for another machine. So this one's ledger and outputs say nothing, and data may be missing.
-    `planned` has by job the input files of a saved plan, by path from the manifest: no others are looked at.
-    The data of `unseen` jobs is not looked at, even if it is here. `new_run` is that of `look_at_output`.
-    """
+def probe(spec: Spec, state_dir: Path, host: HostFacts, scope: Scope) -> Facts:
+    """Look at every file that the manifest names and at every place that it writes to."""
     roots = (spec.folder, *spec.roots)
-    places = {job.name: data_places(spec, job, (planned or {}).get(job.name)) for job in spec.jobs}
-    inputs, outputs = _probe_data(
-        spec,
-        places,
-        state_dir,
-        host.runtime.packages,
-        stale,
-        counting=counting,
-        elsewhere=elsewhere,
-        new_run=new_run,
-        unseen=unseen,
-    )
+    inputs, outputs = _probe_data(spec, state_dir, host.runtime.packages, scope)
     digests = DigestCache(state_dir)
     models = _probe_models(spec, roots, digests)
     adapters = {
@@ -140,7 +111,7 @@ def probe(
         inputs=inputs,
         outputs=outputs,
         labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in _label_paths(spec)},
-        path_problems=_probe_option_paths(spec, roots, elsewhere=elsewhere),
+        path_problems=_probe_option_paths(spec, roots, elsewhere=scope.elsewhere),
         gate_problems=_probe_gates(spec),
         links_out=dict(_find_links_out(spec, roots)),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
@@ -171,37 +142,25 @@ def _sets_aside(spec: Spec, job: JobSpec) -> bool:
 
 
 def _probe_data(
-    spec: Spec,
-    places: Mapping[str, DataPlaces],
-    state_dir: Path,
-    packages: frozenset[str],
-    stale: Collection[str],
-    *,
-    counting: Counting,
-    elsewhere: bool,
-    new_run: bool,
-    unseen: Collection[str],
+    spec: Spec, state_dir: Path, packages: frozenset[str], scope: Scope
 ) -> tuple[dict[str, InputFacts], dict[str, OutputFacts]]:
-    """Look at the inputs and the outputs of all jobs, with what earlier runs recorded; arguments as of `probe`."""
-    before = {name: Before() if elsewhere else load_previous(one, state_dir) for name, one in places.items()}
-    known = {name: Before() if name in stale else one for name, one in before.items()}
+    """Look at the inputs and the outputs of all jobs, with what earlier runs recorded."""
+    places = {job.name: data_places(spec, job, scope.planned.get(job.name)) for job in spec.jobs}
+    before = {name: Before() if scope.elsewhere else load_previous(one, state_dir) for name, one in places.items()}
+    known = {name: Before() if name in scope.stale else one for name, one in before.items()}
     inputs = {
-        job.name: input_unseen(
-            places[job.name], packages, "With --device, data is looked at only for --out and --bound."
-        )
-        if job.name in unseen
-        else _probe_input(
-            spec, job, places[job.name], state_dir, packages, known, counting=counting, elsewhere=elsewhere
-        )
+        job.name: input_unseen(places[job.name], packages, _UNSEEN)
+        if job.name in scope.unseen
+        else _probe_input(spec, job, places[job.name], state_dir, packages, known, scope=scope)
         for job in spec.jobs
     }
     outputs = {
         name: output_elsewhere(one, packages)
-        if elsewhere
+        if scope.elsewhere
         else _probe_output(
             name,
             places,
-            look_at_output(one, packages, before[name], state_dir, stale=name in stale, new_run=new_run),
+            look_at_output(one, packages, before[name], state_dir, stale=name in scope.stale, new_run=scope.new_run),
         )
         for name, one in places.items()
     }
@@ -363,17 +322,16 @@ def _probe_input(
     packages: frozenset[str],
     before_jobs: Mapping[str, Before],
     *,
-    counting: Counting,
-    elsewhere: bool,
+    scope: Scope,
 ) -> InputFacts:
     before = before_jobs[job.name]
     upstream = next((one for one in spec.jobs if one.name == job.input.job), None)
-    if upstream is None and elsewhere:
+    if upstream is None and scope.elsewhere:
         steps = (step for of_input in job.prepare.values() for step in of_input)
         of_steps = [one for step in steps if (one := package_of_step(step.name, step.options)) is not None]
-        return input_elsewhere(places, packages, state_dir, of_steps, counting=counting)
+        return input_elsewhere(places, packages, state_dir, of_steps, counting=scope.counting)
     if upstream is None:
-        return look_at_input(places, packages, before, state_dir, counting=counting)
+        return look_at_input(places, packages, before, state_dir, counting=scope.counting)
     from ortdeploy.planning.probing.upstream_files import probe_upstream  # noqa: PLC0415  only for jobs that read another one's rows
 
     found = probe_upstream(spec, job, upstream, before_jobs[upstream.name].record, before.inputs, state_dir)
