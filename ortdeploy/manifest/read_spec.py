@@ -16,7 +16,6 @@ from ortdeploy.manifest.memory import arena_config, read_memory
 from ortdeploy.manifest.pipelines import GENERATE, component_models, read_pipeline
 from ortdeploy.manifest.spec import (
     ALL_COLUMNS,
-    AdapterChoice,
     AdapterSpec,
     BatchSpec,
     CheckSpec,
@@ -33,6 +32,7 @@ from ortdeploy.manifest.spec import (
     TensorSpec,
     Written,
 )
+from ortdeploy.plan.adapters import PlannedAdapters
 from ortdeploy.plan.recording import Recording
 from ortdeploy.plan.timing import Hours, JobTiming, PauseLimits
 from ortdeploy.tensors.types import TensorType
@@ -314,13 +314,15 @@ def _pause(above: Mapping[str, str], below: Mapping[str, Any]) -> PauseLimits:
     )
 
 
-def _adapter_choice(data: Any) -> AdapterChoice:
+def _adapter_choice(data: Any) -> PlannedAdapters:
     """Read a name, a list of them, or a choice by a column; nothing and none are the base model."""
     if isinstance(data, dict):
-        otherwise = data.get("otherwise", "fail")
-        return AdapterChoice(column=data["column"], mapping=data.get("map", {}), otherwise=otherwise)
+        mapping, otherwise = data.get("map", {}), data.get("otherwise", "fail")
+        named = dict.fromkeys((*mapping.values(), *(() if otherwise in {"none", "fail"} else (otherwise,))))
+        return PlannedAdapters(names=tuple(named), column=data["column"], mapping=mapping, otherwise=otherwise)
     names = data if isinstance(data, list) else [data] if data else []
-    return AdapterChoice(always=tuple(name for name in names if name != "none"))
+    always = tuple(name for name in names if name != "none")
+    return PlannedAdapters(names=tuple(dict.fromkeys(always)), always=always)
 
 
 OF_ANY_FORMAT = frozenset({

@@ -15,6 +15,7 @@ from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec
 from ortdeploy.manifest.op_steps import OpSpec, read_op
 from ortdeploy.manifest.pipelines import PipelineSpec, walk
+from ortdeploy.plan.adapters import PlannedAdapters
 from ortdeploy.plan.recording import Recording
 from ortdeploy.plan.timing import ALWAYS, JobTiming
 from ortdeploy.redaction import shown_path
@@ -143,24 +144,6 @@ class AdapterSpec(Struct, frozen=True, kw_only=True):
     device: str | None
     checks: tuple[CheckSpec, ...]
     at: Path
-
-
-class AdapterChoice(Struct, frozen=True, kw_only=True):
-    """The adapters of a job's rows: `always` these, or by the text in a `column`.
-
-    `otherwise` is for a text without an entry in `mapping`: none, fail or an adapter's name.
-    """
-
-    always: tuple[str, ...] = ()
-    column: str | None = None
-    mapping: Mapping[str, str] = field(default_factory=dict)
-    otherwise: str = "fail"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every adapter that a row may get."""
-        other = () if self.column is None or self.otherwise in {"none", "fail"} else (self.otherwise,)
-        return tuple(dict.fromkeys((*self.always, *self.mapping.values(), *other)))
 
 
 class StepSpec(Struct, frozen=True, kw_only=True):
@@ -316,7 +299,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     model: str
     pipeline: str | None
     has_pipeline_and_model: bool
-    adapters: AdapterChoice
+    adapters: PlannedAdapters
     input: InputSpec
     prepare: Mapping[str, tuple[StepSpec, ...]]
     batch: BatchSpec

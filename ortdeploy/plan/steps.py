@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from ortdeploy.facts.data import PLAIN, Dialect, FileState, HashedFile, UnreadableFile
 from ortdeploy.facts.memory import MemoryForecast
 from ortdeploy.facts.variants import Choice
+from ortdeploy.plan.adapters import PlannedAdapters
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.narrowed import Narrowed
@@ -122,25 +123,6 @@ class LoadAdapter(Struct, frozen=True, kw_only=True):
     sha256: str
     size: int = 0
     parameters: tuple[str, ...] = ()
-
-
-class PlannedAdapters(Struct, frozen=True, kw_only=True):
-    """The adapters of a job's rows: `always` these, or by the text in a `column`.
-
-    `otherwise` is for a text without an entry in `mapping`: none, fail or an adapter's name. `names` are all adapters
-    that a row may get.
-    """
-
-    names: tuple[str, ...] = ()
-    always: tuple[str, ...] = ()
-    column: str | None = None
-    mapping: Mapping[str, str] = field(default_factory=dict)
-    otherwise: str = "fail"
-
-    def of(self, text: str) -> tuple[str, ...] | None:
-        """Return the adapters of a row with this text in the column; None if it must fail."""
-        name = self.mapping.get(text, self.otherwise)
-        return None if name == "fail" else () if name == "none" else (name,)
 
 
 class PlannedStep(Struct, frozen=True, kw_only=True):

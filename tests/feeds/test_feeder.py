@@ -14,7 +14,8 @@ from support.jobs import changed_job, plan_for
 
 from ortdeploy.feeds import row_sources
 from ortdeploy.feeds.feeder import Feeder, cut, padded
-from ortdeploy.plan.steps import PlannedAdapters, PlannedStep, RunJob
+from ortdeploy.plan.adapters import PlannedAdapters
+from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.types import ROWS

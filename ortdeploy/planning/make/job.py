@@ -7,13 +7,12 @@ from ortdeploy.deployment.number_formats import compared_within, formats_of, gra
 from ortdeploy.deployment.resolved import ResolvedJob, ResolvedModel
 from ortdeploy.facts.data import PLAIN
 from ortdeploy.facts.models import NodeFacts
-from ortdeploy.manifest.spec import AdapterChoice, StepSpec
+from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.plan.steps import (
     JobErrors,
     JobInput,
     JobLimits,
     JobOutput,
-    PlannedAdapters,
     PlannedInput,
     PlannedStep,
     RowCheck,
@@ -40,7 +39,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         job=spec.name,
         session=job.model.spec.name,
         model=job.model.spec.name,
-        adapters=_planned_adapters(spec.adapters),
+        adapters=spec.adapters,
         input=_job_input(job),
         inputs=tuple(_planned_input(binding, job, lines) for binding in job.bindings),
         batching=job.batching,
@@ -186,16 +185,6 @@ def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
     yield from (name for name in fetch if job.outputs[name].dtype in FLOATING or values[name].kind != "tensor")
     made = (name for name in job.columns if name not in job.outputs)
     yield from (name for name in made if job.results[name].dtype in FLOATING)
-
-
-def _planned_adapters(choice: AdapterChoice) -> PlannedAdapters:
-    return PlannedAdapters(
-        names=choice.names,
-        always=choice.always,
-        column=choice.column,
-        mapping=choice.mapping,
-        otherwise=choice.otherwise,
-    )
 
 
 def _planned_step(step: StepSpec, tensor: TensorType) -> PlannedStep:
