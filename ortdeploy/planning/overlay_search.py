@@ -4,10 +4,10 @@ A trial runs the job itself on its own rows for some seconds; the caller reports
 stays.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from ortdeploy.deployment.threads import sleeping, thread_layouts
@@ -223,21 +223,3 @@ def _of_model(setting: Setting, model: ModelSpec) -> dict[str, Any]:
     if setting.memory is not None:
         change["memory"] = setting.memory
     return change
-
-
-def as_plain(trial: Trial) -> dict[str, Any]:
-    """Return a trial as JSON has it."""
-    measured = {"rows_per_second": trial.rows_per_second, "p99": trial.p99, "memory": trial.memory}
-    return {
-        "setting": to_builtins(trial.setting),
-        **measured,
-        "refused": trial.refused,
-        "repeated": trial.repeated,
-        "rows": trial.rows,
-    }
-
-
-def from_plain(data: Mapping[str, Any]) -> Trial:
-    """Return a trial from what `as_plain` has made. Raises KeyError, TypeError."""
-    values = {key: data[key] for key in ("rows_per_second", "p99", "memory", "refused", "repeated", "rows")}
-    return Trial(setting=Setting(**data["setting"]), **values)

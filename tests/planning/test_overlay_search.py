@@ -1,14 +1,12 @@
 """The search of `ortdeploy tune`: what it tries, what it chooses, and what it writes."""
 
-import json
-
 import pytest
 from msgspec.structs import replace
 from support.specs import make_spec
 
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.write import block
-from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, noise, overlay_of
+from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, noise, overlay_of
 from ortdeploy.views.tuning import render_table
 
 MANIFEST = """\
@@ -187,8 +185,3 @@ def test_an_overlay_reads_back_as_what_it_changes() -> None:
         "jobs": {"read": {"batch": {"size": 64}}},
         "models": {"digits": {"providers": "b", "session": {"intra_op_num_threads": 2}, "memory": "lean"}},
     }
-
-
-def test_trials_read_back() -> None:
-    trial = Trial(setting=Setting(batch=4), rows_per_second=1.5, p99=0.1, memory=3, rows=7)
-    assert from_plain(json.loads(json.dumps(as_plain(trial)))) == trial

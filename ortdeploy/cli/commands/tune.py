@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from msgspec import ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from ortdeploy.cli.command_line.manifest_options import load_options
@@ -29,7 +30,7 @@ from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
 from ortdeploy.planning.devices.variants import on_this_machine
 from ortdeploy.planning.job_names import check_job_name
-from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
+from ortdeploy.planning.overlay_search import Bounds, Search, Setting, Trial, overlay_of
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.validation import validate
 from ortdeploy.planning.workflow import plan_manifests
@@ -93,8 +94,8 @@ def _show(
 ) -> None:
     """Write the trials as a table or as JSON; `written`: the path of the overlay."""
     if arguments.format == "json":
-        plain = [as_plain(one) for one in trials]
-        sys.stdout.write(json.render_tuning(plain, as_plain(best) if best else None, written))
+        plain = [to_builtins(one) for one in trials]
+        sys.stdout.write(json.render_tuning(plain, to_builtins(best) if best else None, written))
         return
     sys.stdout.write(
         tuning.render_table(
@@ -181,16 +182,16 @@ class _Kept:
         facts = {f"{fact.kind} {fact.name}": fact.value for plan in planned.plans for fact in plan.facts}
         self._key = json_module.dumps([job.name, arguments.seconds, sorted(facts.items())])
         self.trials: dict[Setting, Trial] = {}
-        with suppress(ValueError, KeyError, TypeError):
-            known = memo.get(state_dir, _KIND, self._key) or ()
-            self.trials = {trial.setting: trial for trial in map(from_plain, known)}
+        with suppress(ValidationError):
+            known = convert(memo.get(state_dir, _KIND, self._key) or (), tuple[Trial, ...])
+            self.trials = {trial.setting: trial for trial in known}
 
     def note(self, trial: Trial) -> Trial:
         """Keep a trial."""
         self.trials[trial.setting] = trial
         with suppress(OSError):
             make_folders(self._state_dir)
-        memo.put(self._state_dir, _KIND, self._key, [as_plain(one) for one in self.trials.values()])
+        memo.put(self._state_dir, _KIND, self._key, [to_builtins(one) for one in self.trials.values()])
         return trial
 
 
