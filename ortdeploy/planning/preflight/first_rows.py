@@ -1,6 +1,6 @@
 """Looks at the first rows of a deployment's jobs."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
@@ -28,12 +28,5 @@ def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
 def _look(job: ResolvedJob, folder: str) -> FirstRows:
     step = planned_job(job)
     least = dropped_below(job.pipeline.spec.steps) if job.pipeline else {}
-    with _without_notes(step.input.format):
+    with put_aside() if step.input.format in PRINTING else nullcontext():  # the library of some formats prints
         return look(step, job.input.files, folder, job.input.rows, partial(open_runners, job, step), least)
-
-
-def _without_notes(name: str) -> AbstractContextManager[None]:
-    """Return a block in which the library of a format prints nothing."""
-    if name not in PRINTING:
-        return nullcontext()
-    return put_aside()

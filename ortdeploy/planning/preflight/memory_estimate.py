@@ -10,7 +10,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ortdeploy.deployment.model_runs import Shapes, model_runs
@@ -78,11 +77,11 @@ def forecast_memory(deployment: Deployment, state_dir: Path, *, elsewhere: bool)
 
 def _forecast(deployment: Deployment, job: ResolvedJob, state_dir: Path | None) -> MemoryForecast:
     machine, key = deployment.facts.machine, "" if state_dir is None else _key(job)
-    callers = _Taken(job=job).fitting_callers(machine)
+    callers = _fitting_callers(job, machine)
     job = as_run(job, callers)
-    parts, unknown = _Taken(job=job).parts()
+    parts, unknown = _parts(job)
     bound = memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None)
-    layouts = {one.name: _Taken(job=job).laid_out(one).total() for one in deployment.thread_layouts_of(job.model)}
+    layouts = {one.name: _total(_laid_out(job, one)) for one in deployment.thread_layouts_of(job.model)}
     forecast = MemoryForecast(
         parts=parts,
         unknown=unknown,
@@ -127,7 +126,11 @@ def as_run(job: ResolvedJob, callers: int | None) -> ResolvedJob:
     layout = job.thread_layout
     if layout is None:
         return job
-    return replace(job, model=job.model.laid_out(replace(layout, callers=layout.callers or callers or 1)))
+    return _laid_out(job, replace(layout, callers=layout.callers or callers or 1))
+
+
+def _laid_out(job: ResolvedJob, layout: ThreadLayout) -> ResolvedJob:
+    return replace(job, model=job.model.laid_out(layout))
 
 
 def memory_bound(limit: int | None, machine: int | None) -> int | None:
@@ -135,66 +138,53 @@ def memory_bound(limit: int | None, machine: int | None) -> int | None:
     return min((size for size in (limit, machine) if size), default=None)
 
 
-class _Taken(Struct, frozen=True, kw_only=True):
-    """What a job takes by estimate."""
+def _fitting_callers(job: ResolvedJob, machine: MachineFacts | None) -> int | None:
+    """Return how many threads may call a job's session: one for each core, or fewer if memory has no room for them.
 
-    job: ResolvedJob
+    None: the manifest says how many. A job that comes near its limit opens its sessions otherwise, and half of the
+    machine is left to others.
+    """
+    layout, limits = job.thread_layout, job.spec.limits
+    if layout is None or layout.callers or machine is None:
+        return None
+    most = min(machine.usable_cores, limits.threads or machine.usable_cores)
+    if limits.memory and _parts(job)[1] is not None:  # nobody knows what a run takes
+        return 1
+    rooms = [limits.memory and limits.memory * ROOMY, machine.memory_bytes and machine.memory_bytes * _SHARE]
+    room = min((one for one in rooms if one), default=None)
+    fewer = range(most, 1, -1)
+    return next((some for some in fewer if room is None or _total(as_run(job, some)) <= room), 1)
 
-    def laid_out(self, layout: ThreadLayout) -> "_Taken":
-        """Return the same for a thread layout."""
-        return replace(self, job=replace(self.job, model=self.job.model.laid_out(layout)))
 
-    def with_callers(self, callers: int | None) -> "_Taken":
-        """Return the same for a number of callers of its session; None: as many as the manifest says."""
-        return replace(self, job=as_run(self.job, callers))
+def _total(job: ResolvedJob) -> int:
+    """Return the bytes that a job takes by estimate."""
+    return sum(part.size for part in _parts(job)[0])
 
-    def fitting_callers(self, machine: MachineFacts | None) -> int | None:
-        """Return how many threads may call its session: one for each core, or fewer if memory has no room for them.
 
-        None: the manifest says how many. A job that comes near its limit opens its sessions otherwise, and half of the
-        machine is left to others.
-        """
-        layout = self.job.thread_layout
-        if layout is None or layout.callers or machine is None:
-            return None
-        limits = self.job.spec.limits
-        most = min(machine.usable_cores, limits.threads or machine.usable_cores)
-        if limits.memory and self.parts()[1] is not None:  # nobody knows what a run takes
-            return 1
-        rooms = [limits.memory and limits.memory * ROOMY, machine.memory_bytes and machine.memory_bytes * _SHARE]
-        room = min((one for one in rooms if one), default=None)
-        fewer = range(most, 1, -1)
-        return next((some for some in fewer if room is None or self.with_callers(some).total() <= room), 1)
-
-    def total(self) -> int:
-        """Return the bytes in all."""
-        return sum(part.size for part in self.parts()[0])
-
-    def parts(self) -> tuple[tuple[MemoryPart, ...], str | None]:
-        """Return the parts of a job's memory, and which of them are unknown."""
-        job = self.job
-        batch = job.batching.most_run(_rows(job))
-        activations, cache = _activation_bytes(job, batch), _cache_bytes(job, batch)
-        result = _row_bytes(job)
-        holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
-        unknown = {
-            "activations": activations is None,
-            "results": result is None,
-            "rows": job.is_input_elsewhere,
-            "number of rows": holds_part and job.input.rows is None,
-        }
-        held, values = job.input.held_bytes, _step_bytes(job, batch)
-        found = (
-            MemoryPart(what=PROCESS_PART, size=_process_bytes(job)),
-            MemoryPart(what=WEIGHTS_PART, size=_weight_bytes(job)),
-            MemoryPart(what="activations", size=activations or 0),
-            *((MemoryPart(what="keys and values", size=cache),) if cache else ()),
-            MemoryPart(what=ROWS_AND_RESULTS, size=row_sizes(job).bytes(_rows(job))),
-            *((MemoryPart(what="libraries of tables", size=_TABLE_LIBRARIES),) if _reads_tables(job) else ()),
-            *((MemoryPart(what="values of steps", size=values),) if values else ()),
-            *((MemoryPart(what="input held whole", size=held),) if held else ()),
-        )
-        return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
+def _parts(job: ResolvedJob) -> tuple[tuple[MemoryPart, ...], str | None]:
+    """Return the parts of a job's memory by estimate, and which of them are unknown."""
+    batch = job.batching.most_run(_rows(job))
+    activations, cache = _activation_bytes(job, batch), _cache_bytes(job, batch)
+    result = _row_bytes(job)
+    holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
+    unknown = {
+        "activations": activations is None,
+        "results": result is None,
+        "rows": job.is_input_elsewhere,
+        "number of rows": holds_part and job.input.rows is None,
+    }
+    held, values = job.input.held_bytes, _step_bytes(job, batch)
+    found = (
+        MemoryPart(what=PROCESS_PART, size=_process_bytes(job)),
+        MemoryPart(what=WEIGHTS_PART, size=_weight_bytes(job)),
+        MemoryPart(what="activations", size=activations or 0),
+        *((MemoryPart(what="keys and values", size=cache),) if cache else ()),
+        MemoryPart(what=ROWS_AND_RESULTS, size=row_sizes(job).bytes(_rows(job))),
+        *((MemoryPart(what="libraries of tables", size=_TABLE_LIBRARIES),) if _reads_tables(job) else ()),
+        *((MemoryPart(what="values of steps", size=values),) if values else ()),
+        *((MemoryPart(what="input held whole", size=held),) if held else ()),
+    )
+    return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
 
 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:

@@ -65,16 +65,13 @@ class RowSizes(Struct, frozen=True, kw_only=True):
         decoding = max(self.decoding, 2 * at_once * self.read if self.joined else 0)
         for_a_while = decoding + preparing + beside if beside else max(decoding, preparing)
         read = min(under_way * self.read + pieces, total * self.read) + for_a_while
-        of_part = self._rows_of_part(total)
+        of_part = min(self.rows_per_part, total)
         written_at_once = (of_part if self.gathered else at_once) * result
         if limit := self.gathered or self.piece:
             written_at_once = min(max(limit, result), written_at_once)
         written = written_at_once * self.block_copies
         held = min(under_way + of_part * self.part_copies, max(self.part_copies, 1) * total)
         return read + held * result + (written_at_once if self.gathered else 0) + written
-
-    def _rows_of_part(self, rows: int) -> int:
-        return min(self.rows_per_part, rows)
 
     def disk(self, first_row: int, rows: int | None, committed: int) -> int | None:
         """Return what is still to be written, of the rows from the first on; None if it depends on the values."""
