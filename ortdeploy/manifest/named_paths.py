@@ -74,7 +74,7 @@ def pinned_files(spec: "Spec") -> Iterator[PinnedFile]:
 
 
 def _local_files(spec: "Spec") -> "Iterator[tuple[str, Path]]":
-    for golden in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
+    for _, golden in spec.checks():
         at = (*golden.at, "path")
         yield golden.path, at if at in spec.document.spans else golden.at
     for entry in (entry for chain in spec.written_chains() for entry in chain):

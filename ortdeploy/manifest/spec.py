@@ -391,6 +391,11 @@ class Spec(Struct, frozen=True, kw_only=True):
         """Return the adapter of that name, if there is one."""
         return next((adapter for adapter in self.adapters if adapter.name == name), None)
 
+    def checks(self) -> Iterator[tuple[str, CheckSpec]]:
+        """Yield the golden checks of models, and then those of adapters, each with the model that it runs."""
+        yield from ((model.name, one) for model in self.models for one in model.checks)
+        yield from ((adapter.model, one) for adapter in self.adapters for one in adapter.checks)
+
     def adapter_uses(self) -> Iterator[AdapterUse]:
         """Yield where adapters are named."""
         for job in self.jobs:

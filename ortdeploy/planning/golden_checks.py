@@ -59,12 +59,9 @@ def plan_checks(
 
 def _models_to_check(spec: Spec, only_model: str | None, *, with_checks: bool) -> Spec:
     """Return a spec without jobs and pipelines, and with the wanted models; `with_checks`: those that have checks."""
-    of_adapters = {adapter.model for adapter in spec.adapters if adapter.checks}
-    models = tuple(
-        model
-        for model in spec.models
-        if (model.checks or model.name in of_adapters or not with_checks) and only_model in {None, model.name}
-    )
+    checked = {model for model, _ in spec.checks()}
+    wanted = (model for model in spec.models if only_model in {None, model.name})
+    models = tuple(model for model in wanted if model.name in checked or not with_checks)
     adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
     return replace(spec, jobs=(), pipelines=(), models=models, adapters=adapters)
 
@@ -72,7 +69,7 @@ def _models_to_check(spec: Spec, only_model: str | None, *, with_checks: bool) -
 def _nothing_to_check(spec: Spec, only_model: str | None) -> tuple[Diagnostic, ...]:
     """Report that no wanted model has a check, unless the manifest says so for each of them."""
     models = [model for model in spec.models if only_model in {None, model.name}]
-    checked = {model.name for model in models if model.checks} | {one.model for one in spec.adapters if one.checks}
+    checked = {model for model, _ in spec.checks()}
     if checked.intersection(model.name for model in models) or all(model.unchecked for model in models):
         return ()
     first = next(model for model in models if not model.unchecked)

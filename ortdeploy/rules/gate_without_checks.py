@@ -19,8 +19,8 @@ RULE = Rule(id="gate-without-checks", summary="Gate has nothing to check")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
+    checked = {model for model, _ in spec.checks()}
     for model in spec.models:
-        of_adapters = any(adapter.checks for adapter in spec.adapters if adapter.model == model.name)
-        if model.gate and not model.checks and not of_adapters:
+        if model.gate and model.name not in checked:
             detail = f'Model "{model.name}" says gate: true and names no checks. Add checks: [FOLDER], or remove gate.'
             yield Finding(at=(*model.at, "gate"), detail=detail, key=True, model=model.name)

@@ -21,9 +21,7 @@ RULE = Rule(id="unusable-gate", summary="Gate cannot pass")
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     gated = {model.spec.name for job in deployment.jobs for model in job.models if model.spec.gate}
-    for model in (model.spec for model in deployment.models if model.spec.name in gated):
-        adapters = (adapter for adapter in deployment.spec.adapters if adapter.model == model.name)
-        for golden in (*model.checks, *(one for adapter in adapters for one in adapter.checks)):
-            problem = deployment.facts.gate_problems.get(golden.path)
-            if problem is not None:
-                yield Finding(at=golden.at, detail=problem.detail, model=model.name)
+    for model, golden in deployment.spec.checks():
+        problem = deployment.facts.gate_problems.get(golden.path)
+        if model in gated and problem is not None:
+            yield Finding(at=golden.at, detail=problem.detail, model=model)

@@ -19,7 +19,6 @@ from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.manifest.spec import Spec
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.planning.devices.variants import on_this_machine
 from ortdeploy.planning.golden_checks import plan_checks
@@ -152,7 +151,7 @@ class Place:
         from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for what is checked
         from ortdeploy.cli.commands.check import UNATTENDED, run_checks  # noqa: PLC0415
 
-        if not any(_has_checks(one.spec) for one in planned.deployments):
+        if not any(any(one.spec.checks()) for one in planned.deployments):
             return
         own, state_dir = self.options(version)(own_options(self.arguments)), self.arguments.state_dir
         checks, diagnostics = plan_checks([self.manifest_of(version)], own, state_dir=state_dir)
@@ -182,10 +181,6 @@ def with_version(own: LoadOptions, given: LoadOptions) -> LoadOptions:
         roots=(*given.roots, *own.roots),
         overlays=(*own.overlays, *given.overlays),
     )
-
-
-def _has_checks(spec: Spec) -> bool:
-    return any(one.checks for one in spec.models) or any(one.checks for one in spec.adapters)
 
 
 def first_error(diagnostics: Sequence[Diagnostic]) -> str:

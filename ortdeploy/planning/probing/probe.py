@@ -255,8 +255,7 @@ def _find_links_out(spec: Spec, roots: tuple[str, ...]) -> Iterator[tuple[str, s
 def _probe_gates(spec: Spec) -> dict[str, Problem]:
     """Look for golden data in the folders that must pass before a job runs."""
     gated = {model.name for model in spec.models if model.gate}
-    named = [one for model in spec.models if model.gate for one in model.checks]
-    named += [one for adapter in spec.adapters if adapter.model in gated for one in adapter.checks]
+    named = (one for model, one in spec.checks() if model in gated)
     found = ((one.path, why_nothing_compares(path_from_manifest(spec, one.path), one.path)) for one in named)
     return {path: Problem(kind="golden", detail=reason) for path, reason in found if reason}
 

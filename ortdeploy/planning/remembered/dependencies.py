@@ -192,8 +192,7 @@ def _trees(deployment: "Deployment") -> Iterator[Path]:
         for library in {device.library for device in deployment.facts.runtime.devices}:
             yield from _of_library(Path(library), Path(spec.folder))
     yield from (path_from_manifest(spec, option.path) for option in find_option_paths(spec))
-    checks = [*(one.checks for one in spec.models), *(one.checks for one in spec.adapters)]
-    yield from (path_from_manifest(spec, check.path) for one in checks for check in one)
+    yield from (path_from_manifest(spec, check.path) for _, check in spec.checks())
 
 
 def _of_library(library: Path, deployment: Path) -> Iterator[Path]:

@@ -59,7 +59,7 @@ def named_files(spec: Spec, facts: Facts, digests: DigestCache) -> Iterator[Name
 
 
 def _golden(spec: Spec, digests: DigestCache) -> Iterator[NamedFiles]:
-    for check in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
+    for _, check in spec.checks():
         place = path_from_manifest(spec, check.path)
         inside = [one for one in sorted(place.rglob("*")) if one.is_file()] if is_folder(place) else [place]
         root = place if is_folder(place) else place.parent
