@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from ortdeploy.diagnostics import as_key
 from ortdeploy.facts.models import ValueFacts
+from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.types import TensorType
 
@@ -23,6 +24,14 @@ class FedValue(Struct, frozen=True, kw_only=True):
         """The shape that one row's value has, or the whole where the input is not by row."""
         shape = self.target.shape
         return shape if self.axis is None or shape is None else shape[1:]
+
+    @property
+    def planned(self) -> PlannedConstant:
+        """The value as the plan has it, if no rule objects to it."""
+        dtype = self.target.dtype or ""
+        return PlannedConstant(
+            name=self.value.name, content=self.content, dtype=dtype, shape=self.shape, row_axis=self.axis
+        )
 
     @property
     def misfit(self) -> str | None:

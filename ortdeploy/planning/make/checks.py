@@ -5,10 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from msgspec.structs import replace
 
 from ortdeploy.deployment.number_formats import details_of, filled, golden_within
-from ortdeploy.deployment.resolved import (
-    Deployment,
-    ResolvedModel,
-)
+from ortdeploy.deployment.resolved import Deployment, ResolvedModel, ResolvedSession
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.spec import CheckSpec, Spec
 from ortdeploy.plan.steps import GoldenValue, LoadAdapter, PlannedCheck, SyntheticInput
@@ -34,25 +31,15 @@ def _checks(model: ResolvedModel, deployment: Deployment) -> Iterator[PlannedChe
 def _checks_of(
     model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], spec: Spec
 ) -> Iterator[PlannedCheck]:
-    opening = planned_opening(model)
-    for session, candidate in zip(model.usable, opening.candidates, strict=True) if golden else ():
+    for session, check in _checks_of_sessions(model, golden, spec) if golden else ():
         within = golden_within(model, session.chain)
-        yield PlannedCheck(
-            opening=replace(
-                opening,
-                candidates=(replace(candidate, count=1, callers=1),),
-                use="first",
-                probe=None,
-                computes=details_of(model, (session,)),
-            ),
-            root=spec.folder,
-            folders=tuple(spec.places.get(one.path, one.path) for one in golden),
+        yield replace(
+            check,
+            opening=replace(check.opening, computes=details_of(model, (session,))),
             tolerances=tuple(
                 {name: filled(written, within) for name, written in (*one.outputs.items(), ("", one.tolerance))}
                 for one in golden
             ),
-            inputs=_golden_values(model.facts.inputs),
-            outputs=_golden_values(model.facts.outputs),
             adapter=adapter,
         )
 
@@ -60,21 +47,31 @@ def _checks_of(
 def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int) -> tuple[PlannedCheck, ...]:
     """Write down a search for leaks on each session of some models."""
     return tuple(
-        PlannedCheck(
-            opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
-            root=deployment.spec.folder,
-            folders=tuple(deployment.spec.places.get(one.path, one.path) for one in model.spec.checks),
-            tolerances=(),
-            inputs=_golden_values(model.facts.inputs),
-            outputs=_golden_values(model.facts.outputs),
-            leak_runs=runs,
-            synthetic_inputs=tuple(_synthetic_inputs(model)),
-        )
+        replace(check, leak_runs=runs, synthetic_inputs=tuple(_synthetic_inputs(model)))
         for model in deployment.models
         if model.spec.name in models
-        for opening in [planned_opening(model)]
-        for candidate in opening.candidates
+        for _, check in _checks_of_sessions(model, model.spec.checks, deployment.spec)
     )
+
+
+def _checks_of_sessions(
+    model: ResolvedModel, golden: Sequence[CheckSpec], spec: Spec
+) -> Iterator[tuple[ResolvedSession, PlannedCheck]]:
+    """Yield each session that a model may get, with what runs golden folders on it alone and compares nothing."""
+    opening = planned_opening(model)
+    for session, candidate in zip(model.usable, opening.candidates, strict=True):
+        alone = (replace(candidate, count=1, callers=1),)
+        yield (
+            session,
+            PlannedCheck(
+                opening=replace(opening, candidates=alone, use="first", probe=None),
+                root=spec.folder,
+                folders=tuple(spec.places.get(one.path, one.path) for one in golden),
+                tolerances=(),
+                inputs=_golden_values(model.facts.inputs),
+                outputs=_golden_values(model.facts.outputs),
+            ),
+        )
 
 
 def _synthetic_inputs(model: ResolvedModel) -> Iterator[SyntheticInput]:

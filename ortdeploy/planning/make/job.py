@@ -20,7 +20,6 @@ from ortdeploy.plan.steps import (
     UpstreamJob,
 )
 from ortdeploy.planning.make.arrived import with_arrived
-from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.sinks.settled import settled_types
@@ -50,7 +49,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         limits=JobLimits(memory=spec.limits.memory, disk=spec.limits.disk, threads=spec.limits.threads),
         identity=job.identity,
         row_axes=job.moved_axes,
-        values=tuple(map(planned_constant, job.values)),
+        values=tuple(one.planned for one in job.values),
         row_check=_row_check(job),
         trim=any(model.spec.memory.trim for model in job.models),
         timing=spec.timing,

@@ -13,7 +13,6 @@ from ortdeploy.manifest.document import Path as Place
 from ortdeploy.manifest.pipelines import GENERATE, PresetSpec
 from ortdeploy.manifest.pipelines import walk as walk_specs
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep, walk
-from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.fusions import FusedStep
 from ortdeploy.planning.make.op_lines import OpLine, planned_line
 from ortdeploy.tensors.types import TensorType
@@ -122,7 +121,7 @@ def _plan_steps(
             most=spec.most,
             steps=tuple(_plan_steps(step.inner, folder, ops, models)),
             row_axes={name: axis for name, axis in (*step.axes.inputs.items(), *step.axes.outputs.items()) if axis},
-            constants=tuple(map(planned_constant, step.constants)),
+            constants=tuple(one.planned for one in step.constants),
             state=tuple(spec.state.items()),
             first_state=tuple(_value(name, tensor) for name, tensor in step.state.items()),
             state_by_row=step.state_by_row,
