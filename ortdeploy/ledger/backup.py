@@ -41,7 +41,7 @@ _NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedErr
 _MEASURED = f"{memo.FOLDER}/{KIND}"
 _FOLDERS = (BUNDLES, KEPT, TEXTS, TOLD, _MEASURED)
 _NOTE = re.compile(
-    rf"{KEPT}/[0-9a-f]{{64}}\.(json|refused)|{TEXTS}/[0-9a-f]{{16}}\.json|{TOLD}/[0-9a-f]{{16}}\.(txt|refused)"
+    rf"{KEPT}/[0-9a-f]{{64}}\.(json|refused)|{TEXTS}/[0-9a-f]{{16}}\.json|{TOLD}/[0-9a-f]{{16}}\.(txt|refused|profile)"
     rf"|{_MEASURED}/[0-9a-f]{{64}}|{BUNDLES}/[0-9a-f]{{32}}\.json"
 )
 """The notes of a copy: all its files but the ledger."""

@@ -240,7 +240,8 @@ def test_notes_come_back_and_those_that_are_there_stay(cli: Cli, deployment: Pat
     assert cli("apply", job, "--last-good", "--new-run", "--set", "jobs.run.output.rows_per_part=7").code == 0
     state_dir = deployment / ".ortdeploy"
     (state_dir / "told").mkdir()
-    (state_dir / f"told/{'0' * 16}.txt").write_text("digest\n/m.yaml\n")
+    for name in (f"{'0' * 16}.txt", f"{'0' * 16}.profile"):
+        (state_dir / "told" / name).write_text("digest\n/m.yaml\n")
     (state_dir / "told/mine.txt").write_text("another's")
     memo.put(state_dir, "tuning", "key", 64)
     notes = {
